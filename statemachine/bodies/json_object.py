@@ -1,0 +1,33 @@
+"""Arguments as one JSON object, as it stands, after a head that told the name."""
+
+from statemachine import json_nested, json_text
+from statemachine.machine import Machine
+from statemachine.reader import Grammar, Mismatch
+
+
+def read(machine: Machine) -> Grammar:
+    """The arguments, to the end of the object."""
+    yield from machine.blank()
+    yield from arguments(machine, as_string=False)
+
+
+def arguments(machine: Machine, *, as_string: bool) -> Grammar:
+    """A JSON object, or a string that holds one (`as_string`: as the format writes it); commits as it begins."""
+    candidate = machine.candidate
+    char = yield from machine.peek()
+    notes = candidate.notes
+    if char in json_text.QUOTES:
+        yield from json_nested.holds_object(machine)
+        machine.begin()
+        yield from json_nested.doubled(machine, notes, "" if as_string else "string_arguments")
+    elif char == "{":
+        machine.begin()
+        yield from json_text.value(machine, notes)
+    elif char in "nN" and (yield from json_text.bare_word(machine)) in ("null", "None"):
+        machine.begin()
+        notes.mend("null_arguments")
+        machine.take(4, "repair")
+        machine.out("{}")
+    else:
+        raise Mismatch
+    candidate.whole = True

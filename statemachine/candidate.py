@@ -1,0 +1,63 @@
+"""A call while it is being read, and a call that was read."""
+
+from attrs import define, field, frozen
+
+from statemachine.format import Format
+from statemachine.notes import Notes
+
+
+@frozen
+class Call:
+    """A whole call, as `parse` returns it and `write` takes it."""
+
+    name: str
+    arguments: str
+    """JSON text of one object."""
+    id: str | None = None
+
+
+@define
+class Candidate:
+    """What is known of the call that is being read."""
+
+    format: Format | None = None
+    marked: bool = True
+    """False while nothing but its keys says that this is a call (a bare object)."""
+    name: str | None = None
+    """The offered tool's name; or, when it is not offered, the name as it was written."""
+    known: bool = False
+    """The name is an offered tool."""
+    committed: bool = False
+    id: str | None = None
+    early: list[str] = field(factory=list)
+    """Arguments that came before the name."""
+    whole: bool = False
+    """The arguments are complete."""
+    begun: bool = False
+    """Arguments have begun."""
+    decisive: bool = False
+    """It has a key that only calls have."""
+    nested: int = 0
+    notes: Notes = field(factory=Notes)
+    """Of the arguments."""
+    outer: Notes = field(factory=Notes)
+    """Of the envelope around them; shares the names of repairs."""
+    lead: int = 0
+    """How many of the held pieces stand before the call itself: line ends, wrappers, the bracket of an array."""
+    wrappers: list[str] = field(factory=list)
+    """Closers of the wrappers that were opened with it, outermost first."""
+    given: set[str] = field(factory=set)
+    """Parameters that were given."""
+    spoke: bool = False
+    """Its object said something to the reader: it need not be a call."""
+    self_closed: bool = False
+    """Its tag ended itself: no closer of its own follows."""
+    open_value: bool = False
+    """Inside a raw value."""
+
+    def __attrs_post_init__(self) -> None:
+        self.outer.repairs = self.notes.repairs
+
+    def missing(self) -> str | None:
+        """What would make the arguments whole if the text ended here; None if nothing can."""
+        return None if self.open_value or not self.begun else self.notes.missing()

@@ -1,0 +1,186 @@
+"""JSON that stands inside of a JSON string: arguments given as a string, once or more often.
+
+The escapes of the outer string are decoded piece by piece (`Decoder`), and a second reader (`Nested`) mends the inner
+JSON in the same pass. Nothing is collected: what arrives in a piece of the outer string leaves with it.
+"""
+
+import re
+from collections.abc import Generator
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs lack the function that json itself uses
+from json.encoder import encode_basestring
+
+from statemachine.json_text import CLOSERS, QUOTES, escape, skip, string_run, value
+from statemachine.notes import Notes
+from statemachine.reader import Ended, Grammar, Mismatch, Reader, Sink
+
+half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
+
+
+def unescape(text: str) -> str:
+    """The text of a piece of a JSON string, its escapes valid and whole."""
+    return scanstring(text + '"', 0, False)[0] if "\\" in text else text
+
+
+def whole_escapes(text: str) -> tuple[str, str]:
+    """The text without the first half of a surrogate pair at its end, and that half."""
+    found = half_pair(text, max(0, len(text) - 64)) if text[-6:-4] == "\\u" else None
+    return (text[: found.start(1)], found[1]) if found else (text, "")
+
+
+class Nested(Reader):
+    """JSON inside of a JSON string: `push` takes decoded pieces of the string and gives back strict JSON."""
+
+    __slots__ = ("broken", "notes", "object", "whole")
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+        self.whole = False
+        """True once the inner value is complete."""
+        self.broken = False
+        """True once the inner text cannot be read."""
+        self.object = False
+        """True once the inner value is known to be an object."""
+        super().__init__(ledger=False)
+
+    def grammar(self) -> Grammar:
+        """One JSON object, then white space."""
+        self.sink, self.target, self.room = Sink.SYNTAX, True, 1 << 62
+        yield
+        try:
+            yield from self.inner()
+        except Mismatch:
+            self.broken = True
+        except Ended:
+            pass
+        while not self.ended:
+            self.at = len(self.text)
+            yield
+
+    def inner(self) -> Grammar:
+        """The value; an empty text is an object without members."""
+        try:
+            yield from skip(self, self.notes)
+        except Ended:
+            self.whole = True
+            self.object = True
+            self.out("{}")
+            raise
+        if self.text[self.at] in QUOTES:
+            yield from holds_object(self)
+            yield from doubled(self, self.notes, "double_encoded")
+        elif self.text[self.at] == "{":
+            self.object = True
+            yield from value(self, self.notes)
+        else:
+            raise Mismatch
+        self.whole = True
+        yield from skip(self, self.notes)
+        raise Mismatch
+
+    def readable(self) -> bool:
+        """True if all that came was one whole object."""
+        return self.whole and not self.broken
+
+    def push(self, text: str) -> str:
+        """The strict JSON that this piece brings."""
+        run = self.run
+        if run is not None:
+            whole = self.text + text if self.text else text
+            found = run.match(whole, 0)
+            if found is not None and found.end() == len(whole) and run.convert is None:
+                cut = found.start(1) if found.lastindex else len(whole)
+                self.text = whole[cut:]
+                return whole[:cut]
+        return "".join(getattr(event, "text", "") for event in self.feed(text))
+
+    def finish(self) -> str:
+        """What the end of the string brings."""
+        self.ended = True
+        return "".join(getattr(event, "text", "") for event in self._advance())
+
+
+opens_object = re.compile(
+    r"[\"'\u201c\u201d\u2018\u2019](?:[ \t\r\n]|\\[nrt]){0,64}+(?:(\{|\\\"|[\"'\u201d\u2019])|(\\?\Z))"
+).match
+
+
+def holds_object(reader: Reader) -> Generator[None, None, None]:
+    """Nothing, if the string that begins here holds an object, a string again, or nothing.
+
+    Raises:
+        Mismatch: it holds something else.
+
+    """
+    while True:
+        found = opens_object(reader.text, reader.at)
+        if found is None:
+            raise Mismatch
+        if found.lastindex == 1:
+            return
+        yield from reader.more()
+
+
+def doubled(reader: Reader, notes: Notes, name: str) -> Grammar:
+    """A JSON object given as a JSON string: decoded and mended in one pass, and emitted as the object.
+
+    `name` is what to call this mend; "" if it is none.
+
+    Raises:
+        Mismatch: the string holds no object.
+
+    """
+    quote = reader.text[reader.at]
+    if name:
+        notes.mend(name)
+    inner = Nested(notes)
+    target = reader.target
+    decode = Decoder(inner)
+    notes.cut = notes.quoted = True
+    reader.take(1)
+    run = string_run(CLOSERS[quote], decode)
+    while True:
+        yield from reader.flow(run)
+        if inner.broken:
+            raise Mismatch
+        if reader.at >= len(reader.text):
+            yield from reader.more()
+            continue
+        char = reader.text[reader.at]
+        if char in CLOSERS[quote]:
+            break
+        if char == "\\":
+            captured: list[str] = []
+            reader.target = captured
+            try:
+                yield from escape(reader, notes)
+            finally:
+                reader.target = target
+            reader.out(decode("".join(captured)))
+        else:
+            notes.mend("control_character")
+            reader.out(decode(encode_basestring(reader.take(1, "repair"))[1:-1]))
+    reader.out(decode.rest() + inner.finish())
+    if not inner.readable():
+        raise Mismatch
+    notes.cut = notes.quoted = False
+    reader.take(1)
+
+
+class Decoder:
+    """The conversion of a run: the text of a string, decoded, through the inner reader. Joins surrogate escapes."""
+
+    __slots__ = ("half", "inner")
+
+    def __init__(self, inner: Nested) -> None:
+        self.inner = inner
+        self.half = ""
+
+    def __call__(self, text: str) -> str:
+        """Strict JSON of the inner value that this piece of the outer string brings."""
+        text, self.half = whole_escapes(self.half + text)
+        return self.inner.push(unescape(text)) if text else ""
+
+    def rest(self) -> str:
+        """What a lone half brings."""
+        half, self.half = self.half, ""
+        return self.inner.push(unescape(half)) if half else ""

@@ -1,0 +1,303 @@
+"""Tolerant JSON in, strict JSON out, piece by piece, never re-reading.
+
+Theory of operation. `value` is a transducer over a `Reader`: what is already strict is kept (number spelling, key
+order, escapes, white space), the rest is mended where it stands, and each kind of mend is named once in `Notes`. The
+output is at every moment a prefix of strict JSON: a comma waits until something follows it, a number's sign, point or
+exponent until its digit. Strings flow in runs. What no mend explains raises `Mismatch` at that character.
+
+Nesting is an explicit stack of closers in `Notes`, so that depth is bounded by a number and not by Python, and so that
+a text that ends early knows what is missing.
+
+Numbers are read in `json_number.py`; JSON that stands inside of a JSON string in `json_nested.py`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Generator
+from json.encoder import encode_basestring
+
+from statemachine.json_number import number
+from statemachine.notes import WORD, WORDS, Notes, word
+from statemachine.reader import Grammar, Mismatch, Reader, Run
+
+space = re.compile(r"[ \t\r\n]*+").match
+COMMENT_LINE = Run(r"[^\r\n]*+")
+COMMENT_BLOCK = Run(r"(?:[^*]++|\*(?!/|\Z))*+(\*\Z)?+")
+begins_comment = re.compile(r"//|/\*|#").match
+
+# The text of a string in its quotes. Valid escapes pass; half an escape at the end of the text waits.
+TEXT_OF = r"[^{quotes}\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{{4}})[^{quotes}\\\x00-\x1f]*+)*+"
+WAITS = r"(\\(?:u[0-9a-fA-F]{0,3}+)?+\Z)?+"
+
+
+def string_run(quotes: str, convert: Callable[[str], str] | None = None) -> Run:
+    """The run of a string's text that ends at one of the quotes."""
+    search = re.compile(rf"[{quotes}\\\x00-\x1f]").search if convert is None else None
+    return Run(TEXT_OF.format(quotes=quotes) + WAITS, convert=convert, search=search)
+
+
+STRICT = string_run('"')
+CLOSERS = {'"': '"', "'": "'", "\u201c": "\u201d\u201c", "\u201d": "\u201d", "\u2018": "\u2019", "\u2019": "\u2019"}
+LOOSE = {quote: string_run('"' + closers) for quote, closers in CLOSERS.items()}
+QUOTE_NAMES = {"'": "single_quotes"}
+QUOTES = frozenset(CLOSERS)
+closes_single = re.compile(r"['\u2019][ \t\r\n]{0,64}+(?:[,:}\]]|(\Z))").match
+
+CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
+SIMPLE = frozenset('"\\/bfnrt')
+
+NUMBER_CHARS = frozenset("-+.0123456789eE")
+STRICT_WORDS = frozenset(("true", "false", "null"))
+
+
+def skip(reader: Reader, notes: Notes) -> Grammar:
+    """White space is kept, comments are dropped; then a character is there."""
+    while True:
+        end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
+        if end > reader.at:
+            reader.keep(end - reader.at)
+        if reader.at >= len(reader.text):
+            yield from reader.more()
+        elif reader.text[reader.at] in "/#":
+            yield from comment(reader, notes)
+        else:
+            return
+
+
+def comment(reader: Reader, notes: Notes) -> Grammar:
+    """A comment is dropped."""
+    while not (found := begins_comment(reader.text, reader.at)):
+        if reader.text[reader.at :] != "/":
+            raise Mismatch
+        yield from reader.more()
+    notes.mend("comment")
+    target, reader.target = reader.target, False
+    try:
+        reader.take(len(found[0]), "repair")
+        if found[0] == "/*":
+            while not reader.text.startswith("*/", reader.at):
+                yield from reader.flow(COMMENT_BLOCK)
+                yield from reader.more() if reader.at >= len(reader.text) - 1 else ()
+            reader.take(2, "repair")
+        else:
+            while reader.at >= len(reader.text) or reader.text[reader.at] not in "\r\n":
+                yield from reader.flow(COMMENT_LINE)
+                yield from reader.more() if reader.at >= len(reader.text) else ()
+    finally:
+        reader.target = target
+
+
+def value(reader: Reader, notes: Notes) -> Grammar:
+    """One JSON value, to its end.
+
+    Raises:
+        Mismatch: at the first character that no mend explains; nested deeper than `notes.depth`.
+
+    """
+    stack = notes.stack
+    base = len(stack)
+    while True:
+        yield from skip(reader, notes)
+        char = reader.text[reader.at]
+        if char in "{[":
+            if len(stack) >= notes.depth:
+                raise Mismatch
+            stack.append("}" if char == "{" else "]")
+            reader.keep(1)
+            notes.cut = True
+            if not (yield from member(reader, notes, base, first=True)):
+                return
+            continue
+        notes.cut = True
+        if char in QUOTES:
+            yield from string(reader, notes)
+        elif char in NUMBER_CHARS:
+            yield from number(reader, notes)
+        else:
+            yield from literal(reader, notes)
+        notes.cut = False
+        if len(stack) == base or not (yield from member(reader, notes, base, first=False)):
+            return
+
+
+def member(reader: Reader, notes: Notes, base: int, *, first: bool) -> Generator[None, None, bool]:
+    """Goes on in the innermost container, to where a value must come (true) or past the last closer (false)."""
+    stack = notes.stack
+    while len(stack) > base:
+        yield from skip(reader, notes)
+        char = reader.text[reader.at]
+        if char in "}]":
+            close(reader, notes, char, base)
+            first = False
+            continue
+        if not first:
+            if char != ",":
+                raise Mismatch
+            comma = [reader.take(1, "argument")]
+            while True:
+                end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
+                if end > reader.at:
+                    comma.append(reader.take(end - reader.at, "argument"))
+                if reader.at >= len(reader.text):
+                    yield from reader.more()
+                elif reader.text[reader.at] in "/#":
+                    yield from comment(reader, notes)
+                else:
+                    break
+            if reader.text[reader.at] in "}]":
+                notes.mend("trailing_comma")
+                reader.out("".join(comma[1:]))
+                first = True
+                continue
+            reader.out("".join(comma))
+            notes.cut = True
+        if stack[-1] == "}":
+            notes.cut = True
+            yield from key(reader, notes)
+        return True
+    return False
+
+
+def close(reader: Reader, notes: Notes, char: str, base: int) -> None:
+    """A closer; inner containers that lack theirs are closed first."""
+    stack = notes.stack
+    if char not in stack[base:]:
+        raise Mismatch
+    while stack[-1] != char:
+        notes.mend("missing_closer")
+        reader.out(stack.pop())
+    stack.pop()
+    reader.keep(1)
+    notes.cut = False
+
+
+def key(reader: Reader, notes: Notes) -> Grammar:
+    """A member's key and its colon."""
+    char = reader.text[reader.at]
+    if char in QUOTES:
+        yield from string(reader, notes)
+    else:
+        bare = yield from bare_word(reader)
+        notes.mend("unquoted_key")
+        reader.take(len(bare), "repair")
+        reader.out(encode_basestring(bare))
+    yield from skip(reader, notes)
+    if reader.text[reader.at] != ":":
+        raise Mismatch
+    reader.keep(1)
+
+
+def bare_word(reader: Reader) -> Generator[None, None, str]:
+    """The word that stands here, whole, not consumed."""
+    while True:
+        found = word(reader.text, reader.at)
+        if not found or found.end() - reader.at > WORD:
+            raise Mismatch
+        if found.end() < len(reader.text):
+            return found[0]
+        yield from reader.more()
+
+
+def literal(reader: Reader, notes: Notes) -> Grammar:
+    """`true`, `false`, `null`, and what other languages write for them."""
+    name = yield from bare_word(reader)
+    if name not in WORDS:
+        raise Mismatch
+    if name in STRICT_WORDS:
+        reader.keep(len(name))
+    else:
+        notes.mend("python_literal")
+        reader.take(len(name), "repair")
+        reader.out(WORDS[name])
+
+
+def string(reader: Reader, notes: Notes) -> Grammar:
+    """A string; other quotes become double quotes, raw control characters and stray backslashes are escaped."""
+    quote = reader.text[reader.at]
+    notes.quoted = True
+    if quote == '"':
+        run, closers = STRICT, '"'
+        reader.keep(1)
+    else:
+        run, closers = LOOSE[quote], CLOSERS[quote] + ('"' if quote != "'" else "")
+        notes.mend(QUOTE_NAMES.get(quote, "smart_quotes"))
+        reader.take(1, "repair")
+        reader.out('"')
+    while True:
+        yield from reader.flow(run)
+        if reader.at >= len(reader.text):
+            yield from reader.more()
+            continue
+        char = reader.text[reader.at]
+        if char in closers and (quote not in "'\u2018" or (yield from ends_single(reader))):
+            notes.quoted = False
+            if quote == '"':
+                reader.keep(1)
+            else:
+                reader.take(1, "repair")
+                reader.out('"')
+            return
+        if char == "\\":
+            yield from escape(reader, notes)
+        elif char < " ":
+            notes.mend("control_character")
+            reader.take(1, "repair")
+            reader.out(CONTROL.get(char, f"\\u{ord(char):04x}"))
+        elif char == '"':
+            reader.take(1, "repair")
+            reader.out('\\"')
+        else:
+            reader.keep(1)
+
+
+def ends_single(reader: Reader) -> Generator[None, None, bool]:
+    """True if the apostrophe here closes its string: only if what may follow a string follows."""
+    while True:
+        found = closes_single(reader.text, reader.at)
+        if found is None:
+            return False
+        if found.lastindex is None or reader.ended:
+            return True
+        yield from reader.more()
+
+
+def escape(reader: Reader, notes: Notes) -> Grammar:
+    """A backslash that does not begin a valid escape."""
+    while len(reader.text) - reader.at < 2:
+        yield from reader.more()
+    char = reader.text[reader.at + 1]
+    if char == "u" or char in SIMPLE:
+        while (length := len(reader.text) - reader.at) < 6 and re.fullmatch(
+            r"u[0-9a-fA-F]*", reader.text[reader.at + 1 :]
+        ):
+            yield from reader.more()
+        if char in SIMPLE or (length >= 6 and re.match(r"[0-9a-fA-F]{4}", reader.text[reader.at + 2 : reader.at + 6])):
+            reader.keep(2 if char in SIMPLE else 6)
+            return
+    notes.mend("escape")
+    if char == "'":
+        reader.take(2, "repair")
+        reader.out("'")
+        return
+    if char == "x":
+        while len(reader.text) - reader.at < 4 and re.fullmatch(r"x[0-9a-fA-F]*", reader.text[reader.at + 1 :]):
+            yield from reader.more()
+        code = re.match(r"[0-9a-fA-F]{2}", reader.text[reader.at + 2 : reader.at + 4])
+        if code:
+            reader.take(4, "repair")
+            reader.out(f"\\u00{code[0]}")
+            return
+    reader.take(1, "repair")
+    reader.out("\\\\")
+
+
+def read_string(reader: Reader, notes: Notes) -> Generator[None, None, str]:
+    """A string's value, whole; not part of the arguments."""
+    target = reader.target
+    text: list[str] = []
+    reader.target = text
+    try:
+        yield from string(reader, notes)
+    finally:
+        reader.target = target
+    return str(json.loads("".join(text)))

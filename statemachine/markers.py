@@ -1,0 +1,140 @@
+"""Finding literals in text that arrives in pieces: search, and what must be held back.
+
+Theory of operation. A set of markers compiles into one trie, and the trie into one regular expression in which every
+node may also be the end of the text:
+
+    <tool_call> and <think>   ⇒   <(?:t(?:o(?:o(?:…()|\\Z)|\\Z)|h(?:…()|\\Z)|\\Z)|\\Z)
+
+A match that passed one of the empty groups is a marker (the group says which); a match without one is the beginning of
+a marker at the very end of the text, to be held back. One expression answers both questions in one pass, the regular
+expression engine skips by first character, and nothing is ever compared twice.
+
+No marker of a set may begin with another one: the answer would depend on how the text is cut. `Markers` refuses such a
+set when it is made.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from statemachine.reader import Run
+
+T = TypeVar("T")
+
+NAMESPACE = (r"[A-Za-z_]", r"[\w.-]{0,31}+", ":")
+PIECES = {
+    "{_}": r"[ \t]{0,16}+",
+    "{ }": r"[ \t\r\n]",
+    "{*}": r"[ \t\r\n]{0,64}+",
+    "{quote}": "[\"'\u201c\u201d\u2018\u2019]",
+}
+END = r"\Z"
+
+
+def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
+    """Each way to spell a marker (see `format.py`), as regular expressions of one character each."""
+    head, found, tail = marker.partition("{ns}")
+    if found:
+        plain = tuple(one for way in atoms(head + tail, any_case=any_case) for one in way)
+        cut = sum(1 for way in atoms(head, any_case=any_case) for _ in way)
+        yield plain
+        yield (*plain[:cut], *NAMESPACE, *plain[cut:])
+        return
+    spelled: list[str] = []
+    for part in re.split(r"(\{_\}|\{ \}|\{\*\}|\{quote\})", marker):
+        if part in PIECES:
+            spelled.append(PIECES[part])
+        else:
+            for char in part:
+                fold = any_case and char.lower() != char.upper()
+                spelled.append(f"[{char.lower()}{char.upper()}]" if fold else re.escape(char))
+    yield tuple(spelled)
+
+
+class Node:
+    """A place in the trie: where to go from here, and the group that says that a marker ends here."""
+
+    __slots__ = ("group", "next")
+
+    def __init__(self) -> None:
+        self.next: dict[str, Node] = {}
+        self.group = 0
+
+    def expression(self, *, pending: bool = True, complete: str = "()") -> str:
+        """What may follow; `complete` stands where a marker ends, `pending`: the end of the text matches too."""
+        ways = [atom + child.expression(pending=pending, complete=complete) for atom, child in self.next.items()]
+        if self.group:
+            ways.append(complete)
+        elif pending:
+            ways.append(END)
+        return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
+
+
+class Markers(Generic[T]):
+    """A set of markers, each with the value that it stands for.
+
+    Raises:
+        ValueError: two markers are equal, or one begins with another.
+
+    """
+
+    __slots__ = ("match", "root", "values")
+
+    def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False) -> None:
+        self.root = Node()
+        self.values: list[T] = []
+        order: list[Node] = []
+        for marker, value in markers:
+            for way in atoms(marker, any_case=any_case):
+                node = self.root
+                for atom in way:
+                    if node.group:
+                        raise ValueError(f"the marker {marker!r} begins with another marker of its set")
+                    node = node.next.setdefault(atom, Node())
+                if node.group or node.next:
+                    raise ValueError(f"the marker {marker!r} stands in its set already, or another one begins with it")
+                node.group = 1
+                order.append(node)
+                self.values.append(value)
+        # groups are numbered in the order of the finished expression, values follow them
+        by_node = dict(zip(map(id, order), self.values, strict=True))
+        self.values = [by_node[id(node)] for node in ends(self.root)]
+        self.match = re.compile(self.expression() if self.root.next else r"(?!)").match
+
+    def expression(self, complete: str = "()") -> str:
+        """The regular expression of a whole marker or of one begun at the end of the text."""
+        ways = (atom + child.expression(complete=complete) for atom, child in self.root.next.items())
+        return f"(?:{'|'.join(ways)})"
+
+    def begun(self) -> str:
+        """The regular expression of a marker begun, and not finished, at the end of the text."""
+        ways = (atom + child.expression(complete="(?!)") for atom, child in self.root.next.items())
+        return f"(?:{'|'.join(ways)})"
+
+
+def ends(node: Node) -> Iterator[Node]:
+    """The nodes at which markers end, in the order in which `Node.expression` numbers their groups."""
+    for child in node.next.values():
+        yield from ends(child)
+    if node.group:
+        yield node
+
+
+def flowing(markers: Markers[T]) -> str:
+    """A regular expression of text in which no marker begins, then in group 1 what must wait at the end of the text."""
+    plain = f"[^{''.join(markers.root.next)}]*+"
+    begins = "|".join(f"{atom}(?!{child.expression(complete='')})" for atom, child in markers.root.next.items())
+    return f"{plain}(?:(?:{begins}){plain})*+({markers.begun()})?+"
+
+
+def flowing_run(markers: Markers[T], *, convert: Callable[[str], str] | None = None) -> Run:
+    """The run of text in which no marker begins; converted text that needs no conversion is found at once too."""
+    first = "".join(markers.root.next)
+    odd = r"\"\\\x00-\x1f" if convert is not None else ""
+    return Run(flowing(markers), convert=convert, search=re.compile(f"[{first}{odd}]").search)
+
+
+def spelled(marker: str) -> str:
+    """A marker as it is written: without namespace, a blank where one may stand at its end, nothing elsewhere."""
+    text = marker.replace("{ns}", "").replace("{*}", "").replace("{ }", "")
+    return text.removesuffix("{_}").replace("{_}", "") + (" " if text.endswith("{_}") else "")

@@ -1,0 +1,381 @@
+"""The machine: model text in, events out, in the `feed` that brought it.
+
+Theory of operation. `grammar` reads the reply as a sequence of spans; the state says which is next. Text, code,
+fences, reasoning and objects that are no call are read in `spans.py`, calls here: an opener leads through `call` to a
+head or an envelope and its body (`bodies/`), and `after` skips the closers. Two exceptions end what is being read, each
+handled once: `Mismatch` in `mismatched` (a candidate is rejected, a call is broken), `Ended` in `over`.
+"""
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from statemachine.bodies import envelope
+from statemachine.bodies.envelope import NoCall
+from statemachine.bodies.head import read_head
+from statemachine.candidate import Call
+from statemachine.compiled import LEAD, TICK, Found, Keys, Lead, Marked, compiled
+from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Event, TextDelta
+from statemachine.formats import DEFAULT, FORMATS
+from statemachine.json_text import space
+from statemachine.machine import Limits, Overflow, Tools
+from statemachine.markers import Markers
+from statemachine.reader import Ended, Grammar, Mismatch, Run, Sink
+from statemachine.spans import Spans, closers_of, line_ends, run_to
+from statemachine.states import Input, State
+
+BROKEN_LINE = Run(r"[^\r\n]*+")
+
+
+class Parser(Spans):
+    """Reads calls out of text that arrives in pieces. One parser per reply.
+
+    Args:
+        tools: JSON Schema of the parameters by tool name, or the names alone. None: any name is a tool. An empty
+            mapping: nothing is a call.
+        formats: names out of `formats.FORMATS`; None: all that are on by default.
+        prefix: what the reply already contains when the model starts: read, its text not emitted.
+        unknown: where a call of a tool that is not offered goes, "text" or "discard".
+        in_fences: "calls" to look for calls inside of code fences too; "text" only at their beginning.
+        calls_in_reasoning: look for calls inside of reasoning.
+        limits: bounds in characters.
+        ledger: keep account of every character (`ledger`); slower.
+
+    Raises:
+        ValueError: an unknown format or option.
+
+    """
+
+    __slots__ = ("calls_in_reasoning", "stopped")
+
+    def __init__(
+        self,
+        tools: Tools = None,
+        *,
+        formats: Iterable[str] | None = None,
+        prefix: str = "",
+        unknown: str = "text",
+        in_fences: str = "text",
+        calls_in_reasoning: bool = False,
+        limits: Limits | None = None,
+        ledger: bool = False,
+    ) -> None:
+        names = DEFAULT if formats is None else tuple(dict.fromkeys(formats))
+        for name in names:
+            if name not in FORMATS:
+                raise ValueError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
+        if in_fences not in ("text", "calls"):
+            raise ValueError(f"in_fences must be 'text' or 'calls', not {in_fences!r}")
+        self.calls_in_reasoning = calls_in_reasoning
+        self.stopped = False
+        """The model stopped by itself."""
+        super().__init__(
+            tools,
+            compiled(names),
+            fence_calls=in_fences == "calls",
+            unknown=unknown,
+            limits=limits or Limits(),
+            ledger=ledger,
+        )
+        if prefix:
+            self.muted = len(prefix)
+            self.text = prefix
+            next(self._grammar)
+            self.text, self.at = self.text[self.at :], 0
+            self._flush()
+            if self._events:
+                self.scan = self.run = None
+
+    def close(self, reason: str | None = None) -> list[Event]:
+        """The last events. `reason` None or "stop": the model stopped by itself; anything else: it was cut short."""
+        if self.state is State.CLOSED:
+            return []
+        self.ended = True
+        self.scan = self.run = None
+        self.stopped = reason in (None, "stop")
+        next(self._grammar, None)
+        return self._collect()
+
+    # ---- the outline
+
+    def grammar(self) -> Grammar:
+        """The whole reply, span by span."""
+        yield
+        while True:
+            try:
+                while True:
+                    yield from self.span()
+            except Mismatch:
+                self.mismatched()
+            except Overflow:
+                self.demote()
+            except Ended:
+                self.over()
+                return
+
+    def span(self) -> Grammar:
+        """What the state says is next, until it is over."""
+        match self.state:
+            case State.TEXT:
+                yield from self.prose()
+            case State.REASONING:
+                yield from self.prose() if self.calls_in_reasoning else self.reasoning()
+            case State.CODE:
+                yield from self.code()
+            case State.FENCE:
+                yield from self.fence()
+            case State.OBJECT:
+                yield from self.object_text()
+            case State.BROKEN:
+                yield from self.broken()
+            case State.AFTER:
+                yield from self.after()
+            case _:
+                raise AssertionError(self.state)
+
+    def mismatched(self) -> None:
+        """What was being read cannot go on like this."""
+        candidate = self.candidate
+        self.target = False
+        if self.state is State.CALL:
+            self.emit(CallEnd(self.index, False, tuple(candidate.notes.repairs)))
+            self.because("malformed")
+            self.sink = Sink.DISCARD
+            self.go(Input.BREAK)
+        elif self.state is State.CANDIDATE:
+            self.reject()
+        else:
+            self.go(Input.RESUME if self.thinking else Input.REJECT)
+            self.sink = self.visible
+
+    def reject(self) -> None:
+        """The candidate is no call: what it held is text, and scanning goes on at this character."""
+        fenced = self.ticks
+        self.saw(any(piece.strip() for piece, _ in self.raw))
+        self.line_start = bool(self.raw) and self.raw[-1][0].endswith("\n")
+        self.release(self.visible)
+        if fenced and not self.fence_calls:
+            self.go(Input.FENCE)
+        else:
+            self.ticks = 0
+            self.go(Input.RESUME if self.thinking else Input.REJECT)
+
+    def demote(self) -> None:
+        """The candidate is an object, and no call: text to its closing brace."""
+        if self.ticks and not self.fence_calls:
+            self.reject()
+            return
+        self.ticks = 0
+        self.saw(True)
+        self.target = False
+        notes, outer = self.candidate.notes, self.candidate.outer
+        self.stack = outer.stack + notes.stack
+        self.quoted = notes.quoted or outer.quoted
+        self.release(self.visible)
+        self.line_start = False
+        self.go(Input.DEMOTE)
+
+    def saw(self, something: bool) -> None:
+        """Visible text came."""
+        if something and not self.muted:
+            self.seen = True
+
+    def over(self) -> None:
+        """The text has ended: what was held is decided."""
+        candidate = self.candidate
+        self.target = self.target if candidate.committed else False
+        if (
+            self.state is State.CANDIDATE
+            and candidate.known
+            and (candidate.marked or candidate.decisive)
+            and not candidate.spoke
+        ):
+            self.commit()
+        if self.state is State.CALL:
+            missing = None if candidate.whole else candidate.missing()
+            if missing is not None and self.stopped:
+                if missing:
+                    candidate.notes.mend("missing_closer")
+                self.emit_arguments(missing)
+                candidate.whole = True
+            rest = len(self.text) - self.at
+            self.because("malformed")
+            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
+            if rest:
+                self.sink = Sink.SYNTAX if candidate.whole and not self.text[self.at :].strip() else Sink.DISCARD
+                self.take(rest)
+        else:
+            if self.state is State.CANDIDATE:
+                self.release(self.visible)
+            if self.state is State.AFTER or (self.gap and not self.text[self.at :].strip("\r\n")):
+                gap = line_ends(self.text, self.at)
+                self.sink = Sink.SYNTAX
+                self.take((gap.end() if gap else self.at) - self.at)
+            if self.state is not State.BROKEN:
+                self.sink = self.visible
+            self.take(len(self.text) - self.at)
+        self.text, self.at = "", 0
+        self.go(Input.CLOSE)
+
+    # ---- calls
+
+    def call(self, value: Marked, length: int) -> Grammar:
+        """A call whose opener stands here."""
+        if value is Found.BARE:
+            self.candidate.marked = False
+            yield from self.envelope(self.scanner().keys)
+            return
+        if not isinstance(value, Lead):
+            raise Mismatch
+        self.take(length)
+        lead = value
+        while True:
+            before = self.raw_length
+            yield from self.blank()
+            spaced = self.raw_length > before
+            if lead.children is not None:
+                child, end = yield from self.child(lead.children)
+                if child is not None:
+                    self.candidate.wrappers.append(lead.close)
+                    self.take(end)
+                    lead = child
+                    continue
+            break
+        if lead.keys is not None and self.text[self.at] in "{[":
+            yield from self.envelope(lead.keys)
+            return
+        if lead.head is None:
+            raise Mismatch
+        form, shape = lead.head
+        self.candidate.format = form
+        if shape.head is None:
+            raise Mismatch
+        if lead.line and spaced and (not lead.blank or "\n" in self.raw[-1][0]):
+            raise Mismatch
+        yield from read_head(self, shape.head, form, shape.body)
+        self.finish()
+
+    def child(self, children: Markers[Lead]) -> Generator[None, None, tuple[Lead | None, int]]:
+        """The opener that follows a wrapper's opener."""
+        while True:
+            found = children.match(self.text, self.at)
+            if found is None:
+                return None, 0
+            if found.lastindex:
+                return children.values[found.lastindex - 1], found.end() - self.at
+            yield from self.more()
+
+    def envelope(self, keys: Keys) -> Grammar:
+        """An envelope; one that is no call turns into text."""
+        try:
+            yield from envelope.read(self, keys)
+        except NoCall:
+            if self.state is State.CANDIDATE and not self.candidate.marked and self.candidate.outer.stack:
+                self.demote()
+            else:
+                raise Mismatch from None
+
+    def sibling(self, offset: int) -> Generator[None, None, bool]:
+        """True if, after white space, a closer of an outer span, an opener or the end follows, `offset` from here."""
+        closers = frozenset(close for close in (*self.wrapping, *self.candidate.wrappers) if close[0] != TICK)
+        markers = self.tables.scanner(first=False, closers=closers).at
+        while True:
+            found = space(self.text, self.at + offset)
+            end = found.end() if found else 0
+            if end >= len(self.text):
+                if self.ended:
+                    return True
+            elif end - self.at - offset > LEAD * 4:
+                return False
+            else:
+                at_line_start = "\n" in self.text[self.at + offset : end]
+                marker = self.tables.line.match(self.text, end) if at_line_start else None
+                if marker is not None and marker.lastindex:
+                    return True
+                marker = marker or markers.match(self.text, end)
+                if marker is None:
+                    return False
+                if marker.lastindex:
+                    return not isinstance(markers.values[marker.lastindex - 1], Found)
+                if self.ended:
+                    return False
+            yield
+
+    def after(self) -> Grammar:
+        """The closers of a call, each at most once and in order; white space before them is markup."""
+        candidate = self.candidate
+        shown = not candidate.committed and self.sink is not Sink.SYNTAX
+        form = candidate.format
+        own = [form.close] if form and form.close and not candidate.self_closed else []
+        if candidate.wrappers and not shown:
+            if any(close[0] == TICK for close in candidate.wrappers):
+                self.wrapping = [close for close in self.wrapping if close[0] != TICK]
+            self.wrapping += [close for close in candidate.wrappers if close not in self.wrapping]
+            candidate.wrappers = []
+        pending = own + (candidate.wrappers if shown else self.wrapping)[::-1]
+        while pending:
+            length, close = yield from self.next_closer(pending)
+            if not length:
+                break
+            self.take(length)
+            if close in self.wrapping:
+                del self.wrapping[self.wrapping.index(close) :]
+            pending = pending[pending.index(close) + 1 :]
+        self.ticks = 0
+        self.gap = not shown
+        self.saw(shown)
+        self.line_start = False
+        self.sink = self.visible
+        self.go(Input.RESUME if self.thinking else Input.DONE)
+
+    def next_closer(self, pending: list[str]) -> Generator[None, None, tuple[int, str]]:
+        """Length up to the end of the next closer, white space before it included; (0, "") if none comes."""
+        markers = closers_of(tuple(pending))
+        while True:
+            found = space(self.text, self.at)
+            begin = found.end() if found else self.at
+            if begin - self.at > LEAD * 4:
+                return 0, ""
+            if begin < len(self.text):
+                closer = markers.match(self.text, begin)
+                if closer is None:
+                    return 0, ""
+                if closer.lastindex:
+                    return closer.end() - self.at, markers.values[closer.lastindex - 1]
+            if self.ended:
+                return 0, ""
+            yield
+
+    def broken(self) -> Grammar:
+        """A call that cannot be read any further: discarded to its closer, else to the end of the line."""
+        self.sink = Sink.DISCARD
+        form = self.candidate.format
+        pending = tuple([form.close] if form and form.close else self.candidate.wrappers[-1:])
+        run = run_to(pending) if pending else BROKEN_LINE
+        while True:
+            yield from self.flow(run)
+            if self.at < len(self.text) and (not pending or closers_of(pending).match(self.text, self.at)):
+                break
+            yield from self.more()
+        self.sink = Sink.SYNTAX
+        self.go(Input.END)
+
+
+def parse(text: str, tools: Tools = None, **options: Any) -> tuple[str, list[Call]]:
+    """The visible text of a whole reply and its calls, incomplete ones included. Options as of `Parser`."""
+    parser = Parser(tools, **options)
+    visible: list[str] = []
+    calls: list[CallStart] = []
+    arguments: list[list[str]] = []
+    for event in [*parser.feed(text), *parser.close()]:
+        match event:
+            case TextDelta(text=piece):
+                visible.append(piece)
+            case CallStart():
+                calls.append(event)
+                arguments.append([])
+            case ArgumentsDelta(text=piece):
+                arguments[-1].append(piece)
+            case _:
+                pass
+    whole = [Call(call.name, "".join(pieces), call.id) for call, pieces in zip(calls, arguments, strict=True)]
+    return "".join(visible), whole

@@ -1,0 +1,426 @@
+"""The spans that are not calls: text, inline code, reasoning, fences, and objects that turned out to be no call.
+
+Text flows in one run whose pattern knows the first characters of everything that may begin (`compiled.text_run`); this
+file is entered only where something may. What is held is the beginning of a marker at the end of a piece, and a run of
+line ends, because line ends directly before an opener are markup; so are those after a call, which are given back only
+when text follows and text came before.
+"""
+
+import re
+from collections.abc import Generator
+from functools import lru_cache
+
+from statemachine.candidate import Candidate
+from statemachine.compiled import JSON_FLAT, LEAD, TICK, Compiled, Found, Keys, Lead, Marked, Scanner
+from statemachine.format import Span as ReasoningSpan
+from statemachine.machine import Limits, Machine, Tools
+from statemachine.markers import Markers, flowing_run
+from statemachine.reader import Grammar, Mismatch, Run, Sink
+from statemachine.states import Input
+
+INFO = 40
+"""Characters of a fence's info string."""
+
+line_ends = re.compile(r"(?:\r?\n)++").match
+line_ends_before = re.compile(rf"(?:\r?\n){{1,{LEAD}}}+\Z").search
+blanks = re.compile(r"[ \t]*+").match
+fence_line = re.compile(rf"(`{{3,}}+)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
+fence_end = re.compile(r"[ \t]{0,3}+(`{3,}+)[ \t]{0,64}+(?:(?=\r?\n)|(\r?\Z))").match
+fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
+
+CODE = Run(r"[^`\r\n]*+", search=re.compile(r"[`\r\n]").search)
+FENCE = Run(
+    r"(?:[^\n]++|\n(?![ \t]{0,3}+(?:```|`{0,2}\Z)))*+",
+    search=re.compile(r"\n").search,
+)
+
+OBJECT = Run(rf'{JSON_FLAT}(?:(?!)()|"(?:[^"\\]++|\\.)*+()\Z)?+')
+STRING = Run(rf'(?:[^"\\]++|\\.)*+(?:(\\\Z)|"{JSON_FLAT}()\Z)?+')
+OBJECT.other, STRING.other = STRING, OBJECT
+
+
+@lru_cache(maxsize=256)
+def closers_of(closers: tuple[str, ...]) -> Markers[str]:
+    """Closers as markers."""
+    return Markers([(close, close) for close in dict.fromkeys(closers)])
+
+
+@lru_cache(maxsize=256)
+def run_to(closers: tuple[str, ...]) -> Run:
+    """Text up to one of the closers."""
+    return flowing_run(closers_of(closers))
+
+
+class Spans(Machine):
+    """A machine that reads everything but calls; `call` is the parser's."""
+
+    __slots__ = ("fence_calls", "gap", "line_start", "seen", "tables", "ticks", "wrapping")
+
+    def __init__(
+        self, tools: Tools, tables: Compiled, *, fence_calls: bool, unknown: str, limits: Limits, ledger: bool
+    ) -> None:
+        self.tables = tables
+        self.fence_calls = fence_calls
+        self.line_start = True
+        """Only blanks came since the last line end."""
+        self.seen = False
+        """Visible text came before."""
+        self.gap = False
+        """A call has just ended: the line ends that follow are its own unless text follows."""
+        self.ticks = 0
+        """Backticks of the fence around."""
+        self.wrapping: list[str] = []
+        """Closers of the wrappers that are open, outermost first."""
+        super().__init__(tools, unknown=unknown, limits=limits, ledger=ledger)
+
+    def call(self, value: Marked, length: int) -> Grammar:
+        """A call whose opener, of this length, stands here."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """A candidate starts."""
+        self.go(Input.OPEN)
+        self.candidate = Candidate()
+        self.sink = Sink.HOLD
+        self.target = False
+        self.line_start = False
+        self.gap = False
+
+    # ---- text
+
+    def prose(self) -> Grammar:
+        """Text in which openers are looked for."""
+        self.sink = self.visible
+        if self.gap:
+            yield from self.gap_after_call()
+        while True:
+            if self.line_start and (yield from self.line_opener()):
+                return
+            scanner = self.scanner()
+            if self.seen and not self.line_start:
+                yield from self.flow(scanner.inside)
+                self.line_start = self.ran is scanner.start
+            else:
+                seen = self.seen
+                self.say_first(scanner.inside)
+                if seen != self.seen:
+                    continue
+            if self.at >= len(self.text):
+                yield from self.more()
+            elif (yield from self.place(scanner.at)):
+                return
+
+    def scanner(self) -> Scanner:
+        """How text is read where we are."""
+        if not self.wrapping and not self.thinking:
+            return self.tables.first if not self.seen else self.tables.usual
+        closers = frozenset(close for close in (*self.wrapping, self.thinking) if close and close[0] != TICK)
+        return self.tables.scanner(first=not self.seen and not self.thinking, closers=closers)
+
+    def say_first(self, run: Run) -> None:
+        """Text up to the next place, while it matters whether something visible has come."""
+        found = run.match(self.text, self.at)
+        if found is not None:
+            self.say_text((found.start(1) if found.lastindex == 1 else found.end()) - self.at)
+            self.line_start = self.line_start or found.lastindex == 2
+
+    def say_text(self, length: int) -> None:
+        """Text, emitted at once."""
+        if length > 0:
+            muted = self.muted
+            piece = self.take(length)
+            if not self.seen and not self.thinking and piece[muted:].strip():
+                self.seen = True
+            self.line_start = False
+
+    def place(self, markers: Markers[Marked]) -> Generator[None, None, bool]:
+        """Something may begin here: true if it did, and another span is next."""
+        run = line_ends(self.text, self.at)
+        lead = (run.end() if run else self.at) - self.at
+        start = self.at + lead
+        if start >= len(self.text) or (self.text[start] == "\r" and start + 1 >= len(self.text)):
+            self.say_text(len(self.text) - self.at - LEAD)
+            yield from self.more()
+            return False
+        if lead > LEAD:
+            self.say_text(lead - LEAD)
+            return False
+        if lead:
+            after = blanks(self.text, start)
+            begin = after.end() if after else start
+            if begin >= len(self.text) or (begin > start and self.tables.line.match(self.text, begin)):
+                self.say_text(begin - self.at)
+                self.line_start = True
+                return False
+            found = self.tables.line.match(self.text, start)
+            if found is not None:
+                if found.lastindex is None:
+                    yield from self.more()
+                self.line_start = True
+                return False
+        found = markers.match(self.text, start)
+        if found is None:
+            self.say_text(lead + 1)
+            return False
+        if found.lastindex is None:
+            yield from self.more()
+            return False
+        return (yield from self.marker(markers.values[found.lastindex - 1], lead, found.end() - self.at))
+
+    def marker(self, value: Marked, lead: int, end: int) -> Generator[None, None, bool]:
+        """A marker stands here up to `end`, after `lead` characters of line ends; true if another span is next."""
+        if value is Found.TICK:
+            self.say_text(end)
+            if self.thinking:
+                return False
+            self.go(Input.TICK)
+        elif isinstance(value, str):
+            return self.closer(value, lead, end)
+        elif isinstance(value, ReasoningSpan):
+            self.say_text(lead)
+            self.sink = Sink.SYNTAX
+            self.take(end - lead)
+            self.thinking = value.close
+            self.go(Input.THINK)
+        elif value is Found.BARE and self.plain_object(lead):
+            self.go(Input.OPEN)
+            self.go(Input.DEMOTE)
+        elif value is Found.BARE and self.scanner().begun(self.text, self.at + lead):
+            yield from self.more()
+            return False
+        else:
+            self.open()
+            if lead:
+                self.take(lead)
+            yield from self.call(value, end - lead)
+        return True
+
+    def plain_object(self, lead: int) -> bool:
+        """True if the first key of the object here says at once that it is no call."""
+        if not self.scanner().plain(self.text, self.at + lead):
+            return False
+        self.say_text(lead)
+        self.seen = self.seen or not self.muted
+        self.line_start = False
+        self.stack, self.quoted = [], False
+        return True
+
+    def closer(self, close: str, lead: int, end: int) -> bool:
+        """The closer of the reasoning span around (true: back to text), or of a wrapper."""
+        if close == self.thinking:
+            self.say_text(lead)
+            self.sink = Sink.SYNTAX
+            self.take(end - lead)
+            self.thinking = ""
+            self.go(Input.THOUGHT)
+            return True
+        self.sink = Sink.SYNTAX
+        self.take(end)
+        del self.wrapping[self.wrapping.index(close) :]
+        self.sink = self.visible
+        self.line_start = False
+        self.gap = True
+        self.go(Input.DONE)
+        return True
+
+    def line_opener(self) -> Generator[None, None, bool]:
+        """At the start of a line, line ends perhaps held before it: true if an opener stood here and was read."""
+        while True:
+            run = line_ends(self.text, self.at)
+            lead = (run.end() if run else self.at) - self.at
+            if lead and self.at + lead >= len(self.text):
+                return False
+            after = blanks(self.text, self.at + lead)
+            begin = (after.end() if after else self.at + lead) - self.at
+            if begin > lead:
+                self.take(begin)
+            elif self.at + begin >= len(self.text):
+                yield from self.more()
+            else:
+                found = self.tables.line.match(self.text, self.at + begin)
+                if found is None:
+                    self.line_start = False
+                    return False
+                if found.lastindex is not None:
+                    break
+                yield from self.more()
+        value = self.tables.line.values[found.lastindex - 1]
+        if value is Found.FENCE and (length := (yield from self.fence_closer(begin))):
+            return self.closer(next(close for close in self.wrapping if close[0] == TICK), lead, length)
+        self.open()
+        if lead:
+            self.take(lead)
+        if value is Found.FENCE:
+            yield from self.fence_opener()
+        else:
+            yield from self.call(value, found.end() - self.at)
+        return True
+
+    def fence_closer(self, offset: int) -> Generator[None, None, int]:
+        """Where the closing line of the fence around a call ends, counted from here; 0 if none stands `offset` on."""
+        ticks = [len(close) for close in self.wrapping if close[0] == TICK]
+        while ticks:
+            found = fence_end(self.text, self.at + offset)
+            if found is None or len(found[1]) < ticks[0]:
+                break
+            if found.lastindex != 2 or self.ended:
+                return found.end() - self.at
+            yield
+        return 0
+
+    def gap_after_call(self) -> Grammar:
+        """Line ends after a call are markup, but given back when text follows and text came before."""
+        while True:
+            run = line_ends(self.text, self.at)
+            end = run.end() if run else self.at
+            if end < len(self.text) and not (self.text[end] == "\r" and end + 1 == len(self.text)):
+                length = end - self.at
+                found = self.tables.line.match(self.text, end) if length else None
+                if found is None:
+                    found = self.scanner().at.match(self.text, end)
+                if found is None or found.lastindex is not None or self.ended:
+                    break
+            yield from self.more()
+        opens = found is not None and found.lastindex is not None and self.text[end] != "`"
+        self.gap = False
+        self.line_start = length > 0
+        if length and (opens or not self.seen):
+            self.sink = Sink.SYNTAX
+            self.take(length)
+        self.sink = self.visible
+
+    def code(self) -> Grammar:
+        """Inline code: text to the closing backtick or the end of the line."""
+        self.sink = Sink.TEXT
+        while True:
+            yield from self.flow(CODE)
+            if self.at < len(self.text):
+                break
+            yield from self.more()
+        if self.text[self.at] == "`":
+            self.say_text(1)
+            self.go(Input.TICK)
+        else:
+            self.go(Input.LINE)
+
+    def reasoning(self) -> Grammar:
+        """A reasoning span, to its closer."""
+        self.sink = Sink.REASONING
+        while True:
+            yield from self.flow(run_to((self.thinking,)))
+            if self.text.startswith(self.thinking, self.at):
+                self.closer(self.thinking, 0, len(self.thinking))
+                return
+            yield from self.more()
+
+    # ---- fences and objects
+
+    def fence_opener(self) -> Grammar:
+        """A fence: a call that stands first in it is a call and the fence is markup; else it is text."""
+        while True:
+            found = fence_line(self.text, self.at)
+            if found is None:
+                self.not_a_fence()
+                return
+            if found[3]:
+                break
+            yield from self.more()
+        self.ticks = len(found[1])
+        self.take(found.end() - self.at)
+        self.candidate.wrappers.append("`" * self.ticks)
+        self.candidate.marked = found[2].strip().lower() in self.tables.fence_infos
+        yield from self.blank()
+        if self.text[self.at] in "{[" and self.tables.fenced:
+            yield from self.envelope(self.tables.fenced)
+            return
+        while True:
+            for markers in (self.tables.line, self.tables.opening):
+                opener = markers.match(self.text, self.at)
+                if opener is not None:
+                    break
+            if opener is None:
+                raise Mismatch
+            if opener.lastindex:
+                break
+            yield from self.more()
+        value = markers.values[opener.lastindex - 1]
+        if not isinstance(value, Lead):
+            raise Mismatch
+        self.candidate.marked = True
+        yield from self.call(value, opener.end() - self.at)
+
+    def envelope(self, keys: Keys) -> Grammar:
+        """An envelope; the parser's."""
+        raise NotImplementedError
+
+    def not_a_fence(self) -> None:
+        """Backticks at the start of a line that open no fence: text, perhaps inline code."""
+        ticks = len(self.text) - self.at - len(self.text[self.at :].lstrip("`"))
+        self.take(ticks)
+        self.release(self.visible)
+        self.seen = self.seen or not self.muted
+        self.line_start = False
+        self.go(Input.RESUME if self.thinking else Input.REJECT)
+        if ticks % 2 and not self.thinking:
+            self.go(Input.TICK)
+
+    def fence(self) -> Grammar:
+        """A fence that is text, to its closing line."""
+        self.sink = self.visible
+        while True:
+            if not self.line_start:
+                yield from self.flow(FENCE)
+                if self.at >= len(self.text):
+                    yield from self.more()
+                    continue
+                self.say_text(1)
+                self.line_start = True
+            found = fence_end(self.text, self.at)
+            if found is None or len(found[1]) < self.ticks:
+                if found is None and fence_begun(self.text, self.at):
+                    yield from self.more()
+                else:
+                    self.line_start = False
+                    self.say_text(1) if self.text[self.at] != "\n" else None
+            elif found.lastindex == 2:
+                yield from self.more()
+            else:
+                self.say_text(found.end() - self.at)
+                self.ticks = 0
+                self.go(Input.RESUME if self.thinking else Input.END)
+                return
+
+    def object_text(self) -> Grammar:
+        """A JSON object that is no call: text to its closing brace, unless it stops being JSON."""
+        self.sink = self.visible
+        stack = self.stack
+        run = STRING if self.quoted else OBJECT
+        while True:
+            text, at = self.text, self.at
+            while True:
+                found = run.match(text, at)
+                group = found.lastindex if found is not None else None
+                at = at if found is None else found.start(1) if group == 1 else found.end()
+                if group == 2 and run.other is not None:
+                    run = run.other
+                if group == 1 or at >= len(text):
+                    break
+                char = text[at]
+                if char == '"':
+                    run = OBJECT if run is STRING else STRING
+                elif char in "{[":
+                    stack.append("}" if char == "{" else "]")
+                elif stack and char == stack[-1]:
+                    stack.pop()
+                else:
+                    self.take(at - self.at)
+                    raise Mismatch
+                at += 1
+                if not stack:
+                    self.take(at - self.at)
+                    self.go(Input.RESUME if self.thinking else Input.END)
+                    return
+            self.take(at - self.at)
+            self.arm(run, waiting=self.at < len(text))
+            yield from self.more()
+            run = self.ran or run

@@ -1,0 +1,133 @@
+"""A request, whatever its protocol: what the client said, with which tools, and how it wants the reply.
+
+Protocol modules read a body into a `Conversation` and write one as a body. `raw` fields keep what the client sent, so
+that towards an upstream of the same protocol everything that nobody changed travels untouched: a message, a part or a
+whole body whose `raw` is set is written as it came. Whoever changes a message makes a new one without `raw`. Nothing
+here is ever mutated, and the caller's objects are never kept where somebody could mutate them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+Role = Literal["system", "user", "assistant"]
+Json = Any  # a decoded JSON value: the one place where types end
+
+
+@frozen
+class Text:
+    """A piece of text."""
+
+    text: str
+
+
+@frozen
+class Media:
+    """A part that is not text: an image, a document, audio. `kind` is `image`, `audio`, `file` or the wire's own word."""
+
+    kind: str
+    raw: Mapping[str, Json]
+    """The part as it came, in the protocol of the conversation."""
+
+
+Part = Text | Media
+
+
+@frozen
+class Call:
+    """A call that stands in the history."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text as it came; for a custom tool its raw input. May be invalid JSON when another model wrote it."""
+    custom: bool = False
+
+
+@frozen
+class Result:
+    """What a call gave back."""
+
+    id: str
+    """The id of the call; for a legacy function message the function's name."""
+    content: tuple[Part, ...]
+    error: bool = False
+    name: str | None = None
+
+
+@frozen
+class Message:
+    """One turn. Calls stand in assistant messages, results in user messages (each wire has its own place for them)."""
+
+    role: Role
+    content: tuple[Part, ...] = ()
+    calls: tuple[Call, ...] = ()
+    results: tuple[Result, ...] = ()
+    reasoning: str = ""
+    raw: tuple[Mapping[str, Json], ...] = field(default=(), repr=False)
+    """The wire messages that this one was read from; () when it was made or changed here."""
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined by a newline."""
+        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+
+
+@frozen
+class Tool:
+    """A tool that the client offers."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Json] | None = None
+    """JSON Schema of the arguments; None means that it takes none."""
+    strict: bool = False
+    custom: bool = False
+    """A custom tool takes raw text instead of JSON."""
+
+
+@frozen
+class ToolChoice:
+    """Which calls the client allows in this reply."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
+    """The allowed tools; () means all. One name with `required` is a named choice."""
+    parallel: bool = True
+    """False: at most one call in the reply."""
+
+
+@frozen
+class Conversation:
+    """What the client asks for."""
+
+    protocol: str
+    """Name of the protocol it came in (`chat`)."""
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    choice: ToolChoice = ToolChoice()
+    stream: bool = False
+    n: int = 1
+    include_usage: bool = False
+    """Chat: the client asked for the usage chunk."""
+    legacy_functions: bool = False
+    """Chat: tools came as `functions`; the call goes back as `function_call`."""
+    stop: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    """What could not be honoured and was left out (hosted tools, …), for the log."""
+    raw: Mapping[str, Json] = field(factory=dict, repr=False)
+    """The body as it came."""
+
+    @property
+    def has_tool_history(self) -> bool:
+        """True if an earlier turn holds a call or a result."""
+        return any(message.calls or message.results for message in self.messages)
+
+    @property
+    def known_names(self) -> Sequence[str]:
+        """Names of the offered tools, else the names seen in the history, each once, in order."""
+        if self.tools:
+            return [tool.name for tool in self.tools]
+        return list(dict.fromkeys(call.name for message in self.messages for call in message.calls))

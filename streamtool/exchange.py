@@ -1,0 +1,657 @@
+"""One client request and its reply, attempts included: bytes in, bytes out, no I/O.
+
+    body ─▶ read_request ─▶ Conversation ─▶ project ─▶ write_request ─▶ request()       … the shell sends it …
+    respond(), feed(), close() ─▶ ReplyReader ─▶ one Gate per choice (parser, rules) ─▶ ReplyWriter ─▶ bytes
+
+The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
+what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
+write. Meanwhile it watches four attributes:
+
+- `head`: None while the status is withheld, then what to send first. It is withheld until there is something to show,
+  so that an upstream's refusal, or an error as the first event, becomes a real status; `keepalive()` ends the wait.
+- `done`: the reply is over and everything has been handed out.
+- `cut`: it is over although the upstream has more to say: stop the upstream now.
+- `retry`: this attempt was not accepted: stop the upstream, send `request()` again.
+
+A reply that is not streamed is the fold of the same events: the upstream is asked to stream all the same, nothing is
+handed out before the end, and a failure is a status. Ids and the time come from outside.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast
+
+from attrs import field, frozen
+
+import statemachine
+import statemachine.formats
+from streamtool import prompting
+from streamtool.conversation import Conversation
+from streamtool.errors import RequestError, StreamtoolError, TooLargeError, UpstreamError, UpstreamRefused
+from streamtool.policy import Cause, Gate, Ids, cause, correction, rules_for
+from streamtool.reply import (
+    End,
+    Failure,
+    Finish,
+    Fold,
+    Reason,
+    Reply,
+    ReplyEvent,
+    Start,
+    TextDelta,
+    Usage,
+    UsageReport,
+)
+from streamtool.settings import Limits, ModelSettings, Settings
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+ERROR_BODY = 64 * 1024
+"""Bytes of an upstream's error body that are looked at."""
+
+_REQUEST_DROPPED = frozenset(
+    (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
+)
+_RESPONSE_DROPPED = frozenset(
+    (
+        *(b"content-length", b"content-encoding", b"transfer-encoding", b"content-type", b"cache-control", b"etag"),
+        *(b"connection", b"keep-alive", b"x-accel-buffering", b"x-request-id", b"trailer", b"x-streamtool-mode"),
+    )
+)
+
+
+class _Reader(Protocol):
+    def feed(self, data: bytes, /) -> list[ReplyEvent]: ...
+    def close(self) -> list[ReplyEvent]: ...
+
+
+class _Writer(Protocol):
+    def feed(self, events: Iterable[ReplyEvent], /) -> bytes: ...
+
+
+class Wire(Protocol):
+    """What the exchange needs of a protocol module."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802  a constant of the module
+    @property
+    def PATH(self) -> str: ...  # noqa: N802
+    @property
+    def KEEPALIVE(self) -> bytes: ...  # noqa: N802
+    @property
+    def STREAM_HEADERS(self) -> Headers: ...  # noqa: N802
+    @property
+    def WHOLE_HEADERS(self) -> Headers: ...  # noqa: N802
+    def read_request(self, body: bytes, limits: Limits) -> Conversation: ...
+    def write_request(self, conversation: Conversation, *, model: str, stream: bool) -> bytes: ...
+    def write_whole(
+        self,
+        conversation: Conversation,
+        reply: Reply,
+        *,
+        id: str,  # noqa: A002  the wire's name
+        created: int,
+        model: str,
+    ) -> bytes: ...
+    def write_error(self, error: StreamtoolError, request_id: str | None) -> bytes: ...
+    def read_error(self, status: int, body: bytes, *, retry_after: str | None = None) -> UpstreamError: ...
+    @property
+    def ReplyReader(self) -> Callable[..., _Reader]: ...  # noqa: N802  a class of the module
+    @property
+    def ReplyWriter(self) -> Callable[..., _Writer]: ...  # noqa: N802
+
+
+@frozen
+class UpstreamRequest:
+    """One attempt, as the upstream is to receive it."""
+
+    path: str
+    headers: Headers
+    body: bytes = field(repr=False)
+    upstream: str | None
+    """Name of the upstream in the settings; None: there is only one."""
+    attempt: int
+    """1 for the first."""
+
+
+@frozen
+class Head:
+    """Status and headers of the reply."""
+
+    status: int
+    headers: Headers
+
+
+@frozen
+class Record:
+    """What happened in one exchange; for logs and metrics. Holds no contents."""
+
+    request_id: str
+    protocol: str
+    model: str
+    upstream_model: str
+    stream: bool
+    mode: str
+    format: str
+    tools: int
+    attempts: tuple[str, ...]
+    """For each attempt that was not accepted, why."""
+    calls: int
+    formats: tuple[str, ...]
+    """Formats in which calls were found."""
+    repairs: tuple[str, ...]
+    discarded: tuple[tuple[str, int], ...]
+    """Reason and number of characters of what was neither shown nor part of a call."""
+    refused: int
+    incomplete: bool
+    reason: Reason | None
+    """The upstream's own reason."""
+    usage: Usage
+    usage_estimated: bool
+    """The upstream was stopped before it told its counts."""
+    held: int
+    """Characters that waited for a forced call, at most."""
+    dropped: tuple[str, ...]
+    """Parts of the request that could not be honoured."""
+    error: StreamtoolError | None
+
+
+class Exchange:
+    """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
+
+    __slots__ = (
+        "_again",
+        "_attempts",
+        "_body",
+        "_causes",
+        "_dropped",
+        "_error",
+        "_estimated",
+        "_failed",
+        "_fold",
+        "_gates",
+        "_headers",
+        "_ids",
+        "_inflate",
+        "_kept",
+        "_new_id",
+        "_now",
+        "_reader",
+        "_reason",
+        "_refusal",
+        "_refused",
+        "_request_id",
+        "_rules",
+        "_settings",
+        "_start",
+        "_started",
+        "_usage",
+        "_usage_now",
+        "_wire",
+        "_writer",
+        "conversation",
+        "cut",
+        "done",
+        "head",
+        "model",
+        "retry",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        wire: Wire,
+        body: bytes,
+        headers: Iterable[tuple[bytes, bytes]],
+        *,
+        new_id: Callable[[str], str],
+        now: int,
+    ) -> None:
+        self._settings = settings
+        self._wire = wire
+        self._body = body
+        self._headers = tuple((name.lower(), value) for name, value in headers)
+        self._new_id = new_id
+        self._now = now
+        self._request_id = new_id("req_")
+        self.conversation = wire.read_request(decode_body(body, self._headers, settings.limits.body), settings.limits)
+        self.model: ModelSettings = settings.for_model(self.conversation.model)
+        self._rules = rules_for(self.conversation, settings)
+        self._ids = Ids(
+            lambda: new_id("call_"), (call.id for message in self.conversation.messages for call in message.calls)
+        )
+        self._dropped = self.conversation.dropped
+        self._gates: dict[int, Gate] = {}
+        self._reader: _Reader = wire.ReplyReader(n=self.conversation.n)
+        self._writer: _Writer | None = None
+        self._fold = None if self.conversation.stream else Fold()
+        self._start = Start()
+        self._started = False
+        self._attempts = 0
+        self._causes: list[Cause] = []
+        self._again: Cause | None = None
+        self._inflate: Inflate | None = None
+        self._refused: int | None = None
+        self._refusal = b""
+        self._kept: Headers = ()
+        self._usage = Usage()
+        self._usage_now: Usage | None = None
+        self._estimated = False
+        self._reason: Reason | None = None
+        self._error: StreamtoolError | None = None
+        self._failed = False
+        self.head: Head | None = None
+        self.done = False
+        self.cut = False
+        self.retry = False
+
+    # --- the request -------------------------------------------------------------------------------------------------
+
+    @property
+    def passthrough(self) -> bool:
+        """Nothing to do here: neither tools nor tool history. The shell passes request and reply on as they are."""
+        asked = self.conversation
+        return not (asked.tools or asked.dropped or asked.has_tool_history)
+
+    @property
+    def request_id(self) -> str:
+        """What `x-request-id` says, unless the upstream's reply brings its own."""
+        return self._request_id
+
+    def request(self) -> UpstreamRequest:
+        """The next attempt. Raises RequestError when the contract does not fit."""
+        upstream = self.model.upstream.name if self.model.upstream else None
+        if self.passthrough:
+            if self.model.name == self.conversation.model:
+                return UpstreamRequest(self._wire.PATH, self._headers, self._body, upstream, 1)
+            body = self._wire.write_request(self.conversation, model=self.model.name, stream=self.conversation.stream)
+        else:
+            projected = self._project()
+            self._dropped = projected.dropped
+            body = self._wire.write_request(projected, model=self.model.name, stream=True)
+            self._next_attempt()
+        headers = (
+            *((name, value) for name, value in self._headers if name not in _REQUEST_DROPPED),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"accept-encoding", b"identity"),
+        )
+        return UpstreamRequest(self._wire.PATH, headers, body, upstream, max(1, self._attempts))
+
+    def _project(self) -> Conversation:
+        """The conversation with its tools as text; after a refused attempt with the correction."""
+        model, again = self.model, self._again
+        if again is None:
+            return prompting.project(self.conversation, model, model.format)
+        return prompting.project(
+            self.conversation,
+            model,
+            model.format,
+            correction=correction(again, self.conversation, self._attempts),
+            continued=self._gates[0].said or None,
+        )
+
+    def _next_attempt(self) -> None:
+        self._attempts += 1
+        if self._attempts > 1:
+            self._reader = self._wire.ReplyReader(n=self.conversation.n)
+            for gate in self._gates.values():
+                gate.restart(self._parser())
+        self._again = None
+        self.retry = False
+        self._inflate = None
+        self._refused = None
+        self._refusal = b""
+
+    def _parser(self) -> statemachine.Parser:
+        settings, limits = self._settings, self._settings.limits
+        listened = statemachine.formats.DEFAULT if self.model.formats is None else self.model.formats
+        return statemachine.Parser(
+            self._rules.callable,
+            formats=(*listened, self.model.format),
+            unknown="discard" if self._rules.unknown == "drop" else "text",
+            in_fences=settings.in_fences,
+            calls_in_reasoning=settings.calls_in_reasoning,
+            limits=statemachine.Limits(
+                held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
+            ),
+        )
+
+    # --- the reply, as the shell reports it --------------------------------------------------------------------------
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The upstream has answered with this status. Returns what the client is to receive now (an error)."""
+        named = tuple((name.lower(), value) for name, value in headers)
+        self._kept = tuple((name, value) for name, value in named if name not in _RESPONSE_DROPPED)
+        found = dict(named)
+        self._request_id = found.get(b"x-request-id", b"").decode("latin-1") or self._request_id
+        encoding = found.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        if not 200 <= status < 300:
+            self._refused = status
+        if encoding not in ("", "identity"):
+            if encoding not in ("gzip", "x-gzip", "deflate"):
+                return self.fail(
+                    UpstreamError(
+                        f"the upstream answered with content-encoding {encoding}, though identity was asked for"
+                    )
+                )
+            self._inflate = Inflate(encoding)
+        return b""
+
+    def feed(self, data: bytes) -> bytes:
+        """More of the upstream's body has arrived. Returns what the client is to receive now."""
+        if self._settled() or not data:
+            return b""
+        if self._inflate is not None:
+            try:
+                data = self._inflate.feed(data)
+            except zlib.error:
+                return self.fail(UpstreamError("the upstream's compressed reply cannot be decoded"))
+        if self._refused is not None:
+            self._refusal += data[: ERROR_BODY - len(self._refusal)]
+            return b""
+        return self._take(self._reader.feed(data))
+
+    def close(self) -> bytes:
+        """The upstream's body is over. Returns what the client is to receive at the end."""
+        if self._settled():
+            return b""
+        if self._refused is not None:
+            return self.fail(self._refusal_error(self._refused))
+        out = self._take(self._reader.close())
+        if not self._settled():
+            ended: list[ReplyEvent] = []
+            self._end(ended)
+            out += self._send(ended)
+        return out
+
+    def fail(self, error: StreamtoolError) -> bytes:
+        """There is no (more) reply, for this reason. Returns what the client is to receive at the end."""
+        if self._settled():
+            return b""
+        out: list[ReplyEvent] = []
+        self._fail(error, out)
+        return self._send(out)
+
+    def keepalive(self) -> bytes:
+        """Nothing came for a while. Returns a comment for the client; the status no longer waits."""
+        if self.done or self._fold is not None:
+            return b""
+        self.head = self.head or self._stream_head()
+        return self._wire.KEEPALIVE
+
+    def record(self) -> Record:
+        """What happened; complete once the exchange is done."""
+        gates = list(self._gates.values())
+        return Record(
+            request_id=self._request_id,
+            protocol=self.conversation.protocol,
+            model=self.conversation.model,
+            upstream_model=self.model.name,
+            stream=self.conversation.stream,
+            mode="passthrough" if self.passthrough else self.model.mode,
+            format=self.model.format,
+            tools=len(self.conversation.tools),
+            attempts=tuple(self._causes),
+            calls=sum(gate.calls for gate in gates),
+            formats=tuple(dict.fromkeys(name for gate in gates for name in gate.formats)),
+            repairs=tuple(dict.fromkeys(name for gate in gates for name in gate.repairs)),
+            discarded=tuple((found.reason, len(found.text)) for gate in gates for found in gate.discarded),
+            refused=sum(gate.refused for gate in gates),
+            incomplete=any(gate.incomplete for gate in gates),
+            reason=self._reason,
+            usage=self._usage,
+            usage_estimated=self._estimated,
+            held=max((gate.held_most for gate in gates), default=0),
+            dropped=self._dropped,
+            error=self._error,
+        )
+
+    def _settled(self) -> bool:
+        """This attempt has nothing more to say."""
+        return self.done or self.retry
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _take(self, events: Iterable[ReplyEvent]) -> bytes:
+        """The upstream's events, through the gates; bytes for the client."""
+        out: list[ReplyEvent] = []
+        gates = self._gates
+        for event in events:
+            if type(event) is TextDelta:
+                gate = gates.get(event.choice)
+                if gate is None:
+                    gate = self._gate(event.choice)
+                if self._attempts > 1:
+                    event = TextDelta(event.choice, event.text)  # noqa: PLW2901  its bytes bear its own id
+                gate.feed(event, out)
+                if gate.over:
+                    self._over(gate, out)
+            else:
+                self._other(event, out)
+            if self.done:
+                break
+        return self._send(out)
+
+    def _other(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
+        match event:
+            case Start():
+                if not self._started:
+                    self._start = event
+                    if not self._rules.forced:
+                        out.append(self._begin())
+            case Finish():
+                gate = self._gate(event.choice)
+                if not gate.finished:
+                    self._finish(gate, event, out)
+            case UsageReport(usage=usage):
+                self._usage_now = usage
+            case End():
+                self._end(out)
+            case Failure(error=error):
+                self._fail(error, out)
+            case _:
+                gate = self._gate(event.choice)
+                gate.feed(event, out)
+                if gate.over:
+                    self._over(gate, out)
+
+    def _gate(self, choice: int) -> Gate:
+        gate = self._gates.get(choice)
+        if gate is None:
+            gate = self._gates[choice] = Gate(self._rules, choice, self._ids, self._parser())
+        return gate
+
+    def _over(self, gate: Gate, out: list[ReplyEvent]) -> None:
+        """The rules end this choice here; when all have ended, the upstream is not needed any more."""
+        if not gate.finished:
+            gate.finished = True
+            self._reason = self._reason or Reason.STOP
+            self._finished(gate, Finish(gate.choice, Reason.STOP), out)
+        if len(self._gates) >= self.conversation.n and all(each.finished for each in self._gates.values()):
+            self.cut = True
+            self._end(out)
+
+    def _finish(self, gate: Gate, event: Finish, out: list[ReplyEvent]) -> None:
+        self._reason = event.reason
+        gate.close(event.reason, out)
+        why = cause(gate, self._rules, event.reason)
+        if why is not None and self._may_retry():
+            self._again = why
+            return
+        gate.finished = True
+        self._finished(gate, event, out)
+
+    def _finished(self, gate: Gate, event: Finish, out: list[ReplyEvent]) -> None:
+        gate.release(out)
+        if gate.incomplete and event.reason is not Reason.FILTER:
+            if self._rules.truncated == "error":
+                self._fail(UpstreamError("the reply ended inside a call", code="truncated_call"), out)
+                return
+            event = Finish(event.choice, Reason.LENGTH)
+        out.append(event)
+
+    def _may_retry(self) -> bool:
+        settings = self._settings
+        return self.conversation.n == 1 and self._attempts < min(1 + settings.retries, settings.limits.attempts)
+
+    def _end(self, out: list[ReplyEvent]) -> None:
+        """The upstream's reply is over: another attempt, or the end of ours."""
+        if self._failed:
+            return
+        if self._again is None:
+            self._gate(0)
+            for gate in self._gates.values():
+                if not gate.finished and self._again is None:
+                    self._finish(gate, Finish(gate.choice, Reason.STOP), out)
+        if self._failed:
+            return
+        if self._usage_now is not None:
+            self._usage += self._usage_now
+        elif self.cut:
+            self._estimated = True
+        self._usage_now = None
+        if self._again is not None:
+            self._causes.append(self._again)
+            self.retry = True
+            return
+        if self._usage != Usage() or self.conversation.include_usage or self._fold is not None:
+            out.append(UsageReport(self._usage))
+        out.append(End())
+        self.done = True
+
+    def _fail(self, error: StreamtoolError, out: list[ReplyEvent]) -> None:
+        if self._failed or self.done:
+            return
+        for gate in self._gates.values():
+            if not gate.finished:
+                gate.close(None, out)
+        self._error = error
+        self._failed = True
+        self._again = None
+        self.done = True
+        out.append(Failure(error))
+
+    # --- bytes -------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Start:
+        """The reply's own Start: what the upstream did not tell is made here."""
+        self._started = True
+        start = self._start
+        self._start = Start(
+            start.id or self._new_id("chatcmpl-"), start.created or self._now, start.model or self.conversation.model
+        )
+        return self._start
+
+    def _send(self, out: list[ReplyEvent]) -> bytes:
+        if not out:
+            return b""
+        if self._fold is not None or self._writer is None:
+            return self._send_first(out)
+        return self._writer.feed(out)
+
+    def _send_first(self, out: list[ReplyEvent]) -> bytes:
+        """The beginning of a stream, a whole reply, or an error with its own status."""
+        if not self._started:
+            if self.head is None and self._failed and len(out) == 1:
+                return self._error_body()
+            out.insert(0, self._begin())
+        elif self.head is None and self._failed and len(out) == 2 and type(out[0]) is Start:
+            return self._error_body()
+        if self._fold is not None:
+            self._fold.feed(out)
+            if self._failed:
+                return self._error_body()
+            return self._whole(self._fold) if self.done else b""
+        self.head = self.head or self._stream_head()
+        start = self._start
+        self._writer = self._wire.ReplyWriter(self.conversation, id=start.id, created=start.created, model=start.model)
+        return self._writer.feed(out)
+
+    def _whole(self, fold: Fold) -> bytes:
+        start = self._start
+        body = self._wire.write_whole(
+            self.conversation,
+            fold.close(),
+            id=cast(str, start.id),
+            created=cast(int, start.created),
+            model=cast(str, start.model),
+        )
+        self.head = Head(200, (*self._kept, *self._own(body), *self._marks()))
+        return body
+
+    def _error_body(self) -> bytes:
+        error = self._error
+        assert error is not None  # noqa: S101  only called after a failure
+        body = self._wire.write_error(error, self._request_id)
+        retry_after = tuple(pair for pair in self._kept if pair[0] in _RETRY_HINTS)
+        self.head = Head(error.status, (*retry_after, *self._own(body), *self._marks()))
+        return body
+
+    def _stream_head(self) -> Head:
+        return Head(200, (*self._kept, *self._wire.STREAM_HEADERS, *self._marks()))
+
+    def _own(self, body: bytes) -> Headers:
+        return (*self._wire.WHOLE_HEADERS, (b"content-length", str(len(body)).encode()))
+
+    def _marks(self) -> Headers:
+        return (
+            (b"x-request-id", self._request_id.encode("latin-1", "replace")),
+            (b"x-streamtool-mode", self.model.mode.encode()),
+        )
+
+    def _refusal_error(self, status: int) -> StreamtoolError:
+        """The error that an upstream's own status and error body amount to."""
+        if status < 400:
+            return UpstreamError(f"the upstream answered with status {status}")
+        retry_after = dict(self._kept).get(b"retry-after", b"").decode("latin-1") or None
+        told = self._wire.read_error(status, self._refusal, retry_after=retry_after)
+        if status in _AUTH_KINDS:  # whoever holds the key decides whose fault this is; here it is the client's
+            return UpstreamRefused(told.message, status=status, kind=_AUTH_KINDS[status], code=told.code)
+        return told
+
+
+_AUTH_KINDS = {401: "authentication_error", 403: "permission_error"}
+_RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
+
+
+class Inflate:
+    """Decodes gzip or deflate, piece by piece. Raises zlib.error when the data is neither."""
+
+    __slots__ = ("_decoder", "_raw_too")
+
+    def __init__(self, encoding: str) -> None:
+        self._raw_too = encoding == "deflate"
+        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def feed(self, data: bytes, limit: int = 0) -> bytes:
+        """What `data` decodes to; with a limit, at most that many bytes of it."""
+        try:
+            return self._decoder.decompress(data, limit)
+        except zlib.error:
+            if not self._raw_too:
+                raise
+            # "deflate" is sent with and without the zlib header; the header is missing
+            self._decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+            return self._decoder.decompress(data, limit)
+        finally:
+            self._raw_too = False
+
+
+def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:
+    """The request body without its content-encoding. Raises TooLargeError beyond `limit` bytes, RequestError when it
+    cannot be decoded."""
+    encoding = next((value for name, value in headers if name == b"content-encoding"), b"").decode("latin-1").lower()
+    if encoding.strip() not in ("", "identity"):
+        if encoding.strip() not in ("gzip", "x-gzip", "deflate"):
+            raise RequestError(f"content-encoding {encoding} is not supported; send gzip, deflate or none")
+        try:
+            body = Inflate(encoding.strip()).feed(body, limit + 1)
+        except zlib.error:
+            raise RequestError(f"the body is not valid {encoding}") from None
+    if len(body) > limit:
+        raise TooLargeError(f"the request body is larger than {limit} bytes")
+    return body
+
+
+__all__ = ["Exchange", "Head", "Headers", "Inflate", "Record", "UpstreamRequest", "Wire", "decode_body"]

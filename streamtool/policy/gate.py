@@ -1,0 +1,301 @@
+"""One choice of a reply: the upstream's text goes in, calls are found in it, and what the client may see comes out.
+
+The gate stands between the upstream's reader and the client's writer. It owns the parser of its choice and the numbers
+and ids of the calls, and it applies the rules: a forbidden or surplus call does not pass, text waits for a forced call,
+an incomplete call makes the reply end as truncated. Over several attempts one gate goes on: the next attempt brings
+a new parser (`restart`), while what the client has seen, and the numbers of its calls, stay.
+
+The way of a piece of text or of arguments is short on purpose: text that the parser hands back as the same object is
+forwarded as the very event that came, so that its bytes can travel untouched.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+import msgspec
+
+import statemachine
+from streamtool.policy.rules import Rules
+from streamtool.reply import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    Reason,
+    ReasoningDelta,
+    ReplyEvent,
+    TextDelta,
+)
+
+_LEGAL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_CLOSE: dict[Reason, str | None] = {
+    Reason.STOP: None,
+    Reason.STOP_SEQUENCE: None,
+    Reason.PAUSE: None,
+    Reason.LENGTH: "length",
+    Reason.FILTER: "content_filter",
+}
+"""How the parser is told why the text ended; None: the model stopped by itself."""
+
+Upstream = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd
+"""What a gate takes from the upstream."""
+
+
+class Ids:
+    """Ids of calls, each used once in a conversation."""
+
+    __slots__ = ("_make", "_used")
+
+    def __init__(self, make: Callable[[], str], used: Iterable[str]) -> None:
+        self._make = make
+        self._used = set(used)
+
+    def take(self, proposed: str | None) -> str:
+        """`proposed` if it is legal and new in the conversation, else a new id."""
+        while proposed is None or proposed in self._used or _LEGAL_ID.fullmatch(proposed) is None:
+            proposed = self._make()
+        self._used.add(proposed)
+        return proposed
+
+
+class Gate:
+    """What passes of one choice. Every method appends what the client may see to `out`."""
+
+    __slots__ = (
+        "_forced",
+        "_held",
+        "_held_size",
+        "_ids",
+        "_named",
+        "_open",
+        "_parser",
+        "_pending",
+        "_rules",
+        "_said",
+        "calls",
+        "choice",
+        "discarded",
+        "finished",
+        "formats",
+        "forwards",
+        "held_most",
+        "incomplete",
+        "over",
+        "refused",
+        "repairs",
+        "visible",
+    )
+
+    def __init__(self, rules: Rules, choice: int, ids: Ids, parser: statemachine.Parser) -> None:
+        self._rules = rules
+        self.choice = choice
+        self._ids = ids
+        self._parser = parser
+        self._forced = rules.forced
+        self._held: list[ReplyEvent] = []
+        self._held_size = 0
+        self._open: str | None = None
+        self._named = ""
+        self._pending: list[str] | None = None
+        self._said: list[str] = []
+        self.forwards = not rules.forced
+        """Visible text goes out at once, as the event that came."""
+        self.calls = 0
+        """Calls that the client has seen begin; the next one's number."""
+        self.visible = False
+        """The client has seen text or a call."""
+        self.incomplete = False
+        """A call was cut."""
+        self.over = False
+        """The reply of this choice ends here, whatever the upstream still says."""
+        self.finished = False
+        self.refused = 0
+        """Calls that were not allowed to pass."""
+        self.repairs: dict[str, None] = {}
+        self.formats: dict[str, None] = {}
+        self.discarded: list[statemachine.Discarded] = []
+        self.held_most = 0
+
+    @property
+    def said(self) -> str:
+        """The visible text so far; kept for forced choices only, which may have to be continued."""
+        return "".join(self._said)
+
+    def restart(self, parser: statemachine.Parser) -> None:
+        """The next attempt begins: what the last one held back is dropped, what it showed stays."""
+        self._parser = parser
+        self._held.clear()
+        self._held_size = 0
+        self._open = None
+        self._pending = None
+        self._forced = self._rules.forced and self.calls == 0
+        self.forwards = not self._forced
+
+    def feed(self, event: Upstream, out: list[ReplyEvent]) -> None:
+        """One event of the upstream."""
+        if type(event) is TextDelta:
+            found = self._parser.feed(event.text)
+            if len(found) == 1:
+                first = found[0]
+                kind = type(first)
+                if kind is statemachine.TextDelta:
+                    if first.text is event.text and self.forwards:
+                        self.visible = True
+                        out.append(event)
+                        return
+                elif kind is statemachine.ArgumentsDelta and self._open is not None and self._pending is None:
+                    out.append(ArgumentsDelta(self.choice, self.calls - 1, first.text))
+                    return
+            if found:
+                self._found(found, out)
+            return
+        if self.over:
+            return
+        match event:
+            case TextDelta():
+                raise AssertionError("handled above")
+            case ReasoningDelta(text=text):
+                self._reasoning(text, out)
+            case CallStart(id=call_id, name=name):
+                self._found(self._parser.close(), out)
+                self._begin(name, call_id, out)
+            case ArgumentsDelta(text=text):
+                self._arguments(text, out)
+            case CallEnd(complete=complete):
+                self._end(complete, out)
+            case _:
+                assert_never(event)
+
+    def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
+        """The upstream's text is over; None: it broke off. Held-back text comes out as what it is."""
+        self._found(self._parser.close("broken" if reason is None else _CLOSE[reason]), out)
+        if self._open is not None:  # a call of the upstream's own that was never ended
+            self._end(False, out)
+
+    def release(self, out: list[ReplyEvent]) -> None:
+        """What waited for a forced call comes out, in order."""
+        self._forced = False
+        for event in self._held:
+            self._show(event, out)
+        self._held.clear()
+        self._held_size = 0
+
+    def _found(self, events: Iterable[statemachine.Event], out: list[ReplyEvent]) -> None:
+        for event in events:
+            if self.over:
+                return
+            match event:
+                case statemachine.TextDelta(text=text):
+                    self._text(TextDelta(self.choice, text), out)
+                case statemachine.ArgumentsDelta(text=text):
+                    self._arguments(text, out)
+                case statemachine.CallStart(name=name, id=call_id, format=format_):
+                    self.formats[format_] = None
+                    self._begin(name, call_id, out)
+                case statemachine.CallEnd(complete=complete, repairs=repairs):
+                    self.repairs.update(dict.fromkeys(repairs))
+                    self._end(complete, out)
+                case statemachine.ReasoningDelta(text=text):
+                    self._reasoning(text, out)
+                case statemachine.Discarded():
+                    self.discarded.append(event)
+                case _:
+                    assert_never(event)
+
+    def _text(self, event: TextDelta, out: list[ReplyEvent]) -> None:
+        if self._forced:
+            self._held.append(event)
+            self._held_size += len(event.text)
+            self.held_most = max(self.held_most, self._held_size)
+            if self._held_size > self._rules.held:
+                self.release(out)
+        else:
+            self._show(event, out)
+
+    def _show(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
+        if type(event) is TextDelta:
+            self.visible = True
+            if self._rules.forced:
+                self._said.append(event.text)
+        out.append(event)
+
+    def _reasoning(self, text: str, out: list[ReplyEvent]) -> None:
+        match self._rules.reasoning:
+            case "emit" if self._held:
+                self._held.append(ReasoningDelta(self.choice, text))
+            case "emit":
+                out.append(ReasoningDelta(self.choice, text))
+            case "text":
+                self._text(TextDelta(self.choice, text), out)
+            case "drop":
+                self.discarded.append(statemachine.Discarded(text, "reasoning"))
+            case _:
+                assert_never(self._rules.reasoning)
+
+    def _begin(self, name: str, call_id: str | None, out: list[ReplyEvent]) -> None:
+        if self._open is not None:
+            self._end(False, out)
+        rules = self._rules
+        if rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools):
+            self.refused += 1
+            self._open = None
+            self.discarded.append(statemachine.Discarded(name, "forbidden" if rules.forbidden else "unknown"))
+            return
+        self._open = self._ids.take(call_id)
+        self._named = name
+        if name in rules.complete or name in rules.custom:
+            self._pending = []
+        else:
+            self._commit(out)
+
+    def _commit(self, out: list[ReplyEvent]) -> None:
+        if self._forced:
+            self.release(out)
+        self.visible = True
+        self.forwards = True
+        out.append(CallStart(self.choice, self.calls, self._open, self._named))
+        self.calls += 1
+
+    def _arguments(self, text: str, out: list[ReplyEvent]) -> None:
+        if self._open is None:
+            self.discarded.append(statemachine.Discarded(text, "forbidden" if self._rules.forbidden else "unknown"))
+        elif self._pending is not None:
+            self._pending.append(text)
+        else:
+            out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
+
+    def _end(self, complete: bool, out: list[ReplyEvent]) -> None:
+        if self._open is None:
+            return
+        if not complete:
+            self.incomplete = True
+        if self._pending is None:
+            out.append(CallEnd(self.choice, self.calls - 1, complete))
+        elif complete:
+            arguments = "".join(self._pending)
+            self._commit(out)
+            text = raw_input(arguments) if self._named in self._rules.custom else arguments
+            if text:
+                out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
+            out.append(CallEnd(self.choice, self.calls - 1, complete))
+        else:
+            self.discarded.append(statemachine.Discarded("".join(self._pending), "incomplete"))
+        self._pending = None
+        self._open = None
+        if self._rules.single:
+            self.over = True
+            self.forwards = False
+
+
+def raw_input(arguments: str) -> str:
+    """The raw text of a custom tool's call, out of the JSON object that the model wrote around it."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return arguments
+    if isinstance(value, dict):
+        if isinstance(value.get("input"), str):
+            return str(value["input"])
+        if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
+            return only
+    return arguments

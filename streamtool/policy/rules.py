@@ -1,0 +1,80 @@
+"""What one request allows, worked out once: which calls may pass, how many, and in which form.
+
+`Rules` is derived from the conversation and the settings alone. It is looked at for every call and never for a piece of
+text or arguments.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from attrs import frozen
+
+from streamtool.conversation import Conversation, Json, Tool
+from streamtool.settings import Settings
+
+CUSTOM: Mapping[str, Json] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
+"""The arguments of a custom tool as the model writes them: its raw text under one key."""
+
+
+@frozen
+class Rules:
+    """The rules of one exchange."""
+
+    tools: Mapping[str, Mapping[str, Json]]
+    """The calls that count: name -> JSON Schema of the arguments. With a named or narrowed choice only those."""
+    forbidden: bool = False
+    """Tool choice none: a call is discarded."""
+    forced: bool = False
+    """Tool choice required or named: text waits until the call has committed."""
+    single: bool = False
+    """At most one call; the reply ends after it."""
+    unknown: Literal["text", "drop", "deliver"] = "text"
+    """What becomes of a call whose name is not offered."""
+    reasoning: Literal["emit", "drop", "text"] = "emit"
+    truncated: Literal["reason", "error"] = "reason"
+    complete: frozenset[str] = frozenset()
+    """Tools whose calls go out only when their arguments are complete."""
+    custom: frozenset[str] = frozenset()
+    """Tools that take raw text; their calls too go out whole, since the text has to be taken out of the JSON first."""
+    held: int = 256 * 1024
+    """Characters of text that may wait for a forced call."""
+
+    @property
+    def callable(self) -> Mapping[str, Mapping[str, Json]]:
+        """The tools as the parser takes them."""
+        return AnyName(self.tools) if self.unknown == "deliver" else self.tools
+
+
+class AnyName(dict[str, Mapping[str, Json]]):
+    """Tools among which every name is, except another spelling of one that is really there."""
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a call by this name is to be delivered under it."""
+        known = {tool.lower() for tool in self}
+        return super().__contains__(name) or str(name).removeprefix("functions.").lower() not in known
+
+
+def rules_for(conversation: Conversation, settings: Settings) -> Rules:
+    """The rules for this conversation. Without tools in the request, the names of its history may be called."""
+    choice = conversation.choice
+    if conversation.tools:
+        allowed = [tool for tool in conversation.tools if not choice.names or tool.name in choice.names]
+    else:
+        allowed = [Tool(name) for name in conversation.known_names]
+    names = [tool.name for tool in allowed]
+    return Rules(
+        tools={tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
+        forbidden=choice.mode == "none",
+        forced=choice.mode == "required",
+        single=not choice.parallel or conversation.legacy_functions,
+        unknown="text" if settings.unknown_tools == "retry" else settings.unknown_tools,
+        reasoning=settings.reasoning,
+        truncated=settings.truncated,
+        complete=frozenset(name for name in names if settings.arguments_for(name) == "complete"),
+        custom=frozenset(tool.name for tool in allowed if tool.custom),
+        held=settings.limits.held,
+    )

@@ -1,0 +1,38 @@
+"""The tail: what holds for this one reply, said after the last message.
+
+The tool choice and a correction change from turn to turn; the contract and the history do not. So the prompt without
+its tail stays a prefix of the next prompt, and an upstream's prefix cache keeps it. A free choice says nothing.
+"""
+
+from streamtool.conversation import ToolChoice
+
+
+def choice_text(choice: ToolChoice) -> str:
+    """The choice as one or two sentences; empty when the model may do as it likes."""
+    names = ", ".join(f"`{name}`" for name in choice.names)
+    if choice.mode == "none":
+        return "For this reply: write no call. Answer without tools."
+    sentences = []
+    if choice.mode == "required":
+        count = "one call" if choice.parallel else "exactly one call"
+        if len(choice.names) == 1:
+            sentences.append(f"For this reply: write {count} of the tool {names}, and call no other tool.")
+        elif names:
+            sentences.append(f"For this reply: write {_at_least(count)}, and only of these tools: {names}.")
+        else:
+            sentences.append(f"For this reply: write {_at_least(count)}; an answer without a call is not accepted.")
+    else:
+        if names:
+            sentences.append(f"For this reply: call only these tools: {names}.")
+        if not choice.parallel:
+            sentences.append("For this reply: write at most one call.")
+    return " ".join(sentences)
+
+
+def _at_least(count: str) -> str:
+    return count if count.startswith("exactly") else f"at least {count}"
+
+
+def tail(choice: ToolChoice, correction: str | None) -> str:
+    """Everything that stands after the last message; empty when there is nothing to say."""
+    return "\n\n".join(text for text in (correction, choice_text(choice)) if text)

@@ -1,0 +1,114 @@
+"""Past calls and results as text: what the model wrote, and what it got, in the same shapes that the contract shows.
+
+Calls are written by `statemachine.write`, in the format that is taught. Results get a frame; the default one is a
+`<tool_response>` block, which the models of many families know. All frames begin with words that mark an invented
+result when the model itself writes them, so that such a reply can be ended there.
+"""
+
+# ruff: noqa: A002 - `format` and `id` are words of the design
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from statemachine import Call as WrittenCall
+from statemachine import write
+from streamtool import conversation
+from streamtool.conversation import Media, Result, Text
+from streamtool.settings import ResultSettings
+
+FRAMES = {
+    "default": '<tool_response name="{name}">\n{content}\n</tool_response>',
+    "tool_result": '<tool_result id="{id}">\n{content}\n</tool_result>',
+    "doai": "[Tool Result]: {content}",
+    "windlass": "Tool Result ({name}):\n{content}",
+}
+"""Name -> template; any other frame is a template itself."""
+
+INTERRUPTED = "(no result: interrupted)"
+EMPTY = "(no output)"
+LEFT_OUT = "(result left out)"
+
+_FIELD = re.compile(r"\{(name|id|content)\}")
+
+
+def calls_text(calls: Iterable[conversation.Call], format: str) -> str:
+    """The calls as the model would have written them in this format."""
+    return write([WrittenCall(call.name, arguments_text(call)) for call in calls], format)
+
+
+def arguments_text(call: conversation.Call) -> str:
+    """The arguments as the text of one JSON object, whatever stands in the history.
+
+    An object is kept as it came (spelling of numbers, order of keys). Nothing is `{}`; an object in a string is taken
+    out of it; the raw text of a custom tool becomes `{"input": …}`, and what is no object `{"arguments": …}`.
+    """
+    if call.custom:
+        return json.dumps({"input": call.arguments}, ensure_ascii=False)
+    text = call.arguments.strip() or "{}"
+    value = _decode(text)
+    if isinstance(value, str) and isinstance(_decode(value), dict):
+        return value
+    return text if isinstance(value, dict) else json.dumps({"arguments": call.arguments}, ensure_ascii=False)
+
+
+def _decode(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+
+
+def result_text(result: Result, name: str, settings: ResultSettings) -> str:
+    """The result of a call of `name`, in its frame. An empty or failed result says so, a cut one shows where."""
+    if settings.drop:
+        return framed(LEFT_OUT, name, result.id, settings.frame)
+    text = strip("\n".join(_part(part) for part in result.content), settings.strip)
+    whole = len(text)
+    if 0 <= settings.max_length < whole:
+        text = f"{text[: settings.max_length]}\n[cut: {settings.max_length} of {whole} characters are shown]"
+    if not text.strip():
+        text = EMPTY
+    return framed(f"The call failed:\n{text}" if result.error else text, name, result.id, settings.frame)
+
+
+def interrupted_text(call: conversation.Call, settings: ResultSettings) -> str:
+    """What stands in the place of a result that never came."""
+    return framed(INTERRUPTED, call.name, call.id, settings.frame)
+
+
+def orphan_text(result: Result, settings: ResultSettings) -> str:
+    """A result whose call is not in the conversation, as user text."""
+    text = result_text(result, "", ResultSettings(settings.max_length, "{content}", settings.drop, settings.strip))
+    return f"Result of an earlier call that is not shown:\n{text}"
+
+
+def framed(content: str, name: str, id: str, frame: str) -> str:
+    """The content in a frame: one of `FRAMES`, or a template."""
+    values = {"name": name, "id": id, "content": content}
+    return _FIELD.sub(lambda field: values[field[1]], FRAMES.get(frame, frame))
+
+
+def media_of(result: Result, settings: ResultSettings) -> Sequence[Media]:
+    """The parts of a result that travel beside its text."""
+    return () if settings.drop else [part for part in result.content if isinstance(part, Media)]
+
+
+def strip(text: str, tags: Iterable[str]) -> str:
+    """The text without the blocks of these tags (`<tag>…</tag>`); an opener without its closer is left as it is."""
+    for tag in tags:
+        opener, closer = f"<{tag}>", f"</{tag}>"
+        kept, at = [], 0
+        while (start := text.find(opener, at)) >= 0 and (end := text.find(closer, start)) >= 0:
+            kept.append(text[at:start])
+            at = end + len(closer)
+        if kept:
+            text = "".join([*kept, text[at:]]).strip("\n")
+    return text
+
+
+def _part(part: Text | Media) -> str:
+    return part.text if isinstance(part, Text) else f"[{part.kind}]"

@@ -1,0 +1,252 @@
+"""The projection: a conversation with tools becomes one that a model of text only can read.
+
+    client's system text, then the contract
+    messages in order: past calls and results as text
+    the tail: what holds for this reply only
+
+The messages are read once, from first to last, and nothing already written depends on what comes later. So the prompt
+without its tail is a prefix of the next turn's prompt. What needs no change keeps its `raw` and travels as it came.
+
+An upstream without a system role (or with strictly alternating roles) gets the same texts folded: everything that is
+no assistant message is the user's, neighbours of one role are one message, the contract stands in the first one.
+"""
+
+# ruff: noqa: A002 - `format` and `id` are words of the design
+
+from collections.abc import Iterable, Sequence
+
+from attrs import evolve
+
+from statemachine import Call as WrittenCall
+from streamtool.conversation import Call, Conversation, Media, Message, Part, Result, Text, ToolChoice
+from streamtool.errors import RequestError
+from streamtool.prompting.choice import tail
+from streamtool.prompting.contracts import Contract, contract, contract_of_names
+from streamtool.prompting.history import (
+    arguments_text,
+    calls_text,
+    interrupted_text,
+    media_of,
+    orphan_text,
+    result_text,
+    strip,
+)
+from streamtool.prompting.whole import answer_text, is_whole, with_text
+from streamtool.settings import ModelSettings
+from streamtool.turns import Pairing, unanswered
+
+_EXAMPLE_LENGTH = 400  # characters of arguments out of the history that are still fit for an example
+
+
+def project(
+    conversation: Conversation,
+    model: ModelSettings,
+    format: str,
+    *,
+    correction: str | None = None,
+    continued: str | None = None,
+) -> Conversation:
+    """The conversation with tools, calls and results as text, for a model that is taught `format`.
+
+    A conversation with neither tools nor tool history is returned as it is. `correction` joins the tail of a further
+    attempt; `continued` is what the reply already shows, as an assistant message before the tail. What had to be left
+    out or mended is told in `dropped`. Raises RequestError: a call without its result at the end (with
+    `history = "strict"`: anywhere), a result without its call (strict only), a contract that the context cannot hold.
+    """
+    if not conversation.tools and not conversation.has_tool_history:
+        return conversation
+    _no_open_end(conversation.messages)
+    made = _contract_for(conversation, model, format)
+    projector = _Projector(model, format)
+    for message in conversation.messages:
+        projector.add(message)
+    messages = _with_contract(projector.close(), made.text)
+    if continued:
+        messages.append(Message("assistant", (Text(continued),)))
+    if not model.system_role:
+        messages = _folded(messages)
+    notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
+    return evolve(
+        conversation,
+        messages=tuple(_with_tail(messages, tail(conversation.choice, correction))),
+        tools=(),
+        choice=ToolChoice(),
+        dropped=(*conversation.dropped, *notes, *projector.notes),
+    )
+
+
+def _no_open_end(messages: Sequence[Message]) -> None:
+    missing = unanswered(messages)
+    if missing:
+        names = ", ".join(call.id for call in missing)
+        raise RequestError(
+            f"the conversation ends before the result of {names}: send a result for each call",
+            param="messages",
+            code="missing_result",
+        )
+
+
+def _contract_for(conversation: Conversation, model: ModelSettings, format: str) -> Contract:
+    if conversation.tools:
+        return contract(conversation.tools, format, model)
+    first: dict[str, WrittenCall] = {}
+    for message in conversation.messages:
+        for call in message.calls:
+            arguments = arguments_text(call)
+            first.setdefault(
+                call.name, WrittenCall(call.name, arguments if len(arguments) <= _EXAMPLE_LENGTH else "{}")
+            )
+    return contract_of_names(list(first.values()), format, model) if first else Contract("", "full")
+
+
+def _with_contract(messages: list[Message], text: str) -> list[Message]:
+    """The contract after the client's own system text: at the end of the last leading system message."""
+    if not text:
+        return messages
+    leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
+    if leading == 0:
+        return [Message("system", (Text(text),)), *messages]
+    messages[leading - 1] = _with_text(messages[leading - 1], text)
+    return messages
+
+
+def _with_text(message: Message, text: str) -> Message:
+    """The message with a further paragraph."""
+    return evolve(message, content=_joined(message.content, (Text(text),)), raw=())
+
+
+def _joined(first: Sequence[Part], second: Sequence[Part]) -> tuple[Part, ...]:
+    """The parts of both, the texts that meet joined by an empty line."""
+    if not first or not second:
+        return (*first, *second)
+    last, head = first[-1], second[0]
+    if isinstance(last, Text) and isinstance(head, Text):
+        return (*first[:-1], Text(f"{last.text}\n\n{head.text}" if last.text else head.text), *second[1:])
+    return (*first, *second)
+
+
+def _with_tail(messages: list[Message], text: str) -> list[Message]:
+    if not text:
+        return messages
+    if messages and messages[-1].role == "user":
+        return [*messages[:-1], _with_text(messages[-1], text)]
+    return [*messages, Message("user", (Text(text),))]
+
+
+def _folded(messages: Iterable[Message]) -> list[Message]:
+    """The same texts without a system role, roles alternating from a user message on, nothing empty."""
+    folded: list[Message] = []
+    for message in messages:
+        role = "user" if message.role == "system" else message.role
+        if all(_is_empty(part) for part in message.content):
+            continue
+        if folded and folded[-1].role == role:
+            folded[-1] = evolve(folded[-1], content=_joined(folded[-1].content, message.content), raw=())
+        else:
+            folded.append(message if role == message.role else evolve(message, role=role, raw=()))
+    return folded
+
+
+class _Projector:
+    """Reads the messages in order and writes the projected ones; results that stand together become one message."""
+
+    __slots__ = ("_calls", "_format", "_model", "_out", "_pairing", "_results", "notes")
+
+    def __init__(self, model: ModelSettings, format: str) -> None:
+        self._model = model
+        self._format = format
+        self._out: list[Message] = []
+        self._pairing = Pairing()
+        self._calls: tuple[Call, ...] = ()
+        self._results: list[tuple[int, str, Sequence[Media]]] = []
+        self.notes: list[str] = []
+
+    def add(self, message: Message) -> None:
+        """Take the next message."""
+        match message.role:
+            case "system":
+                self._flush(())
+                self._out.append(message)
+            case "assistant":
+                self._interrupt()
+                self._flush(())
+                self._assistant(message)
+            case "user":
+                self._user(message)
+
+    def close(self) -> list[Message]:
+        """All projected messages."""
+        self._flush(())
+        return self._out
+
+    def _assistant(self, message: Message) -> None:
+        self._pairing.emit(message.calls)
+        self._calls = message.calls
+        if message.calls:
+            text = with_text(message.text, calls_text(message.calls, self._format), self._format)
+            media = tuple(part for part in message.content if isinstance(part, Media))
+            self._out.append(evolve(message, content=(*media, Text(text)), calls=(), raw=()))
+        elif is_whole(self._format) and message.text:
+            self._out.append(evolve(message, content=(Text(answer_text(message.text, self._format)),), raw=()))
+        else:
+            self._out.append(message)
+
+    def _user(self, message: Message) -> None:
+        for result in message.results:
+            self._result(result)
+        if message.results and not message.content:
+            return
+        self._interrupt()
+        content = self._stripped(message.content)
+        if message.results:
+            self._flush(content)
+            return
+        self._flush(())
+        if content == message.content:
+            self._out.append(message)
+        elif content:
+            self._out.append(evolve(message, content=content, raw=()))
+
+    def _result(self, result: Result) -> None:
+        call = self._pairing.answer(result)
+        settings = self._model.results
+        if call is None:
+            self._note(f"result {result.id} has no call")
+            self._results.append((len(self._calls), orphan_text(result, settings), media_of(result, settings)))
+            return
+        place = next((i for i, one in enumerate(self._calls) if one is call), len(self._calls))
+        self._results.append((place, result_text(result, call.name, settings), media_of(result, settings)))
+
+    def _interrupt(self) -> None:
+        """What is still open gets no result any more: something else was said."""
+        for call in self._pairing.interrupt():
+            self._note(f"call {call.id} has no result: interrupted")
+            place = next(i for i, one in enumerate(self._calls) if one is call)
+            self._results.append((place, interrupted_text(call, self._model.results), ()))
+
+    def _flush(self, content: Sequence[Part]) -> None:
+        """The results that have come, in the order of their calls, and then `content`, as one user message."""
+        if self._results:
+            self._results.sort(key=lambda entry: entry[0])
+            text = "\n\n".join(entry[1] for entry in self._results)
+            media = [part for entry in self._results for part in entry[2]]
+            content = _joined((Text(text), *media), content)
+            self._results = []
+        if content:
+            self._out.append(Message("user", tuple(content)))
+
+    def _stripped(self, content: tuple[Part, ...]) -> tuple[Part, ...]:
+        tags = self._model.results.strip
+        if not tags:
+            return content
+        texts = [evolve(part, text=strip(part.text, tags)) if isinstance(part, Text) else part for part in content]
+        return tuple(now for now, was in zip(texts, content, strict=True) if now == was or not _is_empty(now))
+
+    def _note(self, sentence: str) -> None:
+        if self._model.history == "strict":
+            raise RequestError(sentence, param="messages", code="broken_history")
+        self.notes.append(sentence)
+
+
+def _is_empty(part: Part) -> bool:
+    return isinstance(part, Text) and not part.text.strip()

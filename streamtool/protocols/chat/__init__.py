@@ -1,0 +1,36 @@
+"""OpenAI Chat Completions (`POST /v1/chat/completions`), both sides: the client's and the upstream's.
+
+`request` reads what a client asks, `upstream` writes the request to an upstream, `reader` reads the upstream's reply,
+`writer` writes the reply to the client. Names of this protocol's fields appear in this package only.
+Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node 6.49; the rules
+under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
+"""
+
+from streamtool.protocols.chat.reader import ReplyReader, read_error
+from streamtool.protocols.chat.request import read_request
+from streamtool.protocols.chat.upstream import write_request
+from streamtool.protocols.chat.whole import write_error, write_whole
+from streamtool.protocols.chat.writer import (
+    KEEPALIVE,
+    STREAM_HEADERS,
+    WHOLE_HEADERS,
+    ReplyWriter,
+)
+
+NAME = "chat"
+PATH = "/v1/chat/completions"
+
+__all__ = [
+    "KEEPALIVE",
+    "NAME",
+    "PATH",
+    "STREAM_HEADERS",
+    "WHOLE_HEADERS",
+    "ReplyReader",
+    "ReplyWriter",
+    "read_error",
+    "read_request",
+    "write_error",
+    "write_request",
+    "write_whole",
+]

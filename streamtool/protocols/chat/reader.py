@@ -1,0 +1,351 @@
+"""Reads an upstream's Chat Completions reply, in whatever shape it really comes, into reply events.
+
+Theory of operation. The first byte that is not white space decides what the answer is, because content types lie: `{`
+or `[` is a whole JSON document (a reply, or an error), `<` is a web page, anything else is an event stream. A whole
+reply goes through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole, which
+takes half a microsecond; the common one, which holds a piece of text and nothing else, is recognised first and leaves
+with its own bytes in `TextDelta.raw`.
+
+What is worth knowing about upstreams:
+- Some put a finish reason on every chunk, some send two. A choice is therefore finished when the stream says so
+  (`[DONE]`, a chunk without choices, the end), not when a reason comes; text that follows a reason is not lost.
+- Native calls may come although text was asked for. One call is open at a time: what belongs elsewhere while its
+  arguments are no whole object is queued until the end. An upstream that finishes one call before the next, as all
+  should, never meets the queue.
+- Half a character may stand at the end of a piece (`wire.Joiner`).
+Nothing here raises on what an upstream sends.
+"""
+
+from typing import Any, Final
+
+from streamtool import sse
+from streamtool.errors import UpstreamError
+from streamtool.protocols import wire
+from streamtool.protocols.chat.choice import ChoiceReader
+from streamtool.reply import End, Failure, Finish, Reason, ReplyEvent, Start, TextDelta, Usage, UsageReport
+
+Json = Any  # a decoded JSON value
+
+_REASONS: Final = {
+    "length": Reason.LENGTH,
+    "max_tokens": Reason.LENGTH,
+    "content_filter": Reason.FILTER,
+    "safety": Reason.FILTER,
+    "stop_sequence": Reason.STOP_SEQUENCE,
+}
+"""Everything else (`stop`, `tool_calls`, `function_call`, `eos`, …) is a stop."""
+
+_PAGE: Final = 8192  # bytes of a web page that are kept, for its title
+_decode: Final = wire.decode
+
+
+class ReplyReader:
+    """Reads one reply with `n` choices.
+
+    `usage` is the last report so far, also when the reply never ends; `ended` says that nothing more will come out.
+    """
+
+    __slots__ = (
+        "_choices", "_created", "_head", "_held", "_id", "_model", "_n", "_named", "_pieces", "_sse", "ended", "usage",
+    )  # fmt: skip
+
+    def __init__(self, *, n: int = 1) -> None:
+        self.usage: Usage | None = None
+        self.ended = False
+        self._n = n
+        self._id: str | None = None
+        self._created: int | None = None
+        self._model: str | None = None
+        self._named = False  # the reply has an id, a time and a model of its own, which a forwarded event repeats
+        self._choices: dict[int, ChoiceReader] = {}
+        self._sse: sse.Reader | None = None
+        self._head = b""  # the beginning, until its kind is known
+        self._pieces: list[bytes] | None = None  # of a whole document or a page
+        self._held = 0
+
+    def feed(self, data: bytes) -> list[ReplyEvent]:
+        """What `data` says."""
+        events: list[ReplyEvent] = []
+        if self.ended:
+            return events
+        if self._sse is None:
+            self._sniff(data, events)
+        else:
+            self._stream(self._sse, data, events)
+        return events
+
+    def close(self) -> list[ReplyEvent]:
+        """What the end of the answer says; a reply that broke off ends in a `Failure`."""
+        events: list[ReplyEvent] = []
+        if self.ended:
+            return events
+        if self._pieces is not None:
+            self._whole(b"".join(self._pieces), events)
+        elif self._sse is not None:
+            for event in self._sse.close():
+                self._event(event, events)
+        if not self.ended:
+            self._end(events, marked=False)
+        return events
+
+    # --- what kind of answer it is
+
+    def _sniff(self, data: bytes, events: list[ReplyEvent]) -> None:
+        if self._pieces is not None:
+            self._keep(self._pieces, data, events)
+            return
+        head = self._head + data
+        start = head.removeprefix(sse.BOM).lstrip()
+        if not start or sse.BOM.startswith(head):
+            self._head = head if sse.BOM.startswith(head) else b""
+            return
+        self._head = b""
+        if start[:1] in (b"{", b"[", b"<"):
+            self._pieces = []
+            self._keep(self._pieces, start, events)
+            return
+        self._sse = sse.Reader(final=(b"[DONE]",))
+        self._head = start[:80]
+        self._stream(self._sse, head, events)
+
+    def _keep(self, pieces: list[bytes], data: bytes, events: list[ReplyEvent]) -> None:
+        if pieces and pieces[0][:1] == b"<" and self._held > _PAGE:
+            return
+        pieces.append(data)
+        self._held += len(data)
+        if self._held > sse.HELD:
+            self._fail(_too_large(), events)
+
+    def _whole(self, body: bytes, events: list[ReplyEvent]) -> None:
+        if body[:1] == b"<":
+            self._fail(_not_a_reply(body), events)
+            return
+        try:
+            value = wire.decode_tolerant(body)
+        except ValueError:
+            self._fail(_broken_off(), events)
+            return
+        if isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, dict) and isinstance(value.get("choices"), list) and not value.get("error"):
+            self._chunk(value, events)
+            if not self.ended:
+                self._end(events, marked=True)
+            return
+        self._fail(wire.upstream_error(value), events)
+
+    # --- an event stream
+
+    def _stream(self, reader: sse.Reader, data: bytes, events: list[ReplyEvent]) -> None:
+        for event in reader.feed(data):
+            self._event(event, events)
+        if reader.error is not None and not self.ended:
+            self._fail(reader.error, events)
+
+    def _event(self, event: sse.Event, events: list[ReplyEvent]) -> None:
+        if self.ended:
+            return
+        try:
+            chunk = _decode(event.data)
+        except wire.UNREADABLE:
+            self._odd(event, events)
+            return
+        if type(chunk) is not dict:
+            return
+        if event.raw is not None and self._named:
+            text = self._forwardable(chunk)
+            if text is not None:
+                text.raw = event.raw
+                events.append(text)
+                return
+        if event.name == "error" and not chunk.get("error"):
+            self._fail(wire.upstream_error(chunk), events)
+            return
+        self._chunk(chunk, events)
+
+    def _forwardable(self, chunk: dict[str, Json]) -> TextDelta | None:
+        """The text of a chunk that holds nothing else: the common case, and what may be forwarded as it came."""
+        choices = chunk.get("choices")
+        if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:
+            return None
+        choice = choices[0]
+        delta, index = choice.get("delta"), choice.get("index")
+        if type(delta) is not dict or len(delta) != 1 or type(index) is not int:
+            return None
+        text = delta.get("content")
+        state = self._choices.get(index)
+        if (
+            type(text) is str
+            and text
+            and state is not None
+            and state.plain
+            and choice.get("finish_reason", "") is None
+            and chunk.get("usage") is None
+            and "error" not in chunk
+            and chunk.get("id") == self._id
+            and chunk.get("created") == self._created
+            and chunk.get("model") == self._model
+            and chunk.get("object") == "chat.completion.chunk"
+        ):
+            return TextDelta(index, text)
+        return None
+
+    def _odd(self, event: sse.Event, events: list[ReplyEvent]) -> None:
+        """An event that is not strict JSON: the end mark, damaged JSON, or something that nobody defined."""
+        data = event.data.strip()
+        if data.startswith(b"[DONE]"):
+            self._end(events, marked=True)
+            return
+        try:
+            chunk = wire.decode_tolerant(data)
+        except ValueError:
+            if data[:1] == b"{":
+                sentence = "The upstream sent an event that is not JSON."
+                self._fail(UpstreamError(sentence, code="upstream_unreadable"), events)
+            elif event.name == "error":
+                self._fail(wire.upstream_error(data.decode("utf-8", "replace")), events)
+            return
+        if isinstance(chunk, dict):
+            self._chunk(chunk, events)
+
+    # --- a chunk, or a whole reply
+
+    def _chunk(self, chunk: dict[str, Json], events: list[ReplyEvent]) -> None:
+        if chunk.get("error") or chunk.get("object") == "error":
+            self._fail(wire.upstream_error(chunk), events)
+            return
+        usage = chunk.get("usage")
+        if isinstance(usage, dict):
+            self.usage = _usage(usage)
+        choices = chunk.get("choices")
+        if not isinstance(choices, list) or not choices:
+            # usage, or a filter's report that comes before everything else; no text follows the usage
+            if self._choices and all(state.reason for state in self._choices.values()):
+                self._finish(events)
+            return
+        self._start(chunk, events)
+        for position, choice in enumerate(choices):
+            if not isinstance(choice, dict):
+                continue
+            index = choice.get("index")
+            if self._n == 1 or not isinstance(index, int) or isinstance(index, bool) or index < 0:
+                index = position
+            if index >= self._n:
+                continue  # nobody asked for it
+            state = self._choices.get(index)
+            if state is None:
+                state = self._choices[index] = ChoiceReader(index)
+            if not state.finished:
+                state.read(choice, events)
+            if state.kept > sse.HELD:
+                self._fail(_too_large(), events)
+                return
+            reason = choice.get("finish_reason")
+            if reason == "error":
+                self._fail(wire.upstream_error(choice), events)
+                return
+            if isinstance(reason, str) and reason not in ("", "null"):
+                found = _REASONS.get(reason.lower(), Reason.STOP)
+                state.reason = found if found is not Reason.STOP else state.reason or found
+
+    def _start(self, chunk: dict[str, Json], events: list[ReplyEvent]) -> None:
+        if self._choices:
+            return
+        identity, created, model = (chunk.get(key) for key in ("id", "created", "model"))
+        if isinstance(identity, str) and identity:
+            self._id = wire.mended(identity)
+        if isinstance(created, int) and not isinstance(created, bool) and created > 0:
+            self._created = created
+        if isinstance(model, str) and model:
+            self._model = wire.mended(model)
+        self._named = self._id is not None and self._created is not None and self._model is not None
+        events.append(Start(self._id, self._created, self._model))
+
+    # --- the end
+
+    def _finish(self, events: list[ReplyEvent]) -> None:
+        for index in sorted(self._choices):
+            state = self._choices[index]
+            if not state.finished:
+                reason = state.reason or Reason.STOP
+                state.close(events, cut=reason is not Reason.STOP)
+                events.append(Finish(index, reason))
+
+    def _end(self, events: list[ReplyEvent], *, marked: bool) -> None:
+        """The answer is over; `marked` says that the upstream said so itself."""
+        if not self._choices:
+            if not marked:
+                self._fail(_not_a_reply(self._head) if self._head and self._is_text() else _broken_off(), events)
+                return
+            self._start({}, events)
+            self._choices[0] = ChoiceReader(0)
+        if not marked and not all(state.reason for state in self._choices.values()):
+            self._fail(_broken_off(), events)
+            return
+        if len(self._choices) < self._n:
+            sentence = f"The upstream gave {len(self._choices)} of {self._n} choices; ask for one at a time."
+            self._fail(UpstreamError(sentence, param="n", code="choices_missing"), events)
+            return
+        self._finish(events)
+        if self.usage is not None:
+            events.append(UsageReport(self.usage))
+        events.append(End())
+        self.ended = True
+
+    def _is_text(self) -> bool:
+        """Whether the answer does not even begin like an event stream."""
+        return not self._head.startswith((b":", b"data", b"event", b"id", b"retry"))
+
+    def _fail(self, error: UpstreamError, events: list[ReplyEvent]) -> None:
+        events.append(Failure(error))
+        self.ended = True
+
+
+def read_error(status: int, body: bytes, *, retry_after: str | None = None) -> UpstreamError:
+    """The error that an upstream answered with: `status` is its HTTP status, not 200; `body` may be anything.
+
+    401 and 403 become a plain `UpstreamError` (502): the key is ours. Where the client's own key was passed on, the
+    caller keeps the status.
+    """
+    try:
+        value = wire.decode_tolerant(body)
+    except ValueError:
+        text = wire.page_title(body) if body.lstrip()[:1] == b"<" else body[:500].decode("utf-8", "replace").strip()
+        value = text or f"The upstream answered with status {status}."
+    if isinstance(value, list) and value:
+        value = value[0]
+    return wire.upstream_error(value, status=status, retry_after=retry_after)
+
+
+def _usage(fields: dict[str, Json]) -> Usage:
+    details = fields.get("prompt_tokens_details")
+    cached = _tokens(details, "cached_tokens") or _tokens(fields, "prompt_cache_hit_tokens")
+    return Usage(
+        input=_tokens(fields, "prompt_tokens"),
+        output=_tokens(fields, "completion_tokens"),
+        cached=cached,
+        reasoning=_tokens(fields.get("completion_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def _tokens(fields: Json, key: str) -> int:
+    value = fields.get(key) if isinstance(fields, dict) else None
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
+
+
+def _broken_off() -> UpstreamError:
+    return UpstreamError("The upstream closed the connection before its reply was whole.", code="upstream_closed")
+
+
+def _too_large() -> UpstreamError:
+    return UpstreamError(f"The upstream's reply is larger than {sse.HELD} bytes.", code="reply_too_large")
+
+
+def _not_a_reply(beginning: bytes) -> UpstreamError:
+    if beginning[:1] == b"<":
+        title = wire.page_title(beginning)
+        what = f"a web page ({title})" if title else "a web page"
+    else:
+        shown = " ".join(beginning.decode("utf-8", "replace").split())
+        what = f"neither JSON nor an event stream: {shown}"
+    return UpstreamError(f"The upstream answered with {what}; check its address.", code="upstream_unreadable")

@@ -1,0 +1,141 @@
+"""Writes a `Conversation` as the body of a Chat Completions request to an upstream.
+
+What the client sent travels on where nobody changed it: a message with `raw` is written as it came, and so are the
+fields of the body that we do not read, if the client spoke this protocol. Tools are written only if the conversation
+still has them; a conversation whose tools became text has none, and then no field that has to do with tools is written.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from streamtool.conversation import Call, Conversation, Media, Message, Part, Text, ToolChoice
+from streamtool.protocols import wire
+
+Json = Any  # a decoded JSON value
+
+_OURS: Final = frozenset(
+    {"model", "messages", "stream", "stream_options", "n", "stop"}
+    | {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"}
+)
+"""Fields that are written from the conversation."""
+_COMMON: Final = ("temperature", "top_p", "max_tokens", "seed")
+"""Fields that mean the same in every protocol that has them."""
+
+
+def write_request(conversation: Conversation, *, model: str, stream: bool) -> bytes:
+    """The JSON body that asks `model` of the upstream for the next reply."""
+    raw = conversation.raw
+    body: dict[str, Json] = {"model": model}
+    body["messages"] = [wired for message in conversation.messages for wired in _message(message)]
+    if conversation.protocol == "chat":
+        body.update((key, value) for key, value in raw.items() if key not in _OURS)
+    else:
+        body.update((key, raw[key]) for key in _COMMON if key in raw)
+    if conversation.n > 1:
+        body["n"] = conversation.n
+    if conversation.stop:
+        body["stop"] = list(conversation.stop)
+    body["stream"] = stream
+    if stream:
+        options = raw.get("stream_options") if conversation.protocol == "chat" else None
+        options = dict(options) if isinstance(options, Mapping) else {}
+        if not conversation.stream:  # the client wants a whole reply, which always states its usage
+            options["include_usage"] = True
+        if options:
+            body["stream_options"] = options
+    if conversation.tools:
+        body.update(_tools(conversation))
+    return wire.encode(body)
+
+
+def _tools(conversation: Conversation) -> dict[str, Json]:
+    key = "functions" if conversation.legacy_functions else "tools"
+    sent: dict[str, Json] = {}
+    if conversation.protocol == "chat":
+        for item in conversation.raw.get(key) or ():
+            inner = item if key == "functions" else item.get(item.get("type", "function"))
+            if isinstance(inner, Mapping):
+                sent.setdefault(inner.get("name", ""), item)
+    written: list[Json] = []
+    for tool in conversation.tools:
+        if tool.name in sent:
+            written.append(sent[tool.name])
+            continue
+        inner = {"name": tool.name}
+        if tool.description:
+            inner["description"] = tool.description
+        if tool.custom and key == "tools":
+            written.append({"type": "custom", "custom": inner})
+            continue
+        if tool.parameters is not None:
+            inner["parameters"] = tool.parameters
+        if tool.strict:
+            inner["strict"] = True
+        written.append(inner if key == "functions" else {"type": "function", "function": inner})
+    fields: dict[str, Json] = {key: written}
+    choice = _choice(conversation.choice, {tool.name for tool in conversation.tools if tool.custom})
+    if key == "functions":
+        if choice is not None:
+            name = conversation.choice.names[:1]
+            fields["function_call"] = {"name": name[0]} if name else choice
+        return fields
+    if choice is not None:
+        fields["tool_choice"] = choice
+    if not conversation.choice.parallel:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _choice(choice: ToolChoice, custom: set[str]) -> Json:
+    """The value of `tool_choice`; None where it would only say the default."""
+    if not choice.names:
+        return None if choice.mode == "auto" else choice.mode
+    named = [
+        {"type": kind, kind: {"name": name}}
+        for name in choice.names
+        for kind in ("custom" if name in custom else "function",)
+    ]
+    if choice.mode == "none":
+        return "none"
+    if choice.mode == "required" and len(named) == 1:
+        return named[0]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": named}}
+
+
+def _message(message: Message) -> Iterator[Mapping[str, Json]]:
+    """The wire messages of one message: its own, or what it was read from."""
+    if message.raw:
+        yield from message.raw
+        return
+    for result in message.results:
+        yield {"role": "tool", "tool_call_id": result.id, "content": _joined(result.content)}
+    if message.role == "assistant":
+        fields: dict[str, Json] = {"role": "assistant", "content": _joined(message.content) or None}
+        if not message.calls:
+            fields["content"] = _joined(message.content)
+        if message.reasoning:
+            fields["reasoning_content"] = message.reasoning
+        if message.calls:
+            fields["tool_calls"] = [_call(call) for call in message.calls]
+        yield fields
+    elif message.content or not message.results:
+        content = _joined(message.content) if message.role == "system" else _parts(message.content)
+        yield {"role": message.role, "content": content}
+
+
+def _call(call: Call) -> dict[str, Json]:
+    if call.custom:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+
+
+def _joined(parts: Sequence[Part]) -> str:
+    """Content where only text is legal; what is not text is named."""
+    return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in parts)
+
+
+def _parts(parts: Sequence[Part]) -> Json:
+    """Content as one string, or as a list of parts if some are not text."""
+    if not any(isinstance(part, Media) for part in parts):
+        return _joined(parts)
+    return [{"type": "text", "text": part.text} if isinstance(part, Text) else part.raw for part in parts]

@@ -1,0 +1,150 @@
+"""What the protocols share on the wire: JSON that may be damaged, characters that may be cut, errors of upstreams.
+
+`decode` is the fast and strict reading of a JSON document, `decode_tolerant` the one to fall back to: it also takes
+lone surrogates, bytes that are not UTF-8, NaN and numbers of any size. Text that came through it goes through a
+`Joiner`, because a lone surrogate may be half of a character whose other half comes with the next piece.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from streamtool.errors import UpstreamError, UpstreamRefused
+
+Json = Any  # a decoded JSON value
+
+decode: Final = msgspec.json.Decoder().decode
+"""The value of strict JSON; raises `UNREADABLE`."""
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_LONE = re.compile("[\ud800-\udfff]")
+_CALLERS_BUSINESS = {
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "overloaded_error": 503,
+}
+
+
+def decode_tolerant(data: bytes) -> Json:
+    """The value of `data`, its strings perhaps with lone surrogates; raises ValueError if it is no JSON at all."""
+    try:
+        return decode(data)
+    except UNREADABLE:
+        pass
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+
+
+def encode(value: Json) -> bytes:
+    """Compact JSON, UTF-8; lone surrogates become U+FFFD."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(mended(value))
+
+
+def mended(value: Json) -> Json:
+    """`value` with each lone surrogate in it replaced by U+FFFD; a copy."""
+    if isinstance(value, str):
+        return _mend(value)
+    if isinstance(value, Mapping):
+        return {_mend(key): mended(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [mended(item) for item in value]
+    return value
+
+
+def _mend(text: str) -> str:
+    if text.isascii() or not _LONE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class Joiner:
+    """Makes whole characters of text that was cut between the two halves of a surrogate pair.
+
+    A high surrogate at the end of a piece is held until the next piece. A half without its other half becomes U+FFFD.
+    """
+
+    __slots__ = ("_high",)
+
+    def __init__(self) -> None:
+        self._high = ""
+
+    def feed(self, text: str) -> str:
+        """`text` with what was held before it."""
+        if not self._high and (text.isascii() or not _LONE.search(text)):
+            return text
+        text = self._high + text
+        self._high = ""
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self._high = text[-1]
+            text = text[:-1]
+        return _mend(text)
+
+    @property
+    def holds(self) -> bool:
+        """Whether half a character is held."""
+        return bool(self._high)
+
+    def close(self) -> str:
+        """U+FFFD if half a character is held, else nothing."""
+        text = "\ufffd" if self._high else ""
+        self._high = ""
+        return text
+
+
+def upstream_error(error: Json, *, status: int | None = None, retry_after: str | None = None) -> UpstreamError:
+    """What an upstream's error says, in any of the shapes that are in use.
+
+    `error` is the error object, its message, or a whole body that holds one of them under `error`. `status` is the
+    HTTP status; None: the error came in a stream of status 200, and its status is read from its code or its type.
+    An authentication error is ours and not the caller's: it becomes a plain `UpstreamError`.
+    """
+    if isinstance(error, Mapping) and error.get("error"):
+        error = error["error"]
+    fields: Mapping[str, Json] = error if isinstance(error, Mapping) else {}
+    message = fields.get("message", fields.get("detail", error if isinstance(error, str) else None))
+    if not isinstance(message, str) or not message.strip():
+        message = "The upstream reported an error without saying which."
+    message = _mend(message)
+    code, kind, param = (fields.get(key) for key in ("code", "type", "param"))
+    kind = _mend(kind) if isinstance(kind, str) and kind else None
+    word = _mend(code) if isinstance(code, str) and code else None
+    if status is None:
+        status = _status(code, fields.get("status"), kind, word)
+    if status is None or status in (401, 403):
+        return UpstreamError(message, code=word)
+    return UpstreamRefused(
+        message,
+        status=status,
+        kind=kind or ("upstream_error" if status >= 500 else "invalid_request_error"),
+        param=_mend(param) if isinstance(param, str) else None,
+        code=word,
+        retry_after=retry_after,
+    )
+
+
+def _status(*candidates: Json) -> int | None:
+    for value in candidates:
+        if isinstance(value, str) and value.isdecimal() and len(value) == 3:
+            value = int(value)  # noqa: PLW2901 — the same value, read
+        if isinstance(value, int) and 400 <= value < 600:
+            return value
+        if isinstance(value, str) and value in _CALLERS_BUSINESS:
+            return _CALLERS_BUSINESS[value]
+    return None
+
+
+def page_title(data: bytes) -> str:
+    """The title of an HTML page, at most 100 characters; "" if it has none."""
+    found = re.search(rb"<title[^>]*>([^<]{1,400})", data[:8192], re.IGNORECASE)
+    return " ".join(found[1].decode("utf-8", "replace").split())[:100] if found else ""

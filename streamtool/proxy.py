@@ -1,0 +1,191 @@
+"""The proxy: the middleware around the upstreams, with a door in front of it.
+
+    client ─▶ key ─▶ /healthz │ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
+                              │ /v1/models, `passthrough` ─▶ the first upstream, as it is
+                              │ everything else: 404 (an upstream has paths that delete)
+
+It is an ASGI app; any server can run it. Connections to upstreams are pooled, opened at the first use and closed when
+the server shuts down. Without any upstream in the settings it serves the embedded sample model.
+"""
+
+import hmac
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from streamtool.conversation import Conversation
+from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
+from streamtool.exchange import Record
+from streamtool.middleware import (
+    UPSTREAM_KEY,
+    WIRES,
+    ASGIApp,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    ToolMiddleware,
+    new_id,
+    route_path,
+    send_error,
+)
+from streamtool.protocols import chat
+from streamtool.reply import Failure
+from streamtool.settings import Settings, UpstreamSettings
+from streamtool.upstream import HttpUpstream
+
+MODELS = "/v1/models"
+HEALTH = "/healthz"
+
+_log = logging.getLogger("streamtool")
+
+
+class Proxy:
+    """An ASGI app that serves our paths with the upstreams of `settings`.
+
+    `apps` replaces upstreams by ASGI apps, by name; `transport` replaces the network of the others. `on_exchange` is
+    called with the `Record` of each exchange.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        apps: Mapping[str, ASGIApp] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        on_exchange: Callable[[Record], object] | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._keys = [key.encode() for key in self.settings.client_keys]
+        upstreams = dict(self.settings.upstreams) or {"sample": UpstreamSettings(name="sample", url="sample")}
+        self._apps: dict[str, ASGIApp] = {
+            name: (apps or {}).get(name) or self._open(upstream, transport) for name, upstream in upstreams.items()
+        }
+        self._first = next(iter(self._apps))
+        self._tools = ToolMiddleware(self._route, settings=self.settings, on_exchange=on_exchange)
+
+    def _open(self, upstream: UpstreamSettings, transport: httpx.AsyncBaseTransport | None) -> ASGIApp:
+        if upstream.url == "sample":
+            from streamtool import sample  # noqa: PLC0415  only who serves it pays for it
+
+            return sample.app
+        return HttpUpstream(upstream, pass_authorization=not self._keys, transport=transport)
+
+    async def aclose(self) -> None:
+        """Close all connections to upstreams."""
+        for app in self._apps.values():
+            if isinstance(app, HttpUpstream):
+                await app.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._http(scope, receive, send)
+            case "lifespan":
+                await self._lifespan(receive, send)
+            case "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            case other:
+                raise RuntimeError(f"the proxy serves HTTP; the server offered {other!r}")
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = route_path(scope)
+        settings = self.settings
+        wire = WIRES[settings.paths.get(path, "chat")]
+        if path == HEALTH:
+            await _answer(send, b'{"status":"ok"}')
+            return
+        try:
+            self._check_key(scope)
+            if path in settings.paths:
+                if scope["method"] != "POST":
+                    raise MethodError(f"{path} takes POST, not {scope['method']}")
+                app: ASGIApp = self._tools
+            elif path == MODELS or path.startswith(MODELS + "/"):
+                if scope["method"] not in ("GET", "HEAD"):
+                    raise MethodError(f"{path} takes GET, not {scope['method']}")
+                app = self._route
+            elif path in settings.passthrough:
+                app = self._route
+            else:
+                raise NotFoundError(f"nothing is served at {path}; served are {', '.join(settings.paths)} and {MODELS}")
+        except StreamtoolError as error:
+            allow = b"GET, HEAD" if path.startswith(MODELS) else b"POST"
+            extra = ((b"allow", allow),) if isinstance(error, MethodError) else ()
+            await send_error(wire, error, send, extra=extra)
+            return
+        await _Guard(send).run(app, scope, receive)
+
+    def _check_key(self, scope: Scope) -> None:
+        """Raises AuthenticationError unless the request shows one of the client keys. Constant time for each key."""
+        if not self._keys:
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        shown = headers.get(b"x-api-key", b"")
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer":
+            shown = bearer.strip()
+        fits = [hmac.compare_digest(shown, key) for key in self._keys]
+        if not any(fits):
+            raise AuthenticationError(
+                "the key is missing or wrong; send it as `authorization: Bearer …` or `x-api-key`",
+                code="invalid_api_key",
+            )
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the upstream that the exchange chose, else the first one."""
+        await self._apps[scope.get(UPSTREAM_KEY, self._first)](scope, receive, send)
+
+
+class _Guard:
+    """Turns the error of an upstream that was only passed through into an answer, as far as that is still possible."""
+
+    __slots__ = ("_send", "_started", "_stream")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._started = False
+        self._stream = False
+
+    async def run(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
+        try:
+            await app(scope, receive, self._watch)
+        except StreamtoolError as error:
+            _log.warning("upstream: %s", error.message)
+            if not self._started:
+                await send_error(chat, error, self._send)
+            elif self._stream:
+                conversation = Conversation(chat.NAME, "", (), stream=True)
+                writer = chat.ReplyWriter(conversation, id=new_id("chatcmpl-"), created=int(time.time()), model="")
+                data = b"\n\n" + writer.feed([Failure(error)])
+                await self._send({"type": "http.response.body", "body": data, "more_body": False})
+            else:
+                raise  # the server breaks the connection off: a cut body must not look whole
+
+    async def _watch(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._started = True
+            self._stream = any(
+                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in message.get("headers", ())
+            )
+        await self._send(message)
+
+
+async def _answer(send: Send, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,319 @@
+"""A reply, whatever its protocol, as events; and the fold of events into one whole.
+
+An upstream's `ReplyReader` emits these events, the exchange turns text into calls, and the client's `ReplyWriter`
+takes them. A reply that is not streamed is the fold of the same events: there is one code path.
+
+The order of events in one reply, per choice: Start, then any of TextDelta · ReasoningDelta · (CallStart
+ArgumentsDelta* CallEnd), then Finish; after the last Finish perhaps UsageReport; then End. Failure may stand anywhere
+after nothing or something, is followed by nothing, and means that the reply is not whole.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import assert_never
+
+from attrs import Factory, define, frozen
+
+from streamtool.errors import StreamtoolError
+
+
+class Reason(Enum):
+    """Why a reply ended."""
+
+    STOP = "stop"
+    """The model stopped by itself, with or without calls."""
+    STOP_SEQUENCE = "stop_sequence"
+    """One of the caller's stop sequences was met."""
+    LENGTH = "length"
+    """The limit of tokens was reached."""
+    FILTER = "filter"
+    """A content filter or a refusal of the upstream."""
+    PAUSE = "pause"
+    """The upstream paused a long turn."""
+
+
+@define
+class Start:
+    """The reply has begun. What the upstream does not tell is None and is made by the exchange."""
+
+    id: str | None = None
+    created: int | None = None
+    model: str | None = None
+
+
+@define
+class TextDelta:
+    """A piece of visible text. `raw` is the upstream's own event, to be forwarded, when its shape is canonical."""
+
+    choice: int
+    text: str
+    raw: bytes | None = None
+
+
+@define
+class ReasoningDelta:
+    """A piece of the model's reasoning."""
+
+    choice: int
+    text: str
+
+
+@define
+class CallStart:
+    """A call begins; its name is known. `id` None: the exchange makes one."""
+
+    choice: int
+    index: int
+    id: str | None
+    name: str
+
+
+@define
+class ArgumentsDelta:
+    """A piece of the call's arguments."""
+
+    choice: int
+    index: int
+    text: str
+
+
+@define
+class CallEnd:
+    """The call is over; `complete` is False when its arguments were cut."""
+
+    choice: int
+    index: int
+    complete: bool = True
+
+
+@define
+class Finish:
+    """The choice is over. `stop_sequence` is the text of the caller's stop sequence that was met, if known."""
+
+    choice: int
+    reason: Reason
+    stop_sequence: str | None = None
+
+
+@frozen
+class Usage:
+    """Token counts; what is unknown is 0. `input` includes `cached`."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    reasoning: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+        )
+
+
+@define
+class UsageReport:
+    """The upstream's token counts; the last report wins."""
+
+    usage: Usage
+
+
+@define
+class Failure:
+    """The reply broke; nothing follows."""
+
+    error: StreamtoolError
+
+
+@define
+class End:
+    """The upstream's own end of the reply was seen (`[DONE]`, a terminal event)."""
+
+
+ReplyEvent = (
+    Start | TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd | Finish | UsageReport | Failure | End
+)
+
+
+@frozen
+class ReplyText:
+    """A run of visible text between calls and reasoning; never empty."""
+
+    text: str
+
+
+@frozen
+class ReplyReasoning:
+    """A run of reasoning; never empty."""
+
+    text: str
+
+
+@frozen
+class ReplyCall:
+    """A call that the reply makes."""
+
+    id: str | None
+    """None: the text carried none, and whoever writes the reply makes one."""
+    name: str
+    arguments: str
+    """JSON text as far as it came."""
+    complete: bool = True
+
+
+ReplyPart = ReplyText | ReplyReasoning | ReplyCall
+
+
+@frozen
+class Choice:
+    """One of the `n` answers."""
+
+    index: int
+    parts: tuple[ReplyPart, ...] = ()
+    """What it says, in order; neighbouring parts are never both text or both reasoning."""
+    reason: Reason | None = None
+    """None: the reply broke before it said why it ended."""
+    stop_sequence: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All visible text, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, ReplyText))
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, ReplyReasoning))
+
+    @property
+    def calls(self) -> tuple[ReplyCall, ...]:
+        """All calls, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ReplyCall))
+
+
+@frozen
+class Reply:
+    """A whole reply. `choices` are ordered by index."""
+
+    choices: tuple[Choice, ...] = ()
+    usage: Usage | None = None
+    """None: the upstream did not tell."""
+    failure: StreamtoolError | None = None
+    """Why the reply is not whole, if it is not."""
+    ended: bool = False
+    """True if the upstream's own end was seen."""
+    id: str | None = None
+    created: int | None = None
+    model: str | None = None
+
+
+@define
+class _OpenCall:
+    """A call of which more may come."""
+
+    id: str | None
+    name: str
+    pieces: list[str]
+    complete: bool = False
+
+
+@define
+class _OpenChoice:
+    """A choice of which more may come. A run is a list of pieces, joined once at the end."""
+
+    parts: list[tuple[type[ReplyText | ReplyReasoning], list[str]] | _OpenCall] = Factory(list)
+    calls: dict[int, _OpenCall] = Factory(dict)
+    reason: Reason | None = None
+    stop_sequence: str | None = None
+
+    def add(self, kind: type[ReplyText | ReplyReasoning], text: str) -> None:
+        if not text:
+            return
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, tuple) and last[0] is kind:
+            last[1].append(text)
+        else:
+            self.parts.append((kind, [text]))
+
+    def whole(self, index: int) -> Choice:
+        parts = tuple(
+            ReplyCall(part.id, part.name, "".join(part.pieces), part.complete)
+            if isinstance(part, _OpenCall)
+            else part[0]("".join(part[1]))
+            for part in self.parts
+        )
+        return Choice(index, parts, self.reason, self.stop_sequence)
+
+
+class Fold:
+    """Folds the events of a reply into one whole, piece by piece; linear in the length of the reply.
+
+    The first `Start` counts, the last `UsageReport`. A call without a `CallEnd` is incomplete.
+    """
+
+    __slots__ = ("_choices", "_ended", "_failure", "_start", "_usage")
+
+    def __init__(self) -> None:
+        self._start: Start | None = None
+        self._choices: dict[int, _OpenChoice] = {}
+        self._usage: Usage | None = None
+        self._failure: StreamtoolError | None = None
+        self._ended = False
+
+    def feed(self, events: Iterable[ReplyEvent]) -> None:
+        """Take more of the reply."""
+        for event in events:
+            match event:
+                case TextDelta():
+                    self._choice(event.choice).add(ReplyText, event.text)
+                case ArgumentsDelta():
+                    self._choice(event.choice).calls[event.index].pieces.append(event.text)
+                case ReasoningDelta():
+                    self._choice(event.choice).add(ReplyReasoning, event.text)
+                case CallStart():
+                    choice = self._choice(event.choice)
+                    call = choice.calls[event.index] = _OpenCall(event.id, event.name, [])
+                    choice.parts.append(call)
+                case CallEnd():
+                    self._choice(event.choice).calls[event.index].complete = event.complete
+                case Finish():
+                    choice = self._choice(event.choice)
+                    choice.reason, choice.stop_sequence = event.reason, event.stop_sequence
+                case Start():
+                    self._start = self._start or event
+                case UsageReport():
+                    self._usage = event.usage
+                case Failure():
+                    self._failure = event.error
+                case End():
+                    self._ended = True
+                case _:
+                    assert_never(event)
+
+    def close(self) -> Reply:
+        """The reply as far as it came."""
+        start = self._start or Start()
+        return Reply(
+            choices=tuple(self._choices[index].whole(index) for index in sorted(self._choices)),
+            usage=self._usage,
+            failure=self._failure,
+            ended=self._ended,
+            id=start.id,
+            created=start.created,
+            model=start.model,
+        )
+
+    def _choice(self, index: int) -> _OpenChoice:
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = self._choices[index] = _OpenChoice()
+        return choice
+
+
+def fold(events: Iterable[ReplyEvent]) -> Reply:
+    """The whole reply that `events` make."""
+    machine = Fold()
+    machine.feed(events)
+    return machine.close()

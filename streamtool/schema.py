@@ -1,0 +1,219 @@
+"""What we read of JSON Schema: a tool's parameters as a compact signature, as a list, or as JSON.
+
+    f(a: string, b?: integer = 3, c: "x"|"y", d?: {e: number, f?: string[]})
+
+A signature says names, order, types, which parameters are optional (`?`), defaults and enums. Descriptions are not in
+it; `notes` gives them. Names that are no plain words are quoted as in JSON. Types are read as JSON Schema 2020-12
+means them, as far as a signature can say it: `type` (one or several), `enum`, `const`, `properties`, `required`,
+`additionalProperties`, `items`, `prefixItems`, `anyOf`, `oneOf`, `allOf`, `nullable` (OpenAPI), local `$ref`.
+
+A schema comes from the caller, so nothing about it is trusted: depth and the number of nodes are bounded (a schema
+may refer to itself), what cannot be read is `any`, and nothing raises.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import define
+
+DEPTH = 4
+"""Levels of nesting that a signature shows; below them stands the bare type."""
+NODES = 4000
+"""Schema nodes that one signature reads."""
+DEFAULT_LENGTH = 80
+"""Characters of a default that is still shown."""
+
+_PLAIN = re.compile(r"[\w$.-]+\Z")
+_SENTENCE = re.compile(r"(.+?[.!?。！？])(?:\s|\Z)", re.DOTALL)
+
+Schema = Mapping[str, Any]
+
+
+@define
+class Parameter:
+    """One parameter of a tool."""
+
+    name: str
+    schema: Schema
+    """Its schema, references resolved at the top."""
+    type: str
+    """As in a signature."""
+    required: bool
+
+    @property
+    def description(self) -> str:
+        """What the schema says about it, on one line."""
+        return " ".join(str(self.schema.get("description") or "").split())
+
+    @property
+    def default(self) -> str:
+        """The default as JSON text; empty when there is none or it is long."""
+        if "default" not in self.schema:
+            return ""
+        text = literal(self.schema["default"])
+        return text if len(text) <= DEFAULT_LENGTH else ""
+
+
+def literal(value: Any) -> str:
+    """The value as JSON text on one line."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return "null"
+
+
+def parameters(schema: Schema | None) -> list[Parameter]:
+    """The parameters of a tool, in the order of the schema; [] for a tool that takes none."""
+    return list(_Reader(schema or {}).parameters())
+
+
+def signature(name: str, schema: Schema | None) -> str:
+    """The tool as one line: `f(a: string, b?: integer = 3)`."""
+    return f"{name}({', '.join(_entry(parameter) for parameter in parameters(schema))})"
+
+
+def notes(schema: Schema | None) -> list[str]:
+    """What the schema says about the parameters, one line each: `a: what it is`; those without a word are left out."""
+    return [f"{_word(p.name)}: {p.description}" for p in parameters(schema) if p.description]
+
+
+def markdown(schema: Schema | None) -> list[str]:
+    """The parameters as a Markdown list: `- a (string) (required): what it is`."""
+    lines = []
+    for parameter in parameters(schema):
+        default = f", default: {parameter.default}" if parameter.default else ""
+        need = "required" if parameter.required else f"optional{default}"
+        text = f": {parameter.description}" if parameter.description else ""
+        lines.append(f"- {_word(parameter.name)} ({parameter.type}) ({need}){text}")
+    return lines
+
+
+def full(schema: Schema | None) -> Schema:
+    """The schema as it came; a tool without one takes no arguments."""
+    return {"type": "object", "properties": {}} if schema is None else schema
+
+
+def resolve(schema: Any, root: Schema) -> Schema:
+    """The schema that a chain of local references (`{"$ref": "#/$defs/x"}`) leads to; {} when it leads nowhere."""
+    for _ in range(DEPTH):
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        target = _follow(reference, root)
+        schema = {**target, **beside} if isinstance(target, Mapping) else beside
+    return {}
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text, on one line."""
+    text = text.strip().split("\n\n", 1)[0]
+    found = _SENTENCE.match(text)
+    return " ".join((found[1] if found else text).split())
+
+
+def _follow(reference: str, root: Schema) -> Any:
+    if reference == "#":
+        return root
+    if not reference.startswith("#/"):
+        return None
+    place: Any = root
+    for step in reference[2:].split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(place, Mapping) or key not in place:
+            return None
+        place = place[key]
+    return place
+
+
+def _word(name: str) -> str:
+    return name if _PLAIN.match(name) else literal(name)
+
+
+def _entry(parameter: Parameter) -> str:
+    default = f" = {parameter.default}" if parameter.default else ""
+    return f"{_word(parameter.name)}{'' if parameter.required else '?'}: {parameter.type}{default}"
+
+
+class _Reader:
+    """Reads one schema; counts the nodes that it has seen."""
+
+    __slots__ = ("_left", "_root")
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._left = NODES
+
+    def parameters(self, schema: Any = None, depth: int = 0) -> Iterator[Parameter]:
+        """The properties of an object schema; those of `allOf` parts are its own."""
+        owner = self._whole(self._root if schema is None else schema)
+        properties = owner.get("properties")
+        required = owner.get("required")
+        required = required if isinstance(required, list | tuple) else ()
+        for name, value in properties.items() if isinstance(properties, Mapping) else ():
+            found = resolve(value, self._root)
+            yield Parameter(str(name), found, self.type(found, depth + 1), name in required)
+
+    def type(self, schema: Any, depth: int = 0) -> str:
+        """The type as a signature says it."""
+        self._left -= 1
+        if self._left < 0 or depth > DEPTH + 1 or not isinstance(schema, Mapping):
+            return "any"
+        schema = self._whole(schema)
+        if "const" in schema:
+            return literal(schema["const"])
+        if isinstance(schema.get("enum"), list | tuple) and schema["enum"]:
+            return "|".join(dict.fromkeys(literal(value) for value in schema["enum"]))
+        names = list(dict.fromkeys(self._alternatives(schema, depth)))
+        if schema.get("nullable") is True and "null" not in names:
+            names.append("null")
+        return "|".join(names) or "any"
+
+    def _alternatives(self, schema: Schema, depth: int) -> Iterator[str]:
+        for key in ("anyOf", "oneOf"):
+            options = schema.get(key)
+            if isinstance(options, list | tuple) and options:
+                yield from (self.type(option, depth + 1) for option in options)
+                return
+        kinds = schema.get("type")
+        if kinds is None:
+            kinds = "object" if "properties" in schema else "array" if "items" in schema else "any"
+        for kind in kinds if isinstance(kinds, list | tuple) else [kinds]:
+            yield self._one(str(kind), schema, depth)
+
+    def _one(self, kind: str, schema: Schema, depth: int) -> str:
+        if kind == "array":
+            items = schema.get("items")
+            inner = self.type(items, depth + 1) if items is not None and depth < DEPTH else "any"
+            return f"({inner})[]" if "|" in inner and not inner.startswith("{") else f"{inner}[]"
+        if kind == "object" and depth < DEPTH:
+            entries = [_entry(p) for p in self.parameters(schema, depth)]
+            rest = schema.get("additionalProperties")
+            if isinstance(rest, Mapping) and rest:
+                entries.append(f"[key]: {self.type(rest, depth + 1)}")
+            return f"{{{', '.join(entries)}}}" if entries else "object"
+        return kind
+
+    def _whole(self, schema: Any) -> Schema:
+        """The schema, reference resolved, with the parts of `allOf` laid into it."""
+        found = resolve(schema, self._root)
+        parts = found.get("allOf")
+        if not isinstance(parts, list | tuple):
+            return found
+        merged: dict[str, Any] = {key: value for key, value in found.items() if key != "allOf"}
+        for part in parts[:NODES]:
+            one = resolve(part, self._root)
+            for key, value in one.items():
+                if key == "properties" and isinstance(value, Mapping):
+                    own = merged.get(key)
+                    merged[key] = {**value, **(own if isinstance(own, Mapping) else {})}
+                elif key == "required" and isinstance(value, list | tuple):
+                    own = merged.get(key)
+                    merged[key] = [*value, *(own if isinstance(own, list | tuple) else ())]
+                else:
+                    merged.setdefault(key, value)
+        return merged

@@ -1,0 +1,290 @@
+"""The settings themselves: frozen data, each field with the reader that checks it."""
+
+# ruff: noqa: RUF009 - a default made by `setting` is an attrs field, not a value that instances share
+
+import ipaddress
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from attrs import NOTHING, Factory, frozen
+
+from statemachine import FORMATS, OPT_IN
+from streamtool.errors import SettingsError
+from streamtool.settings import readers as read
+from streamtool.settings.readers import setting
+
+PATHS: Mapping[str, str] = {"/v1/chat/completions": "chat"}
+"""The paths that are ours, and the protocol that each speaks."""
+
+FAMILIES: tuple[tuple[str, str], ...] = (
+    ("*qwen3-coder*", "qwen3_coder"),
+    ("*qwen3_coder*", "qwen3_coder"),
+    ("*claude*", "invoke"),
+    ("*minimax*", "invoke"),
+)
+"""Model name patterns (lower case) and the format that `format = "auto"` teaches them; `tool_call` for all others.
+
+Only families whose markers are ordinary text: a marker that is a special token (Mistral's `[TOOL_CALLS]`) may be
+stripped by the upstream before it reaches us, so it is listened for but not taught unless a setting names it.
+"""
+
+Mode = Literal["emulate"]
+Speaks = Literal["auto", "chat"]
+Schema = Literal["compact", "json", "markdown"]
+
+_MODE = read.one_of("emulate", later=("native", "auto", "rescue"))
+_SCHEMA = read.one_of("compact", "json", "markdown")
+_ARGUMENTS = read.one_of("stream", "complete")
+
+
+@frozen
+class Limits:
+    """What is bounded, and where the bound is. Exceeding one is a clear error, or a rule of the parser."""
+
+    body: int = setting(32 * 1024 * 1024, read.integer(1))
+    """Bytes of a request body."""
+    tools: int = setting(1024, read.integer(1))
+    """Tools in one request."""
+    schema: int = setting(1024 * 1024, read.integer(1))
+    """Bytes of one tool's schema as JSON."""
+    held: int = setting(256 * 1024, read.integer(1))
+    """Characters of text that may be held back."""
+    arguments: int = setting(16 * 1024 * 1024, read.integer(1))
+    """Characters of one call's arguments."""
+    depth: int = setting(128, read.integer(1))
+    """Nesting of JSON, in requests and in arguments."""
+    name: int = setting(256, read.integer(1))
+    """Characters of a tool's name."""
+    attempts: int = setting(3, read.integer(1))
+    """Upstream requests of one exchange, the first included."""
+
+
+@frozen
+class TimeoutSettings:
+    """How long to wait for the upstream, in seconds. There is no limit on the whole reply."""
+
+    connect: float = setting(10.0, read.seconds)
+    first_byte: float = setting(600.0, read.seconds)
+    idle: float = setting(120.0, read.seconds)
+    """Between two pieces of the reply."""
+
+
+@frozen
+class UpstreamSettings:
+    """Where a model is served."""
+
+    name: str
+    url: str = setting(NOTHING, read.url)
+    """Without the protocol's own path; `sample` is the embedded upstream."""
+    speaks: Speaks = setting(
+        "auto", read.one_of("auto", "chat", later=("messages", "responses", "ollama", "gemini", "completions"))
+    )
+    """The protocol; `auto` is `chat` in this version."""
+    key: str | None = setting(None, read.optional(read.secret), shown=False)
+    """Sent as the bearer key; None passes the client's own authorization on."""
+    timeout: TimeoutSettings = setting(TimeoutSettings(), read.table_of(TimeoutSettings))
+
+
+@frozen
+class ModelRule:
+    """What holds for the models whose name matches; None leaves the general setting in force."""
+
+    match: str = setting(NOTHING, read.text)
+    """A pattern over the name that the client asks for: `*`, `?`, `[abc]`; case counts."""
+    use: str | None = setting(None, read.optional(read.text))
+    """The model's name at the upstream; None: the name that the client asked for."""
+    upstream: str | None = setting(None, read.optional(read.text))
+    """Name of an upstream; None: the first one."""
+    mode: Mode | None = setting(None, read.optional(_MODE))
+    format: str | None = setting(None, read.optional(read.taught))
+    formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
+    context: int | None = setting(None, read.optional(read.integer(1)))
+    schema: Schema | None = setting(None, read.optional(_SCHEMA))
+    schema_budget: int | None = setting(None, read.optional(read.integer(1)))
+    system_role: bool | None = setting(None, read.optional(read.flag))
+
+
+@frozen
+class ToolSettings:
+    """What holds for one tool."""
+
+    arguments: Literal["stream", "complete"] | None = setting(None, read.optional(_ARGUMENTS))
+
+
+@frozen
+class ResultSettings:
+    """How results reach the model as text."""
+
+    max_length: int = setting(-1, read.integer(-1))
+    """Characters of a result; what is longer is cut with a visible note. -1: no limit."""
+    frame: str = setting("default", read.frame)
+    """`default`, `tool_result`, `doai`, `windlass`, or a template with `{content}` and perhaps `{name}` and `{id}`."""
+    drop: bool = setting(False, read.flag)
+    """Leave results out of the prompt."""
+    strip: tuple[str, ...] = setting((), read.list_of(read.text))
+    """Tags whose blocks are removed from results and user text (`system-reminder`)."""
+
+
+@frozen
+class ModelSettings:
+    """What holds for one model: the general settings with the first matching rule laid over them."""
+
+    asked: str
+    """The name that the client asked for."""
+    name: str
+    """The name at the upstream."""
+    upstream: UpstreamSettings | None = None
+    """None: no upstream is configured (the middleware has its app, the proxy its sample)."""
+    mode: Mode = "emulate"
+    format: str = "tool_call"
+    """The format that is taught; `auto` has been resolved."""
+    formats: tuple[str, ...] | None = None
+    """The formats that are listened for besides the taught one; None: all that are on by default."""
+    context: int | None = None
+    """Tokens that the model can read; None: not known, nothing is checked."""
+    schema: Schema = "compact"
+    schema_budget: int | None = None
+    """Characters that all tools together may take in the contract; None: no limit."""
+    system_role: bool = True
+    """False: the upstream knows no system role or demands strictly alternating roles."""
+    history: Literal["repair", "strict"] = "repair"
+    results: ResultSettings = ResultSettings()
+
+    @property
+    def listens(self) -> tuple[str, ...] | None:
+        """The formats that the parser is to know, the taught one among them; None: the parser's own default."""
+        if self.formats is None:
+            return None if self.format not in OPT_IN else (*(n for n in FORMATS if n not in OPT_IN), self.format)
+        return self.formats if self.format in self.formats else (*self.formats, self.format)
+
+
+@frozen
+class Settings:
+    """Everything that can be set."""
+
+    listen: str = setting("127.0.0.1:8700", read.listen)
+    insecure: bool = setting(False, read.flag)
+    """Allow to listen on other hosts than loopback without client keys."""
+    client_keys: tuple[str, ...] = setting((), read.list_of(read.secret, secret=True), shown=False)
+    """Keys that clients must show; none: the client's own authorization is passed on."""
+    mode: Mode = setting("emulate", _MODE)
+    format: str = setting("auto", read.taught)
+    """The format that is taught; `auto`: by model family, else `tool_call`."""
+    formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
+    """The formats that are listened for besides the taught one; None: all that are on by default."""
+    arguments: Literal["stream", "complete"] = setting("stream", _ARGUMENTS)
+    unknown_tools: Literal["retry", "text", "drop", "deliver"] = setting(
+        "retry", read.one_of("retry", "text", "drop", "deliver")
+    )
+    malformed: Literal["text", "drop"] = setting("text", read.one_of("text", "drop", later=("retry",)))
+    """Markup that never became a call."""
+    truncated: Literal["reason", "error"] = setting("reason", read.one_of("reason", "error"))
+    reasoning: Literal["emit", "drop", "text"] = setting("emit", read.one_of("emit", "drop", "text"))
+    calls_in_reasoning: bool = setting(False, read.flag)
+    in_fences: Literal["text", "calls"] = setting("text", read.one_of("text", "calls"))
+    history: Literal["repair", "strict"] = setting("repair", read.one_of("repair", "strict"))
+    """`strict`: calls without results and results without calls are errors."""
+    retries: int = setting(2, read.integer(0))
+    """Further attempts of one exchange; `limits.attempts` bounds them as well."""
+    keepalive: float = setting(10.0, read.seconds)
+    """Seconds of silence after which the client hears a comment."""
+    context: int | None = setting(None, read.optional(read.integer(1)))
+    schema: Schema = setting("compact", _SCHEMA)
+    schema_budget: int | None = setting(None, read.optional(read.integer(1)))
+    system_role: bool = setting(True, read.flag)
+    paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
+    """The paths that are ours -> their protocol (`chat`)."""
+    app_speaks: Literal["chat"] | None = setting(
+        None, read.optional(read.one_of("chat", later=("messages", "responses", "ollama", "gemini", "completions")))
+    )
+    """The protocol of the app that the middleware wraps; None: the one that its client speaks."""
+    app_path: str | None = setting(None, read.optional(read.text))
+    """The path at the app; None: the one that the client asked for."""
+    passthrough: tuple[str, ...] = setting((), read.list_of(read.text))
+    """Further paths that the proxy passes on."""
+    allow_overrides: bool = setting(False, read.flag)
+    """Honour `x-streamtool-*` request headers."""
+    limits: Limits = setting(Limits(), read.table_of(Limits))
+    results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))
+    upstreams: Mapping[str, UpstreamSettings] = setting(
+        Factory(dict), read.named(UpstreamSettings, with_name=True), key="upstream"
+    )
+    """Name -> upstream; the first one serves the models that no rule routes."""
+    models: tuple[ModelRule, ...] = setting((), read.tables_of(ModelRule), key="model")
+    """The first match wins."""
+    tools: Mapping[str, ToolSettings] = setting(Factory(dict), read.named(ToolSettings, with_name=False), key="tool")
+
+    def __attrs_post_init__(self) -> None:
+        for i, rule in enumerate(self.models):
+            if rule.upstream is not None and rule.upstream not in self.upstreams:
+                known = f'; the nearest is "{read.nearest(rule.upstream, self.upstreams)}"' if self.upstreams else ""
+                raise SettingsError(
+                    f'model[{i}].upstream: there is no upstream "{rule.upstream}"{known}', param=f"model[{i}].upstream"
+                )
+
+    @property
+    def host(self) -> str:
+        """The host of `listen`, without brackets."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port of `listen`; 0: any free one."""
+        return int(self.listen.rpartition(":")[2])
+
+    def for_model(self, model: str) -> ModelSettings:
+        """What holds for the model that the client calls `model`: the first matching rule over the general settings."""
+        rule = next((rule for rule in self.models if fnmatchcase(model, rule.match)), None) or ModelRule(match="*")
+        name = rule.use or model
+        upstream = self.upstreams[rule.upstream] if rule.upstream else next(iter(self.upstreams.values()), None)
+        taught = rule.format or self.format
+        return ModelSettings(
+            asked=model,
+            name=name,
+            upstream=upstream,
+            mode=rule.mode or self.mode,
+            format=family_format(name) if taught == "auto" else taught,
+            formats=self.formats if rule.formats is None else rule.formats,
+            context=rule.context or self.context,
+            schema=rule.schema or self.schema,
+            schema_budget=rule.schema_budget or self.schema_budget,
+            system_role=self.system_role if rule.system_role is None else rule.system_role,
+            history=self.history,
+            results=self.results,
+        )
+
+    def arguments_for(self, tool: str) -> Literal["stream", "complete"]:
+        """How the arguments of this tool go out."""
+        own = self.tools.get(tool)
+        return (own.arguments if own else None) or self.arguments
+
+
+def family_format(model: str) -> str:
+    """The format that a model of this name is taught when nothing else is set."""
+    lowered = model.lower()
+    return next((name for pattern, name in FAMILIES if fnmatchcase(lowered, pattern)), "tool_call")
+
+
+def check(settings: Settings) -> Settings:
+    """The same settings, if it is safe to serve with them.
+
+    Raises SettingsError when `listen` is reachable from elsewhere and no client keys are set, unless `insecure`.
+    """
+    if not (settings.client_keys or settings.insecure or _is_loopback(settings.host)):
+        raise SettingsError(
+            f'listen: "{settings.listen}" is reachable from elsewhere and no client_keys are set; '
+            "set client_keys, listen on 127.0.0.1, or insist with --insecure",
+            param="listen",
+            code="insecure",
+        )
+    return settings
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,296 @@
+"""How each kind of setting is read: functions of a value and its path.
+
+A reader returns the typed value or raises a SettingsError that names the path, what was expected and what was found.
+It takes what a TOML file, the environment or Python gives, and is idempotent: its own result reads as itself. So one
+reader serves the merged tree as well as direct construction.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from attrs import NOTHING, Attribute, AttrsInstance, Converter, field, fields
+
+from statemachine import FORMATS
+from streamtool.errors import SettingsError
+
+FRAMES = ("default", "tool_result", "doai", "windlass")
+"""The frames of results that have a name."""
+
+T = TypeVar("T", bound=AttrsInstance)
+Reader = Callable[[Any, str], Any]
+
+
+class FromEnv(str):
+    """Text out of the environment: it may also stand for a number, a flag or a list."""
+
+    __slots__ = ()
+
+
+def wrong(path: str, expected: str, value: object, *, secret: bool = False) -> SettingsError:
+    """The error of a value of the wrong type; `secret` values are not shown."""
+    kinds = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        dict: "a table",
+        list: "a list",
+        type(None): "nothing",
+    }
+    if isinstance(value, str):
+        found = "a string" if secret else f"the string {str(value)!r}"
+    elif isinstance(value, bool | int | float) and not secret:
+        found = f"{kinds[type(value)]} ({str(value).lower()})"
+    else:
+        found = kinds.get(type(value), f"a value of type {type(value).__name__}")
+    return SettingsError(f"{path}: expected {expected}, found {found}", param=path, code="wrong_type")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that looks most like `word`."""
+    names = list(known)
+    lowered = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.0)
+    return lowered[close[0]] if close else ""
+
+
+def text(value: Any, path: str) -> str:
+    """A string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise wrong(path, "a string that is not empty", value)
+    return str(value)
+
+
+def secret(value: Any, path: str) -> str:
+    """A string that is not empty and never shown."""
+    if not isinstance(value, str) or not value:
+        raise wrong(path, "a string that is not empty", value, secret=True)
+    return str(value)
+
+
+def flag(value: Any, path: str) -> bool:
+    """True or false."""
+    if isinstance(value, FromEnv) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        return value.lower() in ("1", "true", "yes", "on")
+    if not isinstance(value, bool):
+        raise wrong(path, "true or false", value)
+    return value
+
+
+def integer(minimum: int) -> Reader:
+    """An integer, `minimum` or more."""
+
+    def read(value: Any, path: str) -> int:
+        found = value
+        if isinstance(value, FromEnv):
+            try:
+                found = int(value)
+            except ValueError:
+                found = value
+        if isinstance(found, bool) or not isinstance(found, int) or found < minimum:
+            raise wrong(path, f"an integer, {minimum} or more", value)
+        return found
+
+    return read
+
+
+def seconds(value: Any, path: str) -> float:
+    """A number of seconds above 0."""
+    found = value
+    if isinstance(value, FromEnv):
+        try:
+            found = float(value)
+        except ValueError:
+            found = value
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < float("inf"):
+        raise wrong(path, "a number of seconds above 0", value)
+    return float(found)
+
+
+def one_of(*words: str, later: tuple[str, ...] = ()) -> Reader:
+    """One of `words`; a word of `later` is refused with a sentence of its own."""
+    listed = ", ".join(words)
+
+    def read(value: Any, path: str) -> str:
+        if isinstance(value, str) and value in words:
+            return str(value)
+        if isinstance(value, str) and value in later:
+            raise SettingsError(
+                f'{path} = "{value}" is not available in this version yet; available: {listed}',
+                param=path,
+                code="not_available",
+            )
+        raise wrong(path, f"one of {listed}", value)
+
+    return read
+
+
+def optional(read: Reader) -> Reader:
+    """What `read` reads, or None."""
+    return lambda value, path: None if value is None else read(value, path)
+
+
+def list_of(read: Reader, *, secret: bool = False) -> Reader:
+    """A list, or from the environment a text with commas."""
+
+    def read_list(value: Any, path: str) -> tuple[Any, ...]:
+        if isinstance(value, FromEnv):
+            value = [FromEnv(item.strip()) for item in value.split(",") if item.strip()]
+        if not isinstance(value, list | tuple):
+            raise wrong(path, "a list of strings", value, secret=secret)
+        return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(value))
+
+    return read_list
+
+
+def key_of(attribute: "Attribute[Any]") -> str:
+    """The field's name in the file."""
+    return str(attribute.metadata.get("key", attribute.name))
+
+
+def table(cls: type[T], value: Any, path: str, **given: Any) -> T:
+    """An instance of the settings class `cls` out of a table; `given` are fields that the table does not hold."""
+    if isinstance(value, cls):
+        return value
+    if not isinstance(value, Mapping):
+        raise wrong(path or "the settings", "a table", value)
+    known = {key_of(a): a for a in fields(cls) if a.name not in given and a.init}
+    for key in value:
+        if key not in known:
+            raise SettingsError(
+                f'{join(path, str(key))}: unknown setting; the nearest is "{nearest(str(key), known)}"',
+                param=join(path, str(key)),
+                code="unknown_setting",
+            )
+    for key, attribute in known.items():
+        if attribute.default is NOTHING and key not in value:
+            raise SettingsError(f"{join(path, key)}: this setting is needed", param=join(path, key), code="missing")
+    read = {known[k].name: known[k].metadata["read"](v, join(path, str(k))) for k, v in value.items()}
+    return cls(**read, **given)
+
+
+def join(path: str, key: str) -> str:
+    """The path of `key` in the table at `path`."""
+    return f"{path}.{key}" if path else key
+
+
+def table_of(cls: type[AttrsInstance]) -> Reader:
+    """A table, settings of class `cls`."""
+    return lambda value, path: table(cls, value, path)
+
+
+def named(cls: type[AttrsInstance], *, with_name: bool) -> Reader:
+    """A table of tables: name -> settings of class `cls`, which is told the name if it wants it."""
+
+    def read(value: Any, path: str) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise wrong(path, "a table of tables", value)
+        return {
+            str(name): table(cls, item, f"{path}.{name}", **({"name": str(name)} if with_name else {}))
+            for name, item in value.items()
+        }
+
+    return read
+
+
+def tables_of(cls: type[AttrsInstance]) -> Reader:
+    """A list of tables, each settings of class `cls`."""
+
+    def read(value: Any, path: str) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise wrong(path, f"a list of tables ([[{path}]])", value)
+        return tuple(table(cls, item, f"{path}[{i}]") for i, item in enumerate(value))
+
+    return read
+
+
+def paths(value: Any, path: str) -> Mapping[str, str]:
+    """Path -> protocol; a list names paths whose ending tells the protocol."""
+    endings = {"/chat/completions": "chat"}
+    if isinstance(value, FromEnv):
+        value = [item.strip() for item in value.split(",") if item.strip()]
+    if isinstance(value, list | tuple):
+        found = {}
+        for i, item in enumerate(value):
+            name = text(item, f"{path}[{i}]")
+            protocol = next((p for ending, p in endings.items() if name.endswith(ending)), None)
+            if protocol is None:
+                raise SettingsError(
+                    f'{path}[{i}]: "{name}" does not tell its protocol; write paths = {{ "{name}" = "chat" }}',
+                    param=f"{path}[{i}]",
+                )
+            found[name] = protocol
+        value = found
+    if not isinstance(value, Mapping) or not value:
+        raise wrong(path, "a table of paths and their protocols, or a list of paths", value)
+    for name, protocol in value.items():
+        if not str(name).startswith("/"):
+            raise SettingsError(f'{path}: "{name}" does not begin with "/"', param=path)
+        one_of("chat", later=("messages", "responses"))(protocol, f"{path}.{name}")
+    return dict(value)
+
+
+def listen(value: Any, path: str) -> str:
+    """A host and a port."""
+    found = text(value, path)
+    host, colon, port = found.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise wrong(path, 'a host and a port ("127.0.0.1:8700")', value)
+    return found
+
+
+def url(value: Any, path: str) -> str:
+    """A base url of an upstream, or `sample`."""
+    found = text(value, path)
+    if found == "sample":
+        return found
+    try:
+        parts = urlsplit(found)
+        proper = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        proper = False
+    else:
+        if parts.username is not None or parts.password is not None:
+            raise SettingsError(f'{path}: a url holds no secrets; put the key under "key"', param=path)
+    if not proper:
+        raise wrong(path, 'a url with http or https, or "sample"', value, secret="@" in found)
+    return found.rstrip("/")
+
+
+def frame(value: Any, path: str) -> str:
+    """A named frame, or a template."""
+    found = text(value, path)
+    if found not in FRAMES and "{content}" not in found:
+        raise SettingsError(
+            f'{path}: "{found}" is no template ({{content}} is missing) and none of {", ".join(FRAMES)}', param=path
+        )
+    return found
+
+
+def format_name(value: Any, path: str) -> str:
+    """The name of a format."""
+    found = text(value, path)
+    if found not in FORMATS:
+        raise SettingsError(
+            f'{path}: there is no format "{found}"; the nearest is "{nearest(found, FORMATS)}"',
+            param=path,
+            code="unknown_format",
+        )
+    return found
+
+
+def taught(value: Any, path: str) -> str:
+    """The name of a format, or `auto`."""
+    return "auto" if value == "auto" else format_name(value, path)
+
+
+def setting(default: Any, read: Reader, *, key: str | None = None, shown: bool = True) -> Any:
+    """A field with its reader. `key`: its name in the file where that differs; `shown` False keeps it out of reprs."""
+    metadata: dict[str, Any] = {"read": read} if key is None else {"read": read, "key": key}
+    return field(
+        default=default,
+        converter=Converter(lambda value, attribute: read(value, key_of(attribute)), takes_field=True),
+        metadata=metadata,
+        repr=shown,
+    )

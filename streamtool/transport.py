@@ -1,0 +1,335 @@
+"""An exchange as an HTTP transport: an SDK over httpx gets tools with no server at all.
+
+    client = AsyncOpenAI(http_client=httpx.AsyncClient(transport=ToolTransport()), base_url=…)
+
+A POST to a path that ends like one of ours (`…/chat/completions`; the base address is the caller's own) goes through an
+exchange around the inner transport; everything else goes straight to it. The reply streams; closing it early closes the
+upstream's. Errors of the inner transport are raised as they are while the reply has not begun, so that an SDK retries
+them as usual; later they become an error in the stream.
+
+httpx exists twice, as `httpx` and as `httpx2`, with the same shape and different classes; SDKs use one or the other.
+Both work: requests, responses and streams are made of the package that the caller's request comes from.
+"""
+
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
+from typing import Any, Self, cast
+
+import anyio
+import httpx
+
+from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.exchange import Exchange, Headers, Record, Wire
+from streamtool.middleware import WIRES, new_id
+from streamtool.settings import Settings
+
+_DRAIN = 0.1
+"""Seconds to wait for the end of a body whose reply is over, so that the connection can be used again."""
+
+OnExchange = Callable[[Record], object]
+
+
+class _Tools:
+    """What both transports share."""
+
+    def __init__(self, settings: Settings | None, on_exchange: OnExchange | None) -> None:
+        self.settings = settings or Settings()
+        self.on_exchange = on_exchange
+        self._endings = {path.removeprefix("/v1"): WIRES[name] for path, name in self.settings.paths.items()}
+
+    def wire(self, request: httpx.Request) -> Wire | None:
+        """The protocol that this request speaks, if it is one of ours."""
+        if request.method != "POST":
+            return None
+        path = request.url.path
+        return next((wire for ending, wire in self._endings.items() if path.endswith(ending)), None)
+
+    def exchange(self, wire: Wire, request: httpx.Request) -> Exchange:
+        """Raises RequestError."""
+        headers = request.headers.raw
+        return Exchange(self.settings, wire, request.content, headers, new_id=new_id, now=int(time.time()))
+
+    def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
+        """The caller's request with the body and headers of the next attempt."""
+        attempt = exchange.request()
+        headers = [pair for pair in attempt.headers if pair[0] != b"content-length"]
+        return type(request)(
+            request.method, request.url, headers=headers, content=attempt.body, extensions=request.extensions
+        )
+
+    def over(self, exchange: Exchange) -> None:
+        if self.on_exchange is not None:
+            self.on_exchange(exchange.record())
+
+
+class ToolTransport(httpx.AsyncBaseTransport):
+    """Gives tools to what is behind `transport` (None: the network); for the `AsyncClient` of httpx and of httpx2."""
+
+    def __init__(
+        self,
+        transport: Any = None,  # an async transport of httpx or httpx2
+        *,
+        settings: Settings | None = None,
+        on_exchange: OnExchange | None = None,
+    ) -> None:
+        self._inner = transport
+        self._tools = _Tools(settings, on_exchange)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request; what the client calls."""
+        package = _package(request)
+        if self._inner is None:
+            self._inner = package.AsyncHTTPTransport()
+        wire = self._tools.wire(request)
+        if wire is None:
+            return cast(httpx.Response, await self._inner.handle_async_request(request))
+        await request.aread()
+        try:
+            exchange = self._tools.exchange(wire, request)
+            if exchange.passthrough:
+                if exchange.model.name != exchange.conversation.model:
+                    request = self._tools.attempt(exchange, request)
+                return cast(httpx.Response, await self._inner.handle_async_request(request))
+            reply = _async_stream(package.AsyncByteStream)(self._tools, self._inner, exchange, request)
+            await reply.begin()
+        except StreamtoolError as error:
+            return _refusal(package, wire, error)
+        head = exchange.head
+        assert head is not None  # noqa: S101  begin() ends no sooner
+        return cast(httpx.Response, package.Response(head.status, headers=_plain(head.headers), stream=reply))
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        if self._inner is not None:
+            await self._inner.aclose()
+
+
+class _AsyncReply:
+    """The body of a reply, made of as many attempts as it takes."""
+
+    def __init__(self, tools: _Tools, inner: Any, exchange: Exchange, request: httpx.Request) -> None:
+        self._tools = tools
+        self._inner = inner
+        self._exchange = exchange
+        self._request = request
+        self._ready = b""
+        self._response: Any = None
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._closed = False
+
+    async def begin(self) -> None:
+        """Until the status is known."""
+        try:
+            while self._exchange.head is None:
+                self._ready += await self._step()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next piece for the client. An iterator, because a generator that is left early is not closed in time."""
+        data, self._ready = self._ready, b""
+        exchange = self._exchange
+        while not (data or exchange.done):
+            data = await self._step()
+        if data:
+            return data
+        if not (exchange.cut or self._closed):
+            await self._drain()
+        await self.aclose()
+        raise StopAsyncIteration
+
+    async def _drain(self) -> None:
+        """To the end of a body whose reply is over."""
+        with anyio.move_on_after(_DRAIN):
+            try:
+                while self._pieces is not None and await anext(self._pieces, None) is not None:
+                    pass
+            except Exception:  # noqa: BLE001, S110  the reply is whole; how its connection ends does not matter
+                pass
+
+    async def _step(self) -> bytes:
+        """One more piece of the upstream's reply; what the client is to receive for it."""
+        exchange = self._exchange
+        try:
+            if self._pieces is None:
+                return await self._open()
+            data = await anext(self._pieces, None)
+        except StreamtoolError:
+            raise
+        except Exception as error:
+            if exchange.head is None:
+                raise
+            return exchange.fail(UpstreamError(f"the connection to the upstream broke: {type(error).__name__}"))
+        out = exchange.close() if data is None else exchange.feed(data)
+        if exchange.cut or exchange.retry:
+            await self._close_attempt()
+        return out
+
+    async def _open(self) -> bytes:
+        self._response = await self._inner.handle_async_request(self._tools.attempt(self._exchange, self._request))
+        self._pieces = aiter(self._response.stream)
+        return self._exchange.respond(self._response.status_code, self._response.headers.raw)
+
+    async def _close_attempt(self) -> None:
+        response, self._response = self._response, None
+        pieces: Any = self._pieces  # a generator, or any other iterator
+        self._pieces = None
+        with anyio.CancelScope(shield=True):
+            if hasattr(pieces, "aclose"):
+                await pieces.aclose()
+            if response is not None:
+                await response.aclose()
+
+    async def aclose(self) -> None:
+        """Close the upstream's reply."""
+        if not self._closed:
+            self._closed = True
+            await self._close_attempt()
+            self._tools.over(self._exchange)
+
+
+class SyncToolTransport(httpx.BaseTransport):
+    """Gives tools to what is behind `transport` (None: the network); for the `Client` of httpx and of httpx2."""
+
+    def __init__(
+        self,
+        transport: Any = None,  # a transport of httpx or httpx2
+        *,
+        settings: Settings | None = None,
+        on_exchange: OnExchange | None = None,
+    ) -> None:
+        self._inner = transport
+        self._tools = _Tools(settings, on_exchange)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request; what the client calls."""
+        package = _package(request)
+        if self._inner is None:
+            self._inner = package.HTTPTransport()
+        wire = self._tools.wire(request)
+        if wire is None:
+            return cast(httpx.Response, self._inner.handle_request(request))
+        request.read()
+        try:
+            exchange = self._tools.exchange(wire, request)
+            if exchange.passthrough:
+                if exchange.model.name != exchange.conversation.model:
+                    request = self._tools.attempt(exchange, request)
+                return cast(httpx.Response, self._inner.handle_request(request))
+            reply = _sync_stream(package.SyncByteStream)(self._tools, self._inner, exchange, request)
+            reply.begin()
+        except StreamtoolError as error:
+            return _refusal(package, wire, error)
+        head = exchange.head
+        assert head is not None  # noqa: S101  begin() ends no sooner
+        return cast(httpx.Response, package.Response(head.status, headers=_plain(head.headers), stream=reply))
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        if self._inner is not None:
+            self._inner.close()
+
+
+class _SyncReply:
+    """The body of a reply, made of as many attempts as it takes."""
+
+    def __init__(self, tools: _Tools, inner: Any, exchange: Exchange, request: httpx.Request) -> None:
+        self._tools = tools
+        self._inner = inner
+        self._exchange = exchange
+        self._request = request
+        self._ready = b""
+        self._response: Any = None
+        self._pieces: Iterator[bytes] | None = None
+        self._closed = False
+
+    def begin(self) -> None:
+        """Until the status is known."""
+        try:
+            while self._exchange.head is None:
+                self._ready += self._step()
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[bytes]:
+        ready, self._ready = self._ready, b""
+        if ready:
+            yield ready
+        while not self._exchange.done:
+            if data := self._step():
+                yield data
+        self.close()
+
+    def _step(self) -> bytes:
+        exchange = self._exchange
+        try:
+            if self._pieces is None:
+                return self._open()
+            data = next(self._pieces, None)
+        except StreamtoolError:
+            raise
+        except Exception as error:
+            if exchange.head is None:
+                raise
+            return exchange.fail(UpstreamError(f"the connection to the upstream broke: {type(error).__name__}"))
+        out = exchange.close() if data is None else exchange.feed(data)
+        if exchange.cut or exchange.retry:
+            self._close_attempt()
+        return out
+
+    def _open(self) -> bytes:
+        self._response = self._inner.handle_request(self._tools.attempt(self._exchange, self._request))
+        self._pieces = iter(self._response.stream)
+        return self._exchange.respond(self._response.status_code, self._response.headers.raw)
+
+    def _close_attempt(self) -> None:
+        response, self._response = self._response, None
+        self._pieces = None
+        if response is not None:
+            response.close()
+
+    def close(self) -> None:
+        """Close the upstream's reply."""
+        if not self._closed:
+            self._closed = True
+            self._close_attempt()
+            self._tools.over(self._exchange)
+
+
+def _package(request: httpx.Request) -> Any:
+    """The package that the request comes from: `httpx` or `httpx2`."""
+    for kind in type(request).__mro__:
+        name = kind.__module__.partition(".")[0]
+        if name in ("httpx", "httpx2"):
+            return sys.modules[name]
+    raise TypeError(f"a request of httpx or httpx2 is needed, not {type(request).__name__}")
+
+
+@cache
+def _async_stream(base: type[Any]) -> type[_AsyncReply]:
+    """The reply as a stream of the caller's package."""
+    return type("AsyncReply", (_AsyncReply, base), {})
+
+
+@cache
+def _sync_stream(base: type[Any]) -> type[_SyncReply]:
+    return type("SyncReply", (_SyncReply, base), {})
+
+
+def _plain(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return list(headers)
+
+
+def _refusal(package: Any, wire: Wire, error: StreamtoolError) -> httpx.Response:
+    """The error as an answer in the protocol's own shape."""
+    request_id = new_id("req_")
+    headers = {"content-type": "application/json", "x-request-id": request_id}
+    body = wire.write_error(error, request_id)
+    return cast(httpx.Response, package.Response(error.status, headers=headers, content=body))

@@ -1,0 +1,217 @@
+"""An upstream over HTTP, as an ASGI app: what it is sent goes to the upstream, the answer comes back as it comes.
+
+Nothing is decoded, joined or held. It is httpx without its client: a client would keep cookies of one caller for the
+next, follow redirects and wrap each piece three times. Headers pass through allow-lists in both directions. The
+client's authorization is passed on unless a key of our own is configured; then an upstream that refuses the key is our
+fault (502), not the caller's. What goes wrong is raised as an `UpstreamError`, for the exchange or the proxy to put
+into the protocol's shape.
+
+Time limits: `connect` is httpx's own; `first_byte` (to the first piece of the body) and `idle` (between two pieces) are
+watched by one small task per request, because a timer per piece costs more than the piece.
+"""
+
+from types import TracebackType
+from typing import Self, cast
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+
+from streamtool.errors import UpstreamError, UpstreamTimeout
+from streamtool.middleware import ClientLeft, Receive, Scope, Send, read_body, route_path
+from streamtool.settings import UpstreamSettings
+
+REQUEST_HEADERS = frozenset(
+    (
+        *(b"accept", b"accept-encoding", b"content-type", b"content-encoding", b"authorization", b"x-api-key"),
+        *(b"openai-organization", b"openai-project", b"openai-beta", b"anthropic-version", b"anthropic-beta"),
+        *(b"idempotency-key", b"x-request-id", b"traceparent", b"tracestate"),
+    )
+)
+"""The client's headers that reach the upstream."""
+RESPONSE_HEADERS = frozenset(
+    (
+        *(b"content-type", b"content-encoding", b"content-length", b"cache-control", b"date", b"vary"),
+        *(b"retry-after", b"retry-after-ms", b"x-should-retry", b"x-request-id", b"request-id"),
+        *(b"openai-processing-ms", b"openai-version", b"openai-organization", b"anthropic-organization-id"),
+    )
+)
+"""The upstream's headers that reach the client, besides rate limits."""
+_RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_LOOKS = 8
+"""How often in one idle time the upstream's silence is looked at."""
+
+
+class HttpUpstream:
+    """The upstream that `settings` describes. Close it with `aclose`, or use it as an async context manager.
+
+    `pass_authorization` False keeps the client's authorization from the upstream (it was a key of ours).
+    `transport` replaces the network, for tests and embedding.
+    """
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        *,
+        pass_authorization: bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.settings = settings
+        self._pass_authorization = pass_authorization
+        self._network = transport
+        self._base = settings.url.rstrip("/")
+        self._base_path = urlsplit(self._base).path
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. The next request opens new ones."""
+        network, self._network = self._network, None
+        if network is not None:
+            await network.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one HTTP request on. Raises UpstreamError."""
+        try:
+            body = await read_body(scope, receive, 2**63)
+        except ClientLeft:
+            return
+        timeout = self.settings.timeout
+        request = httpx.Request(
+            scope["method"],
+            self.url(route_path(scope), scope.get("query_string", b"")),
+            content=body,
+            headers=self._headers(scope["headers"]),
+            extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
+        )
+        await _Pass(self, request, receive, send).run()
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """The upstream's answer, its body still to come. Connections are pooled and opened when needed."""
+        if self._network is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+            self._network = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        return await self._network.handle_async_request(request)
+
+    def url(self, path: str, query: bytes = b"") -> str:
+        """Where `path` is at the upstream. A version that both the address and the path name counts once."""
+        for version in ("/v1", "/v1beta"):
+            if self._base_path.endswith(version) and path.startswith(version + "/"):
+                path = path.removeprefix(version)
+                break
+        return self._base + path + ("?" + query.decode("latin-1") if query else "")
+
+    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        found: dict[bytes, bytes] = {}
+        for name, value in headers:
+            if name.lower() in REQUEST_HEADERS:
+                found.setdefault(name.lower(), value)
+        client = found.pop(b"x-api-key", None)
+        bearer = found.pop(b"authorization", None)
+        if self.settings.key is not None:
+            found[b"authorization"] = b"Bearer " + self.settings.key.encode()
+        elif self._pass_authorization and (bearer or client):
+            found[b"authorization"] = bearer or b"Bearer " + (client or b"")
+        found.setdefault(b"accept-encoding", b"identity")
+        return list(found.items())
+
+
+class _Pass:
+    """One request on its way."""
+
+    __slots__ = ("_first", "_heard", "_late", "_receive", "_request", "_send", "_upstream", "_waiting")
+
+    def __init__(self, upstream: HttpUpstream, request: httpx.Request, receive: Receive, send: Send) -> None:
+        self._upstream = upstream
+        self._request = request
+        self._receive = receive
+        self._send = send
+        self._first = anyio.Event()
+        self._heard = False
+        self._waiting = True
+        """For the upstream, not for the client."""
+        self._late: UpstreamTimeout | None = None
+
+    async def run(self) -> None:
+        scope = anyio.CancelScope()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_time, scope)
+                tasks.start_soon(self._watch_client, scope)
+                with scope:
+                    await self._pass()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:  # the watchers raise nothing, so it is one error in a wrapping
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+        if self._late is not None:
+            raise self._late
+
+    async def _pass(self) -> None:
+        try:
+            response = await self._upstream.send(self._request)
+            try:
+                self._refuse_our_fault(response)
+                headers = [
+                    (name, value)
+                    for name, value in ((name.lower(), value) for name, value in response.headers.raw)
+                    if name in RESPONSE_HEADERS or name.startswith(_RATE_LIMITS)
+                ]
+                await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+                send = self._send
+                async for piece in cast(httpx.AsyncByteStream, response.stream):
+                    if not self._first.is_set():
+                        self._first.set()
+                    self._waiting = False
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    self._waiting = self._heard = True
+                self._waiting = False
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await response.aclose()
+        except httpx.ConnectTimeout:
+            raise UpstreamTimeout(f"the upstream at {self._host} cannot be reached in time") from None
+        except httpx.TimeoutException:
+            raise UpstreamTimeout(f"the upstream at {self._host} did not take the request in time") from None
+        except httpx.ConnectError:
+            raise UpstreamError(f"the upstream at {self._host} cannot be reached") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UpstreamError(f"the connection to the upstream broke: {type(error).__name__}") from error
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _refuse_our_fault(self, response: httpx.Response) -> None:
+        if response.status_code in (401, 403) and self._upstream.settings.key is not None:
+            raise UpstreamError("the upstream refuses the configured key", code="upstream_authentication")
+
+    @property
+    def _host(self) -> str:
+        return self._request.url.netloc.decode("ascii", "replace")
+
+    async def _watch_client(self, scope: anyio.CancelScope) -> None:
+        """Stop the request when the client leaves."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _watch_time(self, scope: anyio.CancelScope) -> None:
+        """Stop the request when the upstream is silent for too long."""
+        timeout = self._upstream.settings.timeout
+        with anyio.move_on_after(timeout.first_byte):
+            await self._first.wait()
+        if self._first.is_set():
+            silent = 0
+            while silent < _LOOKS:
+                self._heard = False
+                await anyio.sleep(timeout.idle / _LOOKS)
+                silent = silent + 1 if self._waiting and not self._heard else 0
+            self._late = UpstreamTimeout(f"the upstream fell silent for {timeout.idle:g} seconds")
+        else:
+            self._late = UpstreamTimeout(f"the upstream did not begin its reply within {timeout.first_byte:g} seconds")
+        scope.cancel()

@@ -1,0 +1,136 @@
+"""Calls, results and the tool choice as text."""
+
+import json
+
+import pytest
+
+from streamtool.conversation import Call, Media, Result, Text, ToolChoice
+from streamtool.prompting import calls_text, choice_text, history, result_text
+from streamtool.prompting.history import arguments_text, orphan_text, strip
+from streamtool.settings import ResultSettings, readers
+
+
+def result(*texts, error=False):
+    return Result("call_7", tuple(Text(text) for text in texts), error=error)
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        ("default", '<tool_response name="f">\nok\n</tool_response>'),
+        ("tool_result", '<tool_result id="call_7">\nok\n</tool_result>'),
+        ("doai", "[Tool Result]: ok"),
+        ("windlass", "Tool Result (f):\nok"),
+        ("{id}/{name} said <{content}> {other}", "call_7/f said <ok> {other}"),
+    ],
+)
+def test_frames(frame, text):
+    assert result_text(result("ok"), "f", ResultSettings(frame=frame)) == text
+
+
+def test_the_named_frames_are_those_that_the_settings_know():
+    assert tuple(history.FRAMES) == readers.FRAMES
+
+
+def test_a_result_that_holds_a_placeholder_is_not_filled_in():
+    assert result_text(result("{name} {id}"), "f", ResultSettings(frame="windlass")) == "Tool Result (f):\n{name} {id}"
+
+
+def test_an_empty_result_says_so():
+    for empty in (result(), result(""), result(" \n")):
+        assert result_text(empty, "f", ResultSettings(frame="doai")) == "[Tool Result]: (no output)"
+
+
+def test_an_error_says_so():
+    settings = ResultSettings(frame="doai")
+    assert (
+        result_text(result("no such file", error=True), "f", settings)
+        == "[Tool Result]: The call failed:\nno such file"
+    )
+    assert result_text(result(error=True), "f", settings) == "[Tool Result]: The call failed:\n(no output)"
+
+
+def test_a_long_result_is_cut_with_a_visible_note():
+    settings = ResultSettings(frame="doai", max_length=4)
+    assert result_text(result("123456789"), "f", settings) == "[Tool Result]: 1234\n[cut: 4 of 9 characters are shown]"
+    assert result_text(result("1234"), "f", settings) == "[Tool Result]: 1234"
+
+
+def test_dropped_results_leave_a_note():
+    assert (
+        result_text(result("secret"), "f", ResultSettings(frame="doai", drop=True))
+        == "[Tool Result]: (result left out)"
+    )
+
+
+def test_parts_are_lines_and_media_are_named():
+    mixed = Result("c", (Text("a"), Media("image", {}), Text("b")))
+    assert result_text(mixed, "f", ResultSettings(frame="doai")) == "[Tool Result]: a\n[image]\nb"
+
+
+def test_an_orphan_is_user_text():
+    assert orphan_text(result("ok"), ResultSettings()) == "Result of an earlier call that is not shown:\nok"
+
+
+def test_blocks_of_a_tag_are_stripped():
+    assert strip("<system-reminder>x</system-reminder>\nhello", ["system-reminder"]) == "hello"
+    assert strip("a<r>1</r>b<r>2</r>c", ["r"]) == "abc"
+    assert strip("a<r>open", ["r"]) == "a<r>open"
+    assert strip("\na", ["r"]) == "\na"
+
+
+def test_openers_without_closers_cost_linear_time():
+    assert len(strip("<r>" * 200_000, ["r"])) == 600_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('{"b": 1.50, "a": 1e3}', '{"b": 1.50, "a": 1e3}'),
+        ("", "{}"),
+        ("  ", "{}"),
+        ('"{\\"a\\": 1}"', '{"a": 1}'),
+        ("[1]", '{"arguments": "[1]"}'),
+        ('{"cut": "he', '{"arguments": "{\\"cut\\": \\"he"}'),
+        ("[" * 100_000, json.dumps({"arguments": "[" * 100_000})),
+    ],
+)
+def test_arguments_are_one_object_whatever_the_history_holds(arguments, text):
+    assert arguments_text(Call("c", "f", arguments)) == text
+
+
+def test_the_raw_text_of_a_custom_tool_becomes_its_input():
+    assert arguments_text(Call("c", "f", 'a "b"\n', custom=True)) == '{"input": "a \\"b\\"\\n"}'
+
+
+def test_past_calls_are_written_in_the_taught_format():
+    calls = [Call("1", "f", '{"a": 1}'), Call("2", "g", "")]
+    assert calls_text(calls, "labelled") == 'TOOL_CALL: f\nARGUMENTS: {"a": 1}\nTOOL_CALL: g\nARGUMENTS: {}'
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        (ToolChoice(), ""),
+        (ToolChoice("none"), "For this reply: write no call. Answer without tools."),
+        (ToolChoice("none", parallel=False), "For this reply: write no call. Answer without tools."),
+        (ToolChoice("required"), "For this reply: write at least one call; an answer without a call is not accepted."),
+        (
+            ToolChoice("required", parallel=False),
+            "For this reply: write exactly one call; an answer without a call is not accepted.",
+        ),
+        (ToolChoice("required", ("f",)), "For this reply: write one call of the tool `f`, and call no other tool."),
+        (
+            ToolChoice("required", ("f", "g")),
+            "For this reply: write at least one call, and only of these tools: `f`, `g`.",
+        ),
+        (ToolChoice("auto", ("f", "g")), "For this reply: call only these tools: `f`, `g`."),
+        (
+            ToolChoice("auto", ("f",), parallel=False),
+            "For this reply: call only these tools: `f`. For this reply: write at most one call.",
+        ),
+        (ToolChoice(parallel=False), "For this reply: write at most one call."),
+    ],
+)
+def test_the_choice_is_a_sentence(choice, text):
+    assert choice_text(choice) == text

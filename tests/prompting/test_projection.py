@@ -1,0 +1,288 @@
+"""A conversation with tools as one that a model of text only can read."""
+
+# ruff: noqa: A001, A002 - `format` and `id` are words of the design
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachine import FORMATS
+from streamtool.conversation import Call, Conversation, Media, Message, Result, Text, Tool, ToolChoice
+from streamtool.errors import RequestError
+from streamtool.prompting import choice_text, contract, project
+from streamtool.settings import ResultSettings, Settings
+
+TOOLS = (Tool("f", "Does f.", {"properties": {"a": {"type": "string"}}}), Tool("g"))
+RAW = ({"role": "user", "content": "as it came"},)
+ASK = Message("user", (Text("do it"),), raw=RAW)
+CALLS = Message("assistant", (Text("I look."),), calls=(Call("c1", "f", '{"a": "x"}'), Call("c2", "g", "{}")), raw=RAW)
+CALLED = 'I look.\nTOOL_CALL: f\nARGUMENTS: {"a": "x"}\nTOOL_CALL: g\nARGUMENTS: {}'
+
+
+def model(**kinds):
+    return Settings(**{"results": ResultSettings(frame="doai"), **kinds}).for_model("m")
+
+
+def asked(*messages, tools=TOOLS, choice=None):
+    return Conversation("chat", "m", messages, tools, choice=choice or ToolChoice())
+
+
+def results(*pairs, content=()):
+    return Message("user", content, results=tuple(Result(id, (Text(text),)) for id, text in pairs), raw=RAW)
+
+
+def shown(conversation, format="labelled", **kinds):
+    return [(m.role, m.text) for m in project(conversation, model(**kinds), format).messages]
+
+
+CONTRACT = contract(TOOLS, "labelled", model()).text
+
+
+def test_neither_tools_nor_tool_history_changes_nothing():
+    plain = asked(ASK, tools=())
+    assert project(plain, model(), "tool_call") is plain
+
+
+def test_tools_become_the_contract_after_the_clients_own_system_text():
+    system = Message("system", (Text("Be good."),), raw=RAW)
+    assert shown(asked(ASK)) == [("system", CONTRACT), ("user", "do it")]
+    assert shown(asked(system, ASK)) == [("system", f"Be good.\n\n{CONTRACT}"), ("user", "do it")]
+    assert shown(asked(system, system, ASK))[:2] == [("system", "Be good."), ("system", f"Be good.\n\n{CONTRACT}")]
+
+
+def test_nothing_of_tools_is_left():
+    projected = project(asked(ASK, CALLS, results(("c1", "1"), ("c2", "2"))), model(), "labelled")
+    assert projected.tools == ()
+    assert projected.choice == ToolChoice()
+    assert not projected.has_tool_history
+
+
+def test_what_needs_no_change_keeps_its_raw():
+    first, answer = Message("system", (Text("s"),), raw=RAW), Message("assistant", (Text("hi"),), raw=RAW)
+    projected = project(asked(first, ASK, answer, ASK, CALLS, results(("c1", ""), ("c2", ""))), model(), "labelled")
+    assert [bool(m.raw) for m in projected.messages] == [False, True, True, True, False, False]
+
+
+def test_the_given_conversation_is_not_changed():
+    given_ = asked(Message("system", (Text("s"),)), ASK, CALLS, results(("c1", "1"), ("c2", "2")))
+    before = copy.deepcopy(given_)
+    project(given_, model(), "tool_call", correction="again")
+    assert given_ == before
+
+
+def test_calls_and_results_become_text_in_the_order_of_the_calls():
+    assert shown(asked(ASK, CALLS, results(("c2", "two")), results(("c1", "one"))))[2:] == [
+        ("assistant", CALLED),
+        ("user", "[Tool Result]: one\n\n[Tool Result]: two"),
+    ]
+
+
+def test_what_the_user_says_beside_results_follows_them():
+    message = results(("c1", "one"), ("c2", "two"), content=(Text("go on"),))
+    assert shown(asked(ASK, CALLS, message))[-1] == ("user", "[Tool Result]: one\n\n[Tool Result]: two\n\ngo on")
+
+
+def test_an_unanswered_call_that_was_talked_over_is_interrupted():
+    projected = project(asked(ASK, CALLS, results(("c2", "two")), ASK), model(), "labelled")
+    assert [(m.role, m.text) for m in projected.messages[3:]] == [
+        ("user", "[Tool Result]: (no result: interrupted)\n\n[Tool Result]: two"),
+        ("user", "do it"),
+    ]
+    assert projected.messages[-1].raw == RAW
+    assert projected.dropped == ("call c1 has no result: interrupted",)
+
+
+def test_an_assistant_message_interrupts_too():
+    answer = Message("assistant", (Text("never mind"),))
+    assert shown(asked(ASK, CALLS, answer, ASK))[3:] == [
+        ("user", "[Tool Result]: (no result: interrupted)\n\n[Tool Result]: (no result: interrupted)"),
+        ("assistant", "never mind"),
+        ("user", "do it"),
+    ]
+
+
+def test_an_orphan_result_becomes_user_text():
+    projected = project(asked(ASK, results(("zz", "lost"))), model(), "labelled")
+    assert projected.messages[-1].text == "Result of an earlier call that is not shown:\nlost"
+    assert projected.dropped == ("result zz has no call",)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [(ASK, CALLS, results(("c2", "two")), ASK), (ASK, results(("zz", "lost")))],
+    ids=["interrupted", "orphan"],
+)
+def test_a_strict_history_must_be_whole(messages):
+    with pytest.raises(RequestError):
+        project(asked(*messages), model(history="strict"), "labelled")
+
+
+def test_a_conversation_that_ends_in_an_unanswered_call_is_an_error_that_names_it():
+    with pytest.raises(RequestError, match="c1") as caught:
+        project(asked(ASK, CALLS, results(("c2", "two"))), model(), "labelled")
+    assert "c2" not in caught.value.message
+
+
+def test_a_request_without_tools_but_with_their_history_stays_emulated():
+    messages = shown(asked(ASK, CALLS, results(("c1", "1"), ("c2", "2")), tools=()))
+    assert "as in the calls that already stand in this conversation.\n\nf\ng\n" in messages[0][1]
+    assert 'TOOL_CALL: f\nARGUMENTS: {"a": "x"}' in messages[0][1]
+    assert messages[2] == ("assistant", CALLED)
+
+
+def test_the_choice_and_a_correction_stand_after_the_last_message():
+    projected = project(asked(ASK, choice=ToolChoice("none")), model(), "labelled", correction="Once more.")
+    assert projected.messages[-1] == Message(
+        "user", (Text("do it\n\nOnce more.\n\nFor this reply: write no call. Answer without tools."),)
+    )
+    assert CONTRACT in projected.messages[0].text
+
+
+def test_a_tail_after_a_message_that_is_not_the_users_is_a_message_of_its_own():
+    late = Message("system", (Text("late"),), raw=RAW)
+    projected = project(asked(ASK, late, choice=ToolChoice(parallel=False)), model(), "labelled")
+    assert projected.messages[-2:] == (late, Message("user", (Text("For this reply: write at most one call."),)))
+
+
+def test_a_tail_after_a_picture_is_a_part_of_its_own():
+    picture = Media("image", {"type": "image_url"})
+    asking = Message("user", (Text("what is it?"), picture), raw=RAW)
+    projected = project(asked(asking, choice=ToolChoice(parallel=False)), model(), "labelled")
+    assert projected.messages[-1].content == (
+        Text("what is it?"),
+        picture,
+        Text("For this reply: write at most one call."),
+    )
+
+
+def test_a_continued_reply_stands_before_the_tail():
+    projected = project(asked(ASK), model(), "labelled", correction="Go on.", continued="So far")
+    assert [(m.role, m.text) for m in projected.messages[1:]] == [
+        ("user", "do it"),
+        ("assistant", "So far"),
+        ("user", "Go on."),
+    ]
+
+
+def test_a_picture_in_a_result_travels_beside_its_text():
+    picture = Media("image", {"type": "image_url"})
+    message = Message("user", results=(Result("c1", (picture,)), Result("c2", (Text("ok"),))))
+    projected = project(asked(ASK, CALLS, message), model(), "labelled")
+    assert projected.messages[-1].content == (Text("[Tool Result]: [image]\n\n[Tool Result]: ok"), picture)
+
+
+def test_reminders_are_stripped_from_results_and_user_text():
+    noisy = "<system-reminder>x</system-reminder>"
+    kinds = {"results": ResultSettings(frame="doai", strip=("system-reminder",))}
+    conversation = asked(
+        Message("user", (Text(f"{noisy}\nask"), Text(noisy)), raw=RAW),
+        ASK,
+        CALLS,
+        results(("c1", f"{noisy}one"), ("c2", noisy)),
+        Message("user", (Text(noisy),), raw=RAW),
+    )
+    assert shown(conversation, **kinds)[1:] == [
+        ("user", "ask"),
+        ("user", "do it"),
+        ("assistant", CALLED),
+        ("user", "[Tool Result]: one\n\n[Tool Result]: (no output)"),
+    ]
+
+
+def test_without_a_system_role_everything_folds_into_alternating_messages():
+    system = Message("system", (Text("Be good."),))
+    empty = Message("assistant")
+    done = Message("assistant", (Text("done"),), raw=RAW)
+    conversation = asked(
+        system,
+        ASK,
+        ASK,
+        CALLS,
+        results(("c1", "1"), ("c2", "2")),
+        done,
+        system,
+        ASK,
+        empty,
+        ASK,
+        choice=ToolChoice("none"),
+    )
+    assert shown(conversation, system_role=False) == [
+        ("user", f"Be good.\n\n{CONTRACT}\n\ndo it\n\ndo it"),
+        ("assistant", CALLED),
+        ("user", "[Tool Result]: 1\n\n[Tool Result]: 2"),
+        ("assistant", "done"),
+        ("user", f"Be good.\n\ndo it\n\ndo it\n\n{choice_text(ToolChoice('none'))}"),
+    ]
+
+
+def test_where_the_reply_is_one_object_the_history_is_too():
+    done = Message("assistant", (Text("Well done"),), raw=RAW)
+    conversation = asked(
+        ASK, Message("assistant", (Text("look"),), (Call("c", "f", "{}"),)), results(("c", "1")), done, ASK
+    )
+    messages = shown(conversation, "action_object")
+    assert messages[2] == ("assistant", '{"thought": "look", "action": {"tool": "f", "args": {}}}')
+    assert messages[4] == ("assistant", '{"final": {"content": "Well done"}}')
+
+
+def test_shortened_tools_are_told():
+    assert project(asked(ASK), model(schema_budget=1), "labelled").dropped == ("tools shortened to names",)
+
+
+# --- the stable prefix -----------------------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(["do it", "", "and now?\n", "<tool_call>", "line\n\nline"])
+CHOICES = st.sampled_from(
+    [
+        ToolChoice(),
+        ToolChoice("none"),
+        ToolChoice("required"),
+        ToolChoice("required", ("f",)),
+        ToolChoice(parallel=False),
+    ]
+)
+
+
+@st.composite
+def turns(draw):
+    """A conversation turn by turn: for each the messages that are new, and the choice of that request."""
+    made = []
+    for number in range(draw(st.integers(2, 5))):
+        new = []
+        if number and draw(st.booleans()):
+            ids = [f"c{number}_{i}" for i in range(draw(st.integers(1, 3)))]
+            calls = tuple(Call(id, draw(st.sampled_from("fg")), '{"a": 1}') for id in ids)
+            new.append(Message("assistant", (Text(draw(WORDS)),), calls))
+            new.extend(results((id, draw(WORDS))) for id in draw(st.permutations(ids)))
+            if draw(st.booleans()):
+                new.pop()
+                new.append(Message("user", (Text("stop"),), raw=RAW))
+        else:
+            if number and draw(st.booleans()):
+                new.append(Message("assistant", (Text(draw(WORDS)),), raw=RAW))
+            new.append(Message("user", (Text(draw(WORDS) + "!"),), raw=RAW))
+        if draw(st.integers(0, 5)) == 0:
+            new.append(results(("orphan", "lost")))
+        made.append((tuple(new), draw(CHOICES)))
+    return made
+
+
+def prompt(conversation, format, system_role):
+    projected = project(conversation, model(system_role=system_role), format)
+    return "".join(f"\0{message.role}\0{message.text}" for message in projected.messages)
+
+
+@settings(deadline=None)
+@given(turns(), st.sampled_from(sorted(FORMATS)), st.booleans(), st.booleans())
+def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format, system_role, own_system):
+    so_far = (Message("system", (Text("s"),), raw=RAW),) if own_system else ()
+    before = ""
+    for new, choice in made:
+        so_far += new
+        whole = prompt(asked(*so_far, choice=choice), format, system_role)
+        assert whole.startswith(before)
+        tail = choice_text(choice)
+        assert whole.endswith(tail)
+        before = whole.removesuffix(f"\n\n{tail}") if tail else whole

@@ -1,0 +1,609 @@
+"""What a Chat Completions client receives: streamed, whole, and when something broke."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamtool.conversation import Call, Conversation, Message, Tool
+from streamtool.errors import (
+    AuthenticationError,
+    RequestError,
+    StreamtoolError,
+    TooLargeError,
+    UpstreamError,
+    UpstreamRefused,
+)
+from streamtool.protocols.chat import (
+    KEEPALIVE,
+    STREAM_HEADERS,
+    WHOLE_HEADERS,
+    ReplyReader,
+    ReplyWriter,
+    write_error,
+    write_whole,
+)
+from streamtool.reply import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    End,
+    Failure,
+    Finish,
+    Reason,
+    ReasoningDelta,
+    Start,
+    TextDelta,
+    Usage,
+    UsageReport,
+    fold,
+)
+from streamtool.testing.validate import (
+    assert_valid,
+    validate_chat_error,
+    validate_chat_stream,
+    validate_chat_whole,
+)
+
+TOOLS = (Tool("f"), Tool("g"), Tool("sh", custom=True))
+ASKED = {
+    "tools": [
+        {"type": "function", "function": {"name": "f"}},
+        {"type": "function", "function": {"name": "g"}},
+        {"type": "custom", "custom": {"name": "sh"}},
+    ]
+}
+STOP = [Finish(0, Reason.STOP), End()]
+
+
+def conversation(**fields):
+    return Conversation("chat", "m", (), **({"tools": TOOLS} | fields))
+
+
+def writer(**fields):
+    return ReplyWriter(conversation(**fields), id="chatcmpl-1", created=7, model="m")
+
+
+def payloads(data: bytes):
+    assert data.endswith(b"\n\n")
+    items = [block.removeprefix("data: ") for block in data.decode().split("\n\n")[:-1]]
+    return [item if item == "[DONE]" else json.loads(item) for item in items]
+
+
+def deltas(data: bytes):
+    return [item["choices"][0]["delta"] for item in payloads(data) if item != "[DONE]" and item.get("choices")]
+
+
+def reason(data: bytes):
+    return next(
+        choice["finish_reason"]
+        for item in payloads(data)
+        if item != "[DONE]"
+        for choice in item["choices"]
+        if choice["finish_reason"]
+    )
+
+
+def written(*events, **fields) -> bytes:
+    data = writer(**fields).feed(events)
+    if isinstance(events[-1], End):
+        request = dict(ASKED)
+        if fields.get("n"):
+            request["n"] = fields["n"]
+        if fields.get("include_usage"):
+            request["stream_options"] = {"include_usage": True}
+        if fields.get("legacy_functions"):
+            request = {"functions": [{"name": "f"}, {"name": "g"}]}
+        assert_valid(validate_chat_stream(data, request))
+    return data
+
+
+class TestText:
+    def test_a_plain_reply_to_the_letter(self):
+        head = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","system_fingerprint":null,'
+        expected = (
+            head + '"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+            + head + '"choices":[{"index":0,"delta":{"content":"hé\\n\\"😀"},"logprobs":null,"finish_reason":null}]}\n\n'
+            + head + '"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
+            + "data: [DONE]\n\n"
+        )  # fmt: skip
+        assert written(Start(), TextDelta(0, 'hé\n"😀'), *STOP).decode() == expected
+
+    def test_the_role_leaves_with_the_start(self):
+        machine = writer()
+        assert deltas(machine.feed([Start()])) == [{"role": "assistant", "content": ""}]
+        assert deltas(machine.feed([TextDelta(0, "a")])) == [{"content": "a"}]
+
+    def test_the_start_names_the_reply(self):
+        [role, *_] = payloads(written(Start("up", 9, "other"), *STOP))
+        assert (role["id"], role["created"], role["model"]) == ("up", 9, "other")
+
+    def test_what_the_start_does_not_tell_is_ours(self):
+        [role, *_] = payloads(written(Start(None, None, "other"), *STOP))
+        assert (role["id"], role["created"], role["model"]) == ("chatcmpl-1", 7, "other")
+
+    def test_a_second_start_changes_nothing(self):
+        items = payloads(written(Start("a", 1, "m"), TextDelta(0, "x"), Start("b", 2, "n"), TextDelta(0, "y"), *STOP))
+        assert {item["id"] for item in items[:-1]} == {"a"}
+        assert len(items) == 5
+
+    def test_reasoning_has_one_name(self):
+        assert deltas(written(ReasoningDelta(0, "hm"), TextDelta(0, "a"), *STOP))[1:] == [
+            {"reasoning_content": "hm"},
+            {"content": "a"},
+            {},
+        ]
+
+    def test_empty_pieces_do_not_leave(self):
+        data = written(Start(), TextDelta(0, ""), ReasoningDelta(0, ""), *STOP)
+        assert len(deltas(data)) == 2
+
+    def test_a_lone_surrogate_becomes_a_replacement_character(self):
+        assert deltas(written(TextDelta(0, "a\ud83d"), *STOP))[1] == {"content": "a\ufffd"}
+
+    def test_nothing_gives_nothing(self):
+        assert writer().feed([]) == b""
+
+
+class TestForwarding:
+    RAW = b'data: {"id":"up","object":"chat.completion.chunk","created":9,"model":"m","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
+
+    def test_bytes_are_forwarded_as_they_came(self):
+        machine = writer()
+        machine.feed([Start("up", 9, "m")])
+        assert machine.feed([TextDelta(0, "hi", self.RAW), TextDelta(0, "hi", self.RAW)]) == self.RAW * 2
+
+    def test_not_before_the_role(self):
+        machine = writer()
+        assert deltas(machine.feed([TextDelta(0, "hi", self.RAW)])) == [
+            {"role": "assistant", "content": ""},
+            {"content": "hi"},
+        ]
+
+    @pytest.mark.parametrize("start", [Start(), Start("up", 9), Start("up", None, "m"), Start(None, 9, "m")])
+    def test_not_if_the_reply_bears_another_name(self, start):
+        machine = writer()
+        machine.feed([start])
+        assert payloads(machine.feed([TextDelta(0, "hi", self.RAW)]))[0]["id"] in ("up", "chatcmpl-1")
+        assert machine.feed([TextDelta(0, "hi", self.RAW)]) != self.RAW
+
+    def test_not_on_another_attempt(self):
+        machine = writer()
+        machine.feed([Start("up", 9, "m"), Start("up2", 9, "m")])
+        assert machine.feed([TextDelta(0, "hi", self.RAW)]) != self.RAW
+
+    def test_not_behind_a_call(self):
+        machine = writer()
+        machine.feed([Start("up", 9, "m"), CallStart(0, 0, None, "f"), CallEnd(0, 0)])
+        assert machine.feed([TextDelta(0, "hi", self.RAW)]) != self.RAW
+
+    def test_not_after_the_end(self):
+        machine = writer()
+        machine.feed([Start("up", 9, "m"), *STOP])
+        assert machine.feed([TextDelta(0, "hi", self.RAW)]) == b""
+
+    def test_from_the_reader_to_the_client(self):
+        role = self.RAW.replace(b'"content":"hi"', b'"role":"assistant","content":""')
+        finish = self.RAW.replace(b'{"content":"hi"}', b"{}").replace(b":null}]", b':"stop"}]')
+        reader, machine = ReplyReader(), writer()
+        data = b"".join(machine.feed(reader.feed(item)) for item in (role, self.RAW, finish, b"data: [DONE]\n\n"))
+        assert self.RAW in data
+        assert_valid(validate_chat_stream(data, ASKED))
+
+
+class TestCalls:
+    def test_fragments_to_the_letter(self):
+        data = written(
+            CallStart(0, 0, "call_A", "f"),
+            ArgumentsDelta(0, 0, '{"a'),
+            ArgumentsDelta(0, 0, ""),
+            ArgumentsDelta(0, 0, '":1}'),
+            CallEnd(0, 0),
+            CallStart(0, 1, "call_B", "g"),
+            ArgumentsDelta(0, 1, "{}"),
+            CallEnd(0, 1),
+            *STOP,
+        )
+        assert deltas(data)[1:] == [
+            {
+                "tool_calls": [
+                    {"index": 0, "id": "call_A", "type": "function", "function": {"name": "f", "arguments": ""}}
+                ]
+            },
+            {"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": '":1}'}}]},
+            {
+                "tool_calls": [
+                    {"index": 1, "id": "call_B", "type": "function", "function": {"name": "g", "arguments": ""}}
+                ]
+            },
+            {"tool_calls": [{"index": 1, "function": {"arguments": "{}"}}]},
+            {},
+        ]
+        assert reason(data) == "tool_calls"
+
+    @pytest.mark.parametrize("pieces", [[], [" ", "\n"]])
+    def test_a_call_without_arguments_is_an_empty_object(self, pieces):
+        data = written(
+            CallStart(0, 0, None, "f"), *(ArgumentsDelta(0, 0, each) for each in pieces), CallEnd(0, 0), *STOP
+        )
+        assert deltas(data)[-2]["tool_calls"] == [{"index": 0, "function": {"arguments": "{}"}}]
+
+    @pytest.mark.parametrize("upstream", [Reason.STOP, Reason.LENGTH, Reason.FILTER])
+    @pytest.mark.parametrize("end", [[CallEnd(0, 0, complete=False)], []])
+    def test_a_cut_call_stays_as_it_came_and_ends_with_length(self, upstream, end):
+        data = written(CallStart(0, 0, None, "f"), ArgumentsDelta(0, 0, '{"a'), *end, Finish(0, upstream), End())
+        assert deltas(data)[2:] == [{"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}, {}]
+        assert reason(data) == "length"
+
+    def test_a_cut_call_without_arguments_gets_none(self):
+        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0, complete=False), *STOP)
+        assert len(deltas(data)) == 3
+        assert reason(data) == "length"
+
+    @pytest.mark.parametrize(
+        ("upstream", "with_call", "without"),
+        [
+            (Reason.STOP, "tool_calls", "stop"),
+            (Reason.STOP_SEQUENCE, "tool_calls", "stop"),
+            (Reason.PAUSE, "tool_calls", "stop"),
+            (Reason.LENGTH, "length", "length"),
+            (Reason.FILTER, "content_filter", "content_filter"),
+        ],
+    )
+    def test_reasons(self, upstream, with_call, without):
+        end = [Finish(0, upstream), End()]
+        assert reason(written(CallStart(0, 0, None, "f"), CallEnd(0, 0), *end)) == with_call
+        assert reason(written(TextDelta(0, "a"), *end)) == without
+
+    def test_white_space_behind_a_call_is_dropped(self):
+        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0), TextDelta(0, "\n"), TextDelta(0, " "), *STOP)
+        assert "content" not in deltas(data)[-2]
+
+    def test_white_space_between_calls_is_dropped(self):
+        call = [CallStart(0, 0, None, "f"), CallEnd(0, 0)]
+        again = [CallStart(0, 1, None, "f"), CallEnd(0, 1)]
+        data = written(*call, TextDelta(0, "\n\n"), *again, *STOP)
+        assert [delta for delta in deltas(data) if delta.get("content")] == []
+
+    def test_white_space_before_text_is_text(self):
+        data = written(
+            CallStart(0, 0, None, "f"),
+            CallEnd(0, 0),
+            TextDelta(0, "\n"),
+            TextDelta(0, " Done"),
+            TextDelta(0, " "),
+            TextDelta(0, "now"),
+            *STOP,
+        )
+        assert [delta["content"] for delta in deltas(data) if delta.get("content")] == ["\n Done", " ", "now"]
+
+    def test_endless_white_space_is_let_go(self):
+        events = [TextDelta(0, " " * 1000) for _ in range(6)]
+        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0), *events, *STOP)
+        assert sum(len(delta.get("content", "")) for delta in deltas(data)) >= 5000
+
+    def test_a_custom_tool(self):
+        data = written(CallStart(0, 0, "call_A", "sh"), ArgumentsDelta(0, 0, "ls"), CallEnd(0, 0), *STOP)
+        assert deltas(data)[1:3] == [
+            {"tool_calls": [{"index": 0, "id": "call_A", "type": "custom", "custom": {"name": "sh", "input": ""}}]},
+            {"tool_calls": [{"index": 0, "custom": {"input": "ls"}}]},
+        ]
+
+    def test_a_custom_tool_without_input(self):
+        data = written(CallStart(0, 0, "call_A", "sh"), CallEnd(0, 0), *STOP)
+        assert len(deltas(data)) == 3
+
+    def test_the_legacy_function_call(self):
+        data = written(
+            CallStart(0, 0, None, "f"),
+            ArgumentsDelta(0, 0, '{"a":1}'),
+            CallEnd(0, 0),
+            CallStart(0, 1, None, "g"),
+            ArgumentsDelta(0, 1, '{"b":1}'),
+            CallEnd(0, 1),
+            *STOP,
+            legacy_functions=True,
+        )
+        assert deltas(data)[1:] == [
+            {"function_call": {"name": "f", "arguments": ""}},
+            {"function_call": {"arguments": '{"a":1}'}},
+            {},
+        ]
+        assert reason(data) == "function_call"
+
+    def test_a_legacy_call_without_arguments(self):
+        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
+        assert deltas(data)[2] == {"function_call": {"arguments": "{}"}}
+
+
+class TestIds:
+    def ids(self, *given, history=(), new_id=None):
+        past = Message("assistant", calls=tuple(Call(each, "f", "{}") for each in history))
+        asked = Conversation("chat", "m", (past,), tools=TOOLS)
+        machine = ReplyWriter(asked, id="chatcmpl-1", created=7, model="m", new_id=new_id)
+        events = [each for i, name in enumerate(given) for each in (CallStart(0, i, name, "f"), CallEnd(0, i))]
+        return [
+            delta["tool_calls"][0]["id"]
+            for delta in deltas(machine.feed(events))
+            if "id" in delta.get("tool_calls", [{}])[0]
+        ]
+
+    def test_a_legal_one_is_kept(self):
+        assert self.ids("call_abc", "x-1") == ["call_abc", "x-1"]
+
+    def test_a_missing_one_is_made(self):
+        assert self.ids(None, new_id=lambda prefix: prefix + "new") == ["call_new"]
+
+    @pytest.mark.parametrize("bad", ["", "functions.f:0", "x" * 41, "call_old"])
+    def test_one_that_cannot_be_used_is_made_anew(self, bad):
+        assert self.ids(bad, history=["call_old"], new_id=lambda prefix: prefix + "new") == ["call_new"]
+
+    def test_without_a_function_they_are_derived_from_the_reply(self):
+        first, second = self.ids(None, None)
+        assert first != second
+        assert (len(first), first[:5]) == (29, "call_")
+        assert self.ids(None, None) == [first, second]
+
+    def test_a_function_that_repeats_itself_is_not_asked_forever(self):
+        first, second = self.ids(None, None, new_id=lambda prefix: prefix + "same")
+        assert first == "call_same"
+        assert second not in ("call_same", "")
+
+
+class TestChoices:
+    def test_they_appear_in_order_each_with_its_own_role_and_calls(self):
+        data = written(
+            Start(),
+            CallStart(2, 0, "call_A", "f"),
+            TextDelta(1, "b"),
+            CallEnd(2, 0),
+            Finish(2, Reason.STOP),
+            CallStart(0, 0, "call_B", "f"),
+            ArgumentsDelta(0, 0, "{}"),
+            CallEnd(0, 0),
+            Finish(0, Reason.STOP),
+            Finish(1, Reason.LENGTH),
+            End(),
+            n=3,
+        )
+        seen = [(item["choices"][0]["index"], item["choices"][0]["finish_reason"]) for item in payloads(data)[:-1]]
+        assert seen[:3] == [(0, None), (1, None), (2, None)]
+        assert [pair for pair in seen if pair[1]] == [(2, "tool_calls"), (0, "tool_calls"), (1, "length")]
+        assert deltas(data)[1] == {"role": "assistant", "content": ""}
+
+
+class TestEnd:
+    def test_usage_only_when_asked_for(self):
+        report = UsageReport(Usage(3, 4, 1, 2))
+        assert b"usage" not in written(TextDelta(0, "a"), Finish(0, Reason.STOP), report, End())
+        items = payloads(written(TextDelta(0, "a"), Finish(0, Reason.STOP), report, End(), include_usage=True))
+        assert items[0]["usage"] is None
+        assert items[-2]["choices"] == []
+        assert items[-2]["usage"] == {
+            "prompt_tokens": 3,
+            "completion_tokens": 4,
+            "total_tokens": 7,
+            "prompt_tokens_details": {"cached_tokens": 1},
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        }
+
+    def test_unknown_usage_is_0(self):
+        assert payloads(written(*STOP, include_usage=True))[-2]["usage"]["total_tokens"] == 0
+
+    def test_an_error_is_the_last_thing(self):
+        machine = writer()
+        machine.feed([Start(), TextDelta(0, "a"), CallStart(0, 0, None, "f")])
+        data = machine.feed([Failure(UpstreamError("gone", code="c"))])
+        assert payloads(data) == [{"error": {"message": "gone", "type": "upstream_error", "param": None, "code": "c"}}]
+        assert machine.feed([ArgumentsDelta(0, 0, "x"), CallEnd(0, 0), TextDelta(0, "b"), *STOP]) == b""
+
+    def test_an_error_may_be_all_there_is(self):
+        data = writer().feed([Failure(RequestError("no", param="p")), *STOP])
+        assert payloads(data) == [
+            {"error": {"message": "no", "type": "invalid_request_error", "param": "p", "code": None}}
+        ]
+        assert_valid(validate_chat_stream(data, ASKED), strict=True)
+
+    def test_an_end_without_a_reason_is_an_error(self):
+        assert b"[DONE]" not in writer().feed([TextDelta(0, "a"), End()])
+        assert "error" in payloads(writer(n=2).feed([Finish(0, Reason.STOP), End()]))[-1]
+
+    def test_headers_and_keep_alive(self):
+        assert dict(STREAM_HEADERS)[b"content-type"] == b"text/event-stream; charset=utf-8"
+        assert dict(WHOLE_HEADERS)[b"content-type"] == b"application/json"
+        assert KEEPALIVE == b": keep-alive\n\n"
+        data = written(TextDelta(0, "a"), *STOP)
+        assert_valid(validate_chat_stream(KEEPALIVE + data, headers=STREAM_HEADERS), strict=True)
+
+
+class TestWhole:
+    def whole(self, *events, **fields):
+        body = write_whole(conversation(**fields), fold(events), id="chatcmpl-1", created=7, model="m")
+        request = {"functions": [{"name": "f"}]} if fields.get("legacy_functions") else ASKED
+        request = request | {"n": fields.get("n", 1)}
+        assert_valid(validate_chat_whole(body, request, headers=WHOLE_HEADERS))
+        return json.loads(body)
+
+    def test_text(self):
+        body = self.whole(Start("up", 9, "other"), ReasoningDelta(0, "hm"), TextDelta(0, "a"), TextDelta(0, "b"), *STOP)
+        assert body == {
+            "id": "up",
+            "object": "chat.completion",
+            "created": 9,
+            "model": "other",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {
+                        "role": "assistant",
+                        "content": "ab",
+                        "refusal": None,
+                        "annotations": [],
+                        "reasoning_content": "hm",
+                    },
+                    "logprobs": None,
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": {
+                "prompt_tokens": 0,
+                "completion_tokens": 0,
+                "total_tokens": 0,
+                "prompt_tokens_details": {"cached_tokens": 0},
+                "completion_tokens_details": {"reasoning_tokens": 0},
+            },
+            "system_fingerprint": None,
+        }
+
+    def test_calls(self):
+        body = self.whole(
+            CallStart(0, 0, "call_A", "f"),
+            ArgumentsDelta(0, 0, '{"a":1}'),
+            CallEnd(0, 0),
+            TextDelta(0, "\n"),
+            CallStart(0, 1, "call_B", "g"),
+            CallEnd(0, 1),
+            CallStart(0, 2, "call_C", "sh"),
+            ArgumentsDelta(0, 2, "ls"),
+            CallEnd(0, 2),
+            *STOP,
+        )
+        message = body["choices"][0]["message"]
+        assert message["content"] is None
+        assert message["tool_calls"] == [
+            {"id": "call_A", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
+            {"id": "call_B", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+            {"id": "call_C", "type": "custom", "custom": {"name": "sh", "input": "ls"}},
+        ]
+        assert body["choices"][0]["finish_reason"] == "tool_calls"
+
+    def test_a_cut_call(self):
+        body = self.whole(CallStart(0, 0, None, "f"), ArgumentsDelta(0, 0, '{"a'), *STOP)
+        assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
+        assert body["choices"][0]["finish_reason"] == "length"
+
+    def test_the_legacy_function_call(self):
+        body = self.whole(CallStart(0, 0, None, "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
+        assert body["choices"][0]["message"]["function_call"] == {"name": "f", "arguments": "{}"}
+        assert body["choices"][0]["finish_reason"] == "function_call"
+
+    def test_an_empty_reply_has_empty_content(self):
+        assert self.whole(*STOP)["choices"][0]["message"]["content"] == ""
+
+    def test_several_choices(self):
+        body = self.whole(TextDelta(1, "b"), TextDelta(0, "a"), Finish(0, Reason.STOP), Finish(1, Reason.LENGTH), n=2)
+        assert [choice["message"]["content"] for choice in body["choices"]] == ["a", "b"]
+
+    def test_a_failure_is_raised(self):
+        with pytest.raises(UpstreamError, match="gone"):
+            self.whole(TextDelta(0, "a"), Failure(UpstreamError("gone")))
+        with pytest.raises(UpstreamError):
+            self.whole(TextDelta(0, "a"))
+        with pytest.raises(UpstreamError):
+            self.whole(*STOP, n=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status"),
+    [
+        (StreamtoolError("m"), "server_error", 500),
+        (RequestError("m", param="messages[2].role"), "invalid_request_error", 400),
+        (AuthenticationError("m", code="invalid_api_key"), "authentication_error", 401),
+        (TooLargeError("m"), "request_too_large", 413),
+        (UpstreamRefused("m", status=429, kind="rate_limit_exceeded"), "rate_limit_exceeded", 429),
+    ],
+)
+def test_errors(error, kind, status):
+    body = write_error(error, "req_1")
+    assert json.loads(body) == {"error": {"message": "m", "type": kind, "param": error.param, "code": error.code}}
+    assert error.status == status
+    assert_valid(validate_chat_error(body), strict=True)
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+words = st.text(max_size=5) | st.sampled_from([" ", "\n", "\ud83d", '"', "</x>", "\u2028", ""])
+values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=4), lambda each: st.lists(each, max_size=2), max_leaves=3
+)
+objects = st.dictionaries(st.text(max_size=3), values, max_size=3).map(
+    lambda value: json.dumps(value, ensure_ascii=False)
+)
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    borders = [0, *sorted(min(place, len(text)) for place in places), len(text)]
+    return [text[borders[i] : borders[i + 1]] for i in range(len(borders) - 1)]
+
+
+@st.composite
+def choices(draw, index: int, *, broken: bool):
+    """The events of one choice, legal by the order that `reply` tells."""
+    events = []
+    calls = 0
+    for kind in draw(st.lists(st.sampled_from(["text", "reasoning", "call"]), max_size=5)):
+        if kind == "text":
+            events.append(TextDelta(index, draw(words)))
+        elif kind == "reasoning":
+            events.append(ReasoningDelta(index, draw(words)))
+        else:
+            arguments = draw(objects | st.just(""))
+            whole = not broken or draw(st.booleans())
+            if not whole:
+                arguments = arguments[: draw(st.integers(0, 8))]
+            given = draw(st.sampled_from([None, "call_x", "bad id", "", f"call_{index}_{calls}"]))
+            events.append(CallStart(index, calls, given, draw(st.sampled_from(["f", "g"]))))
+            places = draw(st.lists(st.integers(0, 20), max_size=3))
+            events += [ArgumentsDelta(index, calls, piece) for piece in cut(arguments, places)]
+            events.append(CallEnd(index, calls, complete=whole))
+            calls += 1
+    return [*events, Finish(index, draw(st.sampled_from(list(Reason))))]
+
+
+@st.composite
+def replies(draw):
+    n = draw(st.integers(1, 3))
+    broken = draw(st.booleans())
+    queues = [draw(choices(index, broken=broken)) for index in range(n)]
+    events = [Start(draw(st.none() | st.just("up")), draw(st.none() | st.just(3)), draw(st.none() | st.just("m2")))]
+    while any(queues):
+        index = draw(st.sampled_from([index for index, queue in enumerate(queues) if queue]))
+        events.append(queues[index].pop(0))
+        # a call's events are not parted from each other within a choice, but choices may alternate anywhere
+    events += draw(st.lists(st.just(UsageReport(Usage(1, 2))), max_size=2))
+    return n, [*events, End()]
+
+
+@given(replies(), st.booleans(), st.lists(st.integers(0, 40), max_size=4))
+def test_whatever_happens_the_stream_is_valid_and_says_the_same_as_the_whole(reply, usage, cuts):
+    n, events = reply
+    request = ASKED | {"n": n} | ({"stream_options": {"include_usage": True}} if usage else {})
+    asked = conversation(n=n, include_usage=usage)
+    machine = ReplyWriter(asked, id="chatcmpl-1", created=7, model="m")
+    borders = [0, *sorted(min(each, len(events)) for each in cuts), len(events)]
+    data = b"".join(machine.feed(events[borders[i] : borders[i + 1]]) for i in range(len(borders) - 1))
+    assert data == ReplyWriter(asked, id="chatcmpl-1", created=7, model="m").feed(events)
+    problems = validate_chat_stream(data, request, headers=STREAM_HEADERS)
+    assert_valid([each for each in problems if each.rule not in ("C15", "C13", "F10")], strict=True)
+    assert_valid(problems)
+    whole = write_whole(asked, fold(events), id="chatcmpl-1", created=7, model="m")
+    assert_valid(validate_chat_whole(whole, request))
+    again = fold([event for event in ReplyReader(n=n).feed(data) if not isinstance(event, UsageReport)])
+    for choice, said in zip(json.loads(whole)["choices"], again.choices, strict=True):
+        message = choice["message"]
+        assert (message["content"] or "") == said.text
+        assert message.get("reasoning_content", "") == said.reasoning
+        assert [call["function"]["arguments"] for call in message.get("tool_calls", [])] == [
+            call.arguments for call in said.calls
+        ]
+
+
+@given(replies(), st.integers(0, 30))
+def test_a_reply_that_breaks_anywhere_is_a_valid_stream_that_ends_in_an_error(reply, place):
+    n, events = reply
+    events = [*events[: min(place, len(events) - 1)], Failure(UpstreamError("gone"))]
+    data = writer(n=n).feed(events)
+    assert_valid(validate_chat_stream(data, ASKED | {"n": n}))
+    assert data.endswith(b'"code":null}}\n\n')

@@ -1,0 +1,238 @@
+"""Real servers on loopback ports for tests, each in a thread of its own, and a raw upstream made of sockets."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import hypercorn.config
+import hypercorn.trio
+import trio
+import uvicorn
+
+DEADLINE = 10.0
+
+
+def listener() -> socket.socket:
+    """A listening socket on a free loopback port."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(256)
+    return sock
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> None:
+    """Until `condition()` is true; fails with `what` after some seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain: {what}"
+        time.sleep(0.002)
+
+
+class Served:
+    """A running server."""
+
+    def __init__(self, port: int, tasks: Callable[[], int]) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._tasks = tasks
+
+    def counts(self) -> tuple[int, int, int]:
+        """Tasks of the server's loop, threads and descriptors of the process."""
+        return self._tasks(), threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names are enough
+
+
+@contextmanager
+def uvicorn_server(app: Any, **options: Any) -> Iterator[Served]:
+    """`app` under uvicorn (asyncio)."""
+    sock = listener()
+    config = uvicorn.Config(app, log_level="error", ws="none", **options)
+    server = uvicorn.Server(config)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.serve(sockets=[sock])
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(main())
+
+    thread = threading.Thread(target=run, name="uvicorn")
+    thread.start()
+
+    def tasks() -> int:
+        async def count() -> int:
+            return len(asyncio.all_tasks())
+
+        return asyncio.run_coroutine_threadsafe(count(), loops[0]).result(DEADLINE)
+
+    try:
+        wait_for(lambda: server.started or not thread.is_alive(), "uvicorn starts")
+        yield Served(sock.getsockname()[1], tasks)
+    finally:
+        server.should_exit = True
+        thread.join(DEADLINE)
+        sock.close()
+        assert not thread.is_alive()
+
+
+@contextmanager
+def hypercorn_server(app: Any) -> Iterator[Served]:
+    """`app` under hypercorn on trio."""
+    sock = listener()
+    port = sock.getsockname()[1]
+    config = hypercorn.config.Config()
+    config.bind = [f"fd://{sock.detach()}"]
+    config.errorlog = None
+    config.graceful_timeout = 0.5
+    config.keep_alive_timeout = (
+        0.1  # for so long hypercorn keeps two tasks and a socket of a connection that was closed
+    )
+    stop: list[Callable[[], None]] = []
+    tokens: list[trio.lowlevel.TrioToken] = []
+
+    async def main() -> None:
+        event = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        stop.append(lambda: token.run_sync_soon(event.set))
+        tokens.append(token)
+        await hypercorn.trio.serve(app, config, shutdown_trigger=event.wait)
+
+    thread = threading.Thread(target=lambda: trio.run(main), name="hypercorn")
+    thread.start()
+
+    def tasks() -> int:
+        return trio.from_thread.run_sync(lambda: trio.lowlevel.current_statistics().tasks_living, trio_token=tokens[0])
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
+            probe.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            return bool(probe.recv(1))
+        return False
+
+    try:
+        wait_for(answers, "hypercorn starts")
+        yield Served(port, tasks)
+    finally:
+        if stop:
+            stop[0]()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+class RawUpstream:
+    """An upstream made of one listening socket: it takes one request at a time, says `script` and then waits.
+
+    Each connection: reads one request, sends the bytes of `script` (b"" means nothing at all, not even a status line),
+    sets `said`; then, unless `dies`, waits until its socket reads EOF and notes the time in `eof`.
+    """
+
+    def __init__(self) -> None:
+        self._sock = listener()
+        self.url = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
+        self.script = b""
+        self.dies = False
+        self.said = threading.Event()
+        self.eof: float | None = None
+        self.saw_eof = threading.Event()
+        self.errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="raw upstream")
+        self._thread.start()
+
+    def reset(self, script: bytes, *, dies: bool = False) -> None:
+        """What is said to the next request."""
+        self.script, self.dies, self.eof = script, dies, None
+        self.said.clear()
+        self.saw_eof.clear()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        self._thread.join(DEADLINE)
+        assert not self.errors, self.errors
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._sock.accept()
+            except OSError:
+                return
+            try:
+                with connection:
+                    connection.settimeout(DEADLINE)
+                    self._serve(connection)
+            except OSError as error:
+                self.errors.append(error)
+
+    def _serve(self, connection: socket.socket) -> None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += (more := connection.recv(65536))
+            if not more:
+                return
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+        )
+        while len(body) < length:
+            body += (more := connection.recv(65536))
+            if not more:
+                return
+        if self.script:
+            connection.sendall(self.script)
+        self.said.set()
+        if not self.dies:
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(65536):
+                    pass
+            self.eof = time.monotonic()
+            self.saw_eof.set()
+
+
+def http_stream(body: bytes) -> bytes:
+    """A status line, headers and the beginning of a chunked body (without its end)."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + (f"{len(body):x}\r\n".encode() + body + b"\r\n" if body else b"")
+
+
+class RawClient:
+    """A client that can leave at any moment."""
+
+    def __init__(self, port: int, body: bytes, path: str = "/v1/chat/completions") -> None:
+        self._sock = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        self._sock.sendall(head.encode() + body)
+        self.received = b""
+
+    def until(self, mark: bytes) -> None:
+        """Read until `mark` has come."""
+        while mark not in self.received:
+            data = self._sock.recv(65536)
+            assert data, f"the connection ended before {mark!r}: {self.received!r}"
+            self.received += data
+
+    def rest(self) -> bytes:
+        """Read to the end of the chunked body, or of the connection."""
+        while not self.received.endswith(b"0\r\n\r\n"):
+            data = self._sock.recv(65536)
+            if not data:
+                break
+            self.received += data
+        return self.received
+
+    def leave(self) -> float:
+        """Close; the time of it."""
+        now = time.monotonic()
+        self._sock.close()
+        return now

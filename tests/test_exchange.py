@@ -1,0 +1,693 @@
+"""One request and its reply, bytes to bytes: what passes, what waits, what is asked for again, how it ends."""
+
+import gzip
+import itertools
+import json
+import zlib
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from streamtool.errors import RequestError, TooLargeError, UpstreamError
+from streamtool.exchange import Exchange, Record
+from streamtool.protocols import chat
+from streamtool.settings import Limits, ModelRule, Settings, ToolSettings
+from streamtool.testing import DONE, Script, chunk, event, status, text
+
+PING = {
+    "type": "function",
+    "function": {"name": "ping", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+}
+PONG = {"type": "function", "function": {"name": "pong", "parameters": {"type": "object", "properties": {}}}}
+CALL = '<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
+OTHER = '<tool_call>{"name": "pong", "arguments": {}}</tool_call>'
+UNKNOWN = '<tool_call>{"name": "nope", "arguments": {"x": 1}}</tool_call>'
+
+
+def request(**fields: Any) -> bytes:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "tools": [PING], **fields}
+    return json.dumps({k: v for k, v in body.items() if v is not None}).encode()
+
+
+def make(settings: Settings | None = None, headers: Any = (), body: bytes | None = None, **fields: Any) -> Exchange:
+    numbers = itertools.count(1)
+    return Exchange(
+        settings or Settings(),
+        chat,
+        request(**fields) if body is None else body,
+        headers,
+        new_id=lambda prefix: f"{prefix}{next(numbers)}",
+        now=1234,
+    )
+
+
+@define
+class Outcome:
+    """What came out of an exchange."""
+
+    exchange: Exchange
+    out: bytes
+    requests: list[Any] = field(factory=list)
+
+    @property
+    def chunks(self) -> list[Any]:
+        events = [e for e in self.out.decode().split("\n\n") if e.startswith("data: {")]
+        return [json.loads(e.removeprefix("data: ")) for e in events]
+
+    @property
+    def deltas(self) -> list[Any]:
+        return [c["choices"][0]["delta"] for c in self.chunks if c.get("choices")]
+
+    @property
+    def text(self) -> str:
+        return "".join(d.get("content") or "" for d in self.deltas)
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        found: dict[int, list[str]] = {}
+        for delta in self.deltas:
+            for part in delta.get("tool_calls", ()):
+                call = found.setdefault(part["index"], ["", ""])
+                call[0] += part["function"].get("name", "")
+                call[1] += part["function"]["arguments"]
+        assert list(found) == list(range(len(found)))
+        return [(name, arguments) for name, arguments in found.values()]
+
+    @property
+    def reasons(self) -> list[str]:
+        return [
+            c["choices"][0]["finish_reason"]
+            for c in self.chunks
+            if c.get("choices") and c["choices"][0]["finish_reason"]
+        ]
+
+    @property
+    def status(self) -> int:
+        assert self.exchange.head is not None
+        return self.exchange.head.status
+
+    @property
+    def record(self) -> Record:
+        return self.exchange.record()
+
+
+def run(exchange: Exchange, *scripts: Script) -> Outcome:
+    """Play one script per attempt against the exchange, as a shell would."""
+    outcome = Outcome(exchange, b"")
+    for script in scripts:
+        outcome.requests.append(json.loads(exchange.request().body))
+        outcome.out += exchange.respond(script.status, [(b"content-type", script.content_type.encode())])
+        for step in script.steps:
+            if exchange.done or exchange.retry:
+                break
+            assert isinstance(step, bytes)
+            outcome.out += exchange.feed(step)
+        if not (exchange.done or exchange.retry):
+            outcome.out += exchange.close()
+    return outcome
+
+
+# --- the request
+
+
+def test_a_request_with_tools_reaches_the_upstream_without_them_and_streamed():
+    exchange = make(stream=False, temperature=0.5, unheard_of={"a": 1})
+    sent = exchange.request()
+    body = json.loads(sent.body)
+    assert "tools" not in body
+    assert body["stream"] is True
+    assert body["temperature"] == 0.5
+    assert body["unheard_of"] == {"a": 1}
+    assert "ping" in body["messages"][0]["content"]
+    assert dict(sent.headers)[b"accept-encoding"] == b"identity"
+    assert dict(sent.headers)[b"content-length"] == str(len(sent.body)).encode()
+
+
+def test_a_request_with_neither_tools_nor_history_passes():
+    body = b'{"model": "m",  "messages":[{"role":"user","content":"hi"}]}'
+    exchange = make(body=body, headers=[(b"Content-Type", b"application/json"), (b"accept-encoding", b"gzip")])
+    assert exchange.passthrough
+    assert exchange.request().body is body
+    assert dict(exchange.request().headers)[b"accept-encoding"] == b"gzip"
+
+
+def test_tool_history_alone_keeps_the_conversation_emulated():
+    messages = [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "call_a", "type": "function", "function": {"name": "ping", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "call_a", "content": "pong"},
+    ]
+    exchange = make(tools=None, messages=messages)
+    assert not exchange.passthrough
+    outcome = run(exchange, text("Again: ", CALL))
+    assert outcome.calls == [("ping", '{"x": 1}')]
+
+
+def test_the_model_is_mapped_and_its_upstream_named():
+    settings = Settings(
+        upstreams={"big": {"url": "http://127.0.0.1:1"}, "small": {"url": "http://127.0.0.1:2"}},
+        models=[{"match": "claude-*", "use": "qwen", "upstream": "small"}],
+    )
+    mapped = make(settings, model="claude-x").request()
+    assert json.loads(mapped.body)["model"] == "qwen"
+    assert mapped.upstream == "small"
+    assert make(settings).request().upstream == "big"
+    passed = make(settings, model="claude-x", tools=None)
+    assert passed.passthrough
+    assert json.loads(passed.request().body)["model"] == "qwen"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", lambda data: zlib.compress(data, wbits=-15))],
+)
+def test_a_compressed_request_is_decoded(encoding, encode):
+    exchange = make(body=encode(request()), headers=[(b"content-encoding", encoding.encode())])
+    assert exchange.conversation.tools[0].name == "ping"
+    assert b"content-encoding" not in dict(exchange.request().headers)
+
+
+def test_a_compressed_request_is_decoded_under_the_limit_of_the_body():
+    body = gzip.compress(request(padding="x" * 100_000))
+    assert len(body) < 2000
+    with pytest.raises(TooLargeError):
+        make(Settings(limits=Limits(body=2000)), body=body, headers=[(b"content-encoding", b"gzip")])
+
+
+def test_a_request_in_an_unknown_encoding_is_refused():
+    with pytest.raises(RequestError, match="br"):
+        make(headers=[(b"content-encoding", b"br")])
+
+
+def test_a_broken_compressed_request_is_refused():
+    with pytest.raises(RequestError, match="gzip"):
+        make(body=b"\x1f\x8b" + b"no" * 20, headers=[(b"content-encoding", b"gzip")])
+
+
+# --- the reply
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
+def test_text_becomes_calls_at_every_delta_size(size):
+    outcome = run(make(), text("Let me see. ", CALL, OTHER, size=size))
+    assert outcome.text.rstrip() == "Let me see. " + OTHER
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
+    assert outcome.out.endswith(DONE)
+    assert outcome.status == 200
+    assert outcome.exchange.done
+
+
+@pytest.mark.parametrize("size", [1, 3, 50, 10_000])
+def test_the_outcome_does_not_depend_on_how_the_bytes_are_cut(size):
+    outcome = run(make(), text("Wärme 🌡: ", CALL, size=3).resized(size))
+    assert outcome.text.strip() == "Wärme 🌡:"
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
+
+
+def test_unchanged_text_leaves_as_the_upstreams_own_bytes():
+    script = text("Only words here.", size=4)
+    exchange = make()
+    exchange.request()
+    exchange.respond(200, [])
+    exchange.feed(script.steps[0])
+    for step in script.steps[1:5]:
+        assert exchange.feed(step) == step
+
+
+def test_what_one_read_brought_leaves_in_one_write():
+    script = text("Only words here.", size=4)
+    exchange = make()
+    exchange.request()
+    exchange.respond(200, [])
+    exchange.feed(script.steps[0])
+    assert exchange.feed(b"".join(script.steps[1:4])) == b"".join(script.steps[1:4])
+
+
+def test_the_first_argument_leaves_in_the_feed_that_brought_it():
+    exchange = make()
+    exchange.request()
+    exchange.respond(200, [])
+    exchange.feed(chunk({"role": "assistant", "content": ""}))
+    exchange.feed(chunk({"content": '<tool_call>{"name": "ping", "arguments": '}))
+    assert b"arguments" in exchange.feed(chunk({"content": '{"x'}))
+    assert b'"arguments":"\\": 1"' in exchange.feed(chunk({"content": '": 1'}))
+
+
+def test_a_whole_reply_is_the_fold_of_the_streamed_one():
+    outcome = run(
+        make(stream=False), text("See: ", CALL, usage={"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12})
+    )
+    body = json.loads(outcome.out)
+    assert outcome.status == 200
+    message = body["choices"][0]["message"]
+    assert message["content"].strip() == "See:"
+    assert [c["function"] for c in message["tool_calls"]] == [{"name": "ping", "arguments": '{"x": 1}'}]
+    assert body["choices"][0]["finish_reason"] == "tool_calls"
+    assert body["usage"]["total_tokens"] == 12
+    assert body["id"] == "chatcmpl-upstream"
+    headers = dict(outcome.exchange.head.headers)
+    assert headers[b"content-type"] == b"application/json"
+    assert headers[b"content-length"] == str(len(outcome.out)).encode()
+
+
+def test_an_upstream_that_does_not_stream_is_read_all_the_same():
+    whole = {
+        "id": "chatcmpl-w", "object": "chat.completion", "created": 5, "model": "w",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "See: " + CALL}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
+    }  # fmt: skip
+    outcome = run(make(), Script((json.dumps(whole).encode(),), content_type="application/json"))
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
+
+
+def test_ids_of_calls_are_new_in_the_conversation():
+    messages = [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "call_2", "type": "function", "function": {"name": "ping", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "call_2", "content": "pong"},
+    ]
+    outcome = run(make(messages=messages), text(CALL, "\n", CALL))
+    ids = [d["tool_calls"][0]["id"] for d in outcome.deltas if "tool_calls" in d and "id" in d["tool_calls"][0]]
+    assert len(set(ids)) == 2
+    assert "call_2" not in ids
+
+
+def test_usage_is_reported_when_asked_for():
+    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+    outcome = run(make(stream_options={"include_usage": True}), text("Words.", usage=usage))
+    last = outcome.chunks[-1]
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == 12
+    assert run(make(), text("Words.", usage=usage)).chunks[-1]["choices"] != []
+
+
+def test_native_calls_of_the_upstream_pass():
+    def fragment(index: int, **function: str) -> bytes:
+        entry: dict[str, Any] = {"index": index, "function": function}
+        if "name" in function:
+            entry |= {"id": f"call_up{index}", "type": "function"}
+        return chunk({"tool_calls": [entry]})
+
+    steps = (
+        chunk({"role": "assistant", "content": "First " + CALL}),
+        fragment(0, name="ping", arguments=""),
+        fragment(0, arguments='{"x": 2}'),
+        chunk({}, finish="tool_calls"),
+        DONE,
+    )
+    outcome = run(make(), Script(steps))
+    assert outcome.calls == [("ping", '{"x": 1}'), ("ping", '{"x": 2}')]
+    assert outcome.reasons == ["tool_calls"]
+
+
+def test_several_choices_are_read_apart():
+    steps: list[bytes] = []
+    for first, second in zip(
+        text("One. ", CALL, size=9, done=False).steps,
+        text("Two is longer text.", size=3, done=False, choice=1).steps,
+        strict=False,
+    ):
+        assert isinstance(first, bytes)
+        assert isinstance(second, bytes)
+        steps += [first, second]
+    steps += [chunk({}, finish="stop", choice=1)]
+    outcome = run(make(n=2), Script((*steps, DONE)))
+    parts = {0: "", 1: ""}
+    for c in outcome.chunks:
+        parts[c["choices"][0]["index"]] += c["choices"][0]["delta"].get("content") or ""
+    assert parts[0].strip() == "One."
+    assert parts[1].startswith("Two is longer")
+    reasons = {
+        c["choices"][0]["index"]: c["choices"][0]["finish_reason"]
+        for c in outcome.chunks
+        if c["choices"][0]["finish_reason"]
+    }
+    assert reasons == {0: "tool_calls", 1: "stop"}
+
+
+def test_reasoning_is_emitted_dropped_or_made_text():
+    steps = (chunk({"role": "assistant", "content": ""}), chunk({"reasoning_content": "hm"}), *text("Yes.").steps[1:])
+    emitted = run(make(), Script(steps))
+    assert [d["reasoning_content"] for d in emitted.deltas if "reasoning_content" in d] == ["hm"]
+    assert emitted.text == "Yes."
+    assert run(make(Settings(reasoning="text")), Script(steps)).text == "hmYes."
+    dropped = run(make(Settings(reasoning="drop")), Script(steps))
+    assert b"hm" not in dropped.out
+    assert dropped.record.discarded == (("reasoning", 2),)
+
+
+def test_headers_of_the_upstream_are_kept_but_not_its_framing():
+    exchange = make()
+    exchange.request()
+    exchange.respond(
+        200,
+        [(b"X-Request-Id", b"theirs"), (b"content-length", b"9"), (b"x-ratelimit-remaining", b"3"), (b"etag", b"e")],
+    )
+    exchange.feed(chunk({"role": "assistant", "content": ""}))
+    assert exchange.head is not None
+    headers = dict(exchange.head.headers)
+    assert headers[b"x-request-id"] == b"theirs"
+    assert headers[b"x-ratelimit-remaining"] == b"3"
+    assert headers[b"x-streamtool-mode"] == b"emulate"
+    assert headers[b"content-type"] == b"text/event-stream; charset=utf-8"
+    assert b"content-length" not in headers
+    assert b"etag" not in headers
+
+
+# --- what may pass
+
+
+def test_an_unknown_tool_is_text_or_dropped_or_delivered():
+    assert run(make(), text("A ", UNKNOWN)).text == "A " + UNKNOWN
+    dropped = run(make(Settings(unknown_tools="drop")), text("A ", UNKNOWN, " B"))
+    assert "nope" not in dropped.text
+    assert dropped.calls == []
+    assert any(reason == "unknown" for reason, _ in dropped.record.discarded)
+    delivered = run(make(Settings(unknown_tools="deliver")), text("A ", UNKNOWN))
+    assert delivered.calls == [("nope", '{"x": 1}')]
+    assert delivered.reasons == ["tool_calls"]
+
+
+def test_choice_none_discards_calls():
+    outcome = run(make(tool_choice="none"), text("I will. ", CALL, " Done."))
+    assert outcome.calls == []
+    assert outcome.text.startswith("I will.")
+    assert "tool_call" not in outcome.text
+    assert outcome.reasons == ["stop"]
+    assert outcome.record.refused == 1
+
+
+def test_parallel_off_ends_the_reply_after_the_first_call_and_cuts_the_upstream():
+    outcome = run(make(parallel_tool_calls=False), text(CALL, "\n", CALL, " more", size=6))
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
+    assert outcome.out.endswith(DONE)
+    assert outcome.exchange.done
+    assert outcome.exchange.cut
+    assert outcome.record.usage_estimated
+    assert outcome.exchange.feed(chunk({"content": "more"})) == b""
+
+
+def test_parallel_off_holds_in_one_read_as_well():
+    outcome = run(make(parallel_tool_calls=False), text("A ", CALL, CALL, " B", size=10_000))
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert "B" not in outcome.text
+
+
+def test_legacy_functions_get_one_function_call():
+    outcome = run(make(tools=None, functions=[PING["function"]]), text(CALL, CALL))
+    assert next(d["function_call"] for d in outcome.deltas if "function_call" in d)["name"] == "ping"
+    assert outcome.reasons == ["function_call"]
+
+
+def test_a_narrowed_choice_makes_the_other_tools_unknown():
+    choice = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "ping"}}]},
+    }
+    outcome = run(make(tools=[PING, PONG], tool_choice=choice), text(OTHER, CALL))
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert "pong" in outcome.text
+
+
+# --- a forced choice
+
+
+def test_text_before_a_forced_call_waits_for_the_call():
+    exchange = make(tool_choice="required")
+    exchange.request()
+    exchange.respond(200, [])
+    script = text("Let me think. ", CALL, size=100)
+    assert exchange.feed(script.steps[0]) == b""
+    assert exchange.feed(chunk({"content": "Let me think. "})) == b""
+    assert exchange.head is None
+    out = exchange.feed(chunk({"content": '<tool_call>{"name": "ping", "arguments": {'}))
+    assert out.index(b"Let me think") < out.index(b"ping")
+    assert exchange.head is not None
+
+
+def test_a_forced_call_that_did_not_come_is_asked_for_again():
+    outcome = run(
+        make(tool_choice="required"),
+        text("I cannot do that.", usage={"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}),
+        text("Fine: ", CALL, usage={"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 30}),
+    )
+    assert outcome.text.strip() == "Fine:"
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
+    assert outcome.record.attempts == ("required call missing",)
+    assert outcome.record.usage.output == 22
+    assert outcome.requests[0]["messages"][0] == outcome.requests[1]["messages"][0]
+    assert "did not contain" in outcome.requests[1]["messages"][-1]["content"]
+    assert all("I cannot" not in str(m["content"]) for m in outcome.requests[1]["messages"])
+
+
+def test_attempts_are_bounded_and_the_honest_text_comes_out():
+    script = text("I will not.")
+    outcome = run(make(tool_choice="required"), script, script, script)
+    assert outcome.exchange.done
+    assert outcome.text == "I will not."
+    assert outcome.reasons == ["stop"]
+    assert len(outcome.record.attempts) == 2
+    wordings = [r["messages"][-1]["content"] for r in outcome.requests]
+    assert len(set(wordings)) == 3
+    assert run(make(Settings(retries=0), tool_choice="required"), script).text == "I will not."
+    assert run(make(Settings(limits=Limits(attempts=1)), tool_choice="required"), script).text == "I will not."
+
+
+def test_after_visible_text_the_reply_is_continued():
+    settings = Settings(limits=Limits(held=20))
+    outcome = run(
+        make(
+            settings,
+            tool_choice={"type": "function", "function": {"name": "ping"}},
+            stream_options={"include_usage": True},
+        ),
+        text(
+            "This is a long talk about nothing.", usage={"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        ),
+        text("Ok. ", CALL, usage={"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}),
+    )
+    assert outcome.text.startswith("This is a long talk about nothing.")
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert [d["role"] for d in outcome.deltas if "role" in d] == ["assistant"]
+    assert len({c["id"] for c in outcome.chunks}) == 1
+    assert outcome.reasons == ["tool_calls"]
+    assert outcome.chunks[-1]["usage"]["total_tokens"] == 4
+    said = outcome.requests[1]["messages"]
+    assert said[-2] == {"role": "assistant", "content": "This is a long talk about nothing."}
+    assert "`ping`" in said[-1]["content"]
+
+
+def test_a_wrong_tool_does_not_satisfy_a_named_choice():
+    named = {"type": "function", "function": {"name": "ping"}}
+    outcome = run(make(tools=[PING, PONG], tool_choice=named), text(OTHER), text(CALL))
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert "pong" not in outcome.text
+
+
+def test_a_truncated_forced_attempt_is_not_repeated():
+    outcome = run(make(tool_choice="required"), text("I was going to", finish="length"))
+    assert outcome.exchange.done
+    assert outcome.text == "I was going to"
+    assert outcome.reasons == ["length"]
+
+
+def test_a_forbidden_call_alone_is_asked_for_again_as_text():
+    outcome = run(make(tool_choice="none"), text(CALL), text("It is 12."))
+    assert outcome.text.strip() == "It is 12."
+    assert outcome.calls == []
+    assert outcome.record.attempts == ("call forbidden",)
+
+
+# --- incomplete calls
+
+
+@pytest.mark.parametrize("finish", ["length", "stop"])
+def test_a_cut_call_stays_as_far_as_it_came_and_says_length(finish):
+    outcome = run(make(), text('<tool_call>{"name": "ping", "arguments": {"x": "ab', finish=finish))
+    assert outcome.calls == [("ping", '{"x": "ab')]
+    assert outcome.reasons == ["length"]
+    assert outcome.record.incomplete
+
+
+def test_a_cut_call_may_be_an_error():
+    outcome = run(
+        make(Settings(truncated="error")), text('<tool_call>{"name": "ping", "arguments": {"x": "ab', finish="length")
+    )
+    assert outcome.chunks[-1]["error"]["code"] == "truncated_call"
+    assert outcome.reasons == []
+
+
+def test_complete_arguments_leave_together():
+    exchange = make(Settings(tools={"ping": ToolSettings(arguments="complete")}))
+    exchange.request()
+    exchange.respond(200, [])
+    exchange.feed(chunk({"role": "assistant", "content": ""}))
+    assert exchange.feed(chunk({"content": '<tool_call>{"name": "ping", "arguments": {"x": '})) == b""
+    out = exchange.feed(chunk({"content": "1}}</tool_call>"}))
+    assert b"ping" in out
+    assert b'{\\"x\\": 1}' in out
+
+
+def test_with_complete_arguments_a_cut_call_is_left_out():
+    outcome = run(
+        make(Settings(arguments="complete")),
+        text("Go: ", '<tool_call>{"name": "ping", "arguments": {"x": "ab', finish="length"),
+    )
+    assert outcome.calls == []
+    assert outcome.reasons == ["length"]
+    assert outcome.text.strip() == "Go:"
+
+
+def test_a_custom_tool_gets_its_raw_text():
+    custom = {"type": "custom", "custom": {"name": "patch", "description": "apply a patch"}}
+    outcome = run(
+        make(tools=[custom]), text('<tool_call>{"name": "patch", "arguments": {"input": "*** a\\n+b"}}</tool_call>')
+    )
+    parts = [d["tool_calls"][0] for d in outcome.deltas if "tool_calls" in d]
+    assert parts[0]["type"] == "custom"
+    assert "".join(p["custom"]["input"] for p in parts) == "*** a\n+b"
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 408, 409, 422, 429, 500, 503, 529])
+def test_an_upstream_refusal_before_the_first_byte_is_a_real_status(code):
+    outcome = run(make(), status(code, "not today"))
+    assert outcome.status == code
+    error = json.loads(outcome.out)["error"]
+    assert "not today" in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_a_redirect_is_an_error_of_the_upstream():
+    outcome = run(make(), Script((b"",), status=302))
+    assert outcome.status == 502
+
+
+def test_retry_hints_of_a_refusal_reach_the_client():
+    exchange = make()
+    exchange.request()
+    exchange.respond(429, [(b"retry-after", b"7"), (b"content-type", b"application/json")])
+    exchange.feed(b'{"error":{"message":"slow down"}}')
+    exchange.close()
+    assert exchange.head is not None
+    assert dict(exchange.head.headers)[b"retry-after"] == b"7"
+
+
+def test_an_html_refusal_is_not_shown():
+    outcome = run(make(), Script((b"<html><body>nginx</body></html>",), status=502, content_type="text/html"))
+    assert outcome.status == 502
+    assert b"<html>" not in outcome.out
+
+
+def test_an_error_as_the_first_event_is_a_real_status():
+    outcome = run(make(), Script((event({"error": {"message": "overloaded", "type": "server_error", "code": 503}}),)))
+    assert outcome.status >= 500
+    assert json.loads(outcome.out)["error"]["message"] == "overloaded"
+
+
+def test_an_error_in_the_middle_is_an_error_in_the_stream():
+    steps = (*text("Some words", done=False, finish=None).steps, event({"error": {"message": "boom"}}))
+    outcome = run(make(), Script(steps))
+    assert outcome.status == 200
+    assert outcome.text == "Some words"
+    assert outcome.chunks[-1]["error"]["message"] == "boom"
+    assert outcome.reasons == []
+
+
+@pytest.mark.parametrize("said", ["", "Some text", 'See <tool_call>{"name": "ping", "arguments": {"x": "lo'])
+def test_an_upstream_that_just_stops_never_ends_cleanly(said):
+    outcome = run(make(), text(said, finish=None, done=False))
+    assert outcome.reasons == []
+    assert outcome.exchange.record().error is not None
+    assert "error" in json.loads(outcome.out) if outcome.status != 200 else "error" in outcome.chunks[-1]
+
+
+def test_an_empty_answer_is_a_bad_gateway():
+    outcome = run(make(), Script(()))
+    assert outcome.status == 502
+
+
+def test_a_whole_reply_that_broke_is_a_status():
+    outcome = run(make(stream=False), text("Some words", finish=None, done=False))
+    assert outcome.status == 502
+    assert "error" in json.loads(outcome.out)
+
+
+def test_a_failure_before_anything_was_sent_is_its_own_status():
+    exchange = make()
+    exchange.request()
+    assert json.loads(exchange.fail(UpstreamError("no route")))["error"]["message"] == "no route"
+    assert exchange.head is not None
+    assert exchange.head.status == 502
+    assert exchange.done
+    assert exchange.fail(UpstreamError("again")) == b""
+
+
+def test_a_comment_ends_the_wait_for_the_status():
+    exchange = make()
+    exchange.request()
+    assert exchange.keepalive() == b": keep-alive\n\n"
+    assert exchange.head is not None
+    assert exchange.head.status == 200
+    exchange.respond(503, [])
+    out = exchange.close()
+    assert b'"error"' in out
+
+
+def test_a_whole_reply_is_never_commented():
+    exchange = make(stream=False)
+    exchange.request()
+    assert exchange.keepalive() == b""
+    assert exchange.head is None
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_reply_is_decoded_as_it_comes(encoding):
+    script = text("Let me. ", CALL)
+    packer = zlib.compressobj(wbits=31 if encoding == "gzip" else 15)
+    exchange = make()
+    exchange.request()
+    out = exchange.respond(200, [(b"content-encoding", encoding.encode())])
+    for step in script.steps:
+        assert isinstance(step, bytes)
+        now = exchange.feed(packer.compress(step) + packer.flush(zlib.Z_SYNC_FLUSH))
+        out += now
+    assert Outcome(exchange, out).calls == [("ping", '{"x": 1}')]
+    assert b"content-encoding" not in dict(exchange.head.headers)
+
+
+def test_a_reply_in_an_unknown_encoding_is_a_bad_gateway():
+    exchange = make()
+    exchange.request()
+    out = exchange.respond(200, [(b"content-encoding", b"br")])
+    assert exchange.head is not None
+    assert exchange.head.status == 502
+    assert b"br" in out
+
+
+def test_a_damaged_compressed_reply_is_a_bad_gateway():
+    exchange = make()
+    exchange.request()
+    exchange.respond(200, [(b"content-encoding", b"gzip")])
+    exchange.feed(b"this is no gzip")
+    assert exchange.head is not None
+    assert exchange.head.status == 502
+
+
+def test_a_contract_for_a_rule_with_a_format_is_written_in_it():
+    settings = Settings(models=[ModelRule(match="m", format="tool_call")])
+    assert "<tool_call>" in json.loads(make(settings).request().body)["messages"][0]["content"]

@@ -1,0 +1,144 @@
+"""Over real sockets, under uvicorn and under hypercorn with trio: the client leaves, the upstream dies, in each phase.
+
+When the client leaves, the upstream's socket reads EOF within 100 ms, and tasks, threads and descriptors return to the
+counts before. When the upstream dies, the client is told so, and the reply never ends cleanly.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from servers import RawClient, RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server, wait_for
+
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+from streamtool.testing import assert_valid, text, validate_chat_error, validate_chat_stream
+
+PATH = "/v1/chat/completions"
+PING = {
+    "type": "function",
+    "function": {"name": "ping", "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}},
+}
+CALL = '<tool_call>{"name": "ping", "arguments": {"x": "y"}}</tool_call>'
+OPEN = '<tool_call>{"name": "ping", "arguments": {"x": "looooZ'
+SOON = 0.1
+
+PHASES = {
+    "before the first byte": (None, b""),
+    "after the status": ("", b'"role"'),
+    "in text": ("Some words here!", b"!"),
+    "in arguments": ("Look: " + OPEN, b"Z"),
+    "between calls": (CALL, b'y\\"}'),
+}
+"""What the upstream has said, and what the client has seen of it, when one of them goes."""
+
+
+def request(**fields: Any) -> bytes:
+    return json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "tools": [PING], **fields}
+    ).encode()
+
+
+def said(words: str | None) -> bytes:
+    if words is None:
+        return b""
+    return http_stream(b"".join(s for s in text(words, finish=None, done=False, size=6).steps if isinstance(s, bytes)))
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RawUpstream]:
+    upstream = RawUpstream()
+    yield upstream
+    upstream.close()
+
+
+@pytest.fixture(scope="module", params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn-trio"])
+def server(request: pytest.FixtureRequest, upstream: RawUpstream) -> Iterator[Served]:
+    with request.param(Proxy(Settings(upstreams={"raw": {"url": upstream.url}}))) as server:
+        upstream.reset(said(""), dies=True)
+        httpx.post(server.url + PATH, content=b"{")  # whatever is made at the first request is made now
+        yield server
+
+
+@pytest.mark.parametrize("tools", [True, False], ids=["tools", "passed on"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_upstream_is_left_at_once_when_the_client_leaves(server, upstream, phase, tools):
+    words, mark = PHASES[phase]
+    if not tools:
+        mark = mark and b"data: "
+    before = server.counts()
+    upstream.reset(said(words))
+    client = RawClient(server.port, request() if tools else request(tools=[]))
+    assert upstream.said.wait(5)
+    if mark:
+        client.until(mark)
+    left = client.leave()
+    assert upstream.saw_eof.wait(5)
+    assert upstream.eof is not None
+    assert upstream.eof - left < SOON
+    wait_for(
+        lambda: server.counts() <= before and server.counts()[1:] == before[1:],
+        f"{server.counts()} return to {before}",
+        2,
+    )
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_client_is_told_when_the_upstream_dies(server, upstream, phase, stream):
+    words, _ = PHASES[phase]
+    before = server.counts()
+    upstream.reset(said(words), dies=True)
+    with httpx.Client() as client:
+        response = client.post(server.url + PATH, content=request(stream=stream))
+        body = response.content
+    if stream and words is not None:
+        assert response.status_code == 200
+        assert_valid(validate_chat_stream(body, json.loads(request()), headers=dict(response.headers)))
+        assert b'"error"' in body
+        assert b'"finish_reason":"' not in body
+    else:
+        assert response.status_code == 502
+        assert_valid(validate_chat_error(body))
+    wait_for(lambda: server.counts() <= before, f"{server.counts()} return to {before}", 2)
+
+
+@pytest.mark.parametrize("tools", [True, False], ids=["tools", "passed on"])
+def test_a_reset_connection_is_a_death_as_well(server, upstream, tools):
+    body = b'{"error":{"message":"no room","type":"server_error"}}'
+    upstream.reset(
+        b"HTTP/1.1 503 Busy\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n" + body, dies=True
+    )
+    response = None
+    try:
+        response = httpx.post(server.url + PATH, content=request() if tools else request(tools=[]))
+    except httpx.RemoteProtocolError:
+        assert not tools  # what was passed on cannot be taken back: the connection is cut instead
+    if response is not None:
+        assert response.status_code in (502, 503)
+
+
+def test_nonsense_instead_of_http_is_a_bad_gateway(server, upstream):
+    upstream.reset(b"this is not HTTP at all\r\n\r\n", dies=True)
+    response = httpx.post(server.url + PATH, content=request())
+    assert response.status_code == 502
+    assert_valid(validate_chat_error(response.content))
+
+
+def test_half_a_character_is_no_clean_end(server, upstream):
+    cut = b"data: " + '{"choices":[{"index":0,"delta":{"content":"é'.encode()[:-1]
+    upstream.reset(http_stream(cut), dies=True)
+    assert httpx.post(server.url + PATH, content=request()).status_code == 502
+
+
+def test_many_clients_leave_at_once_and_nothing_stays(server, upstream):
+    before = server.counts()
+    clients = [RawClient(server.port, request(model=f"m{i}")) for i in range(20)]
+    time.sleep(0.02)
+    for client in clients:
+        client.leave()
+    # the raw upstream takes one at a time; whoever still waits for it is gone by then
+    wait_for(lambda: server.counts()[0] <= before[0], f"{server.counts()} return to {before}", 5)

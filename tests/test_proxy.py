@@ -1,0 +1,474 @@
+"""The proxy and its upstream over HTTP: keys, headers, routing, time limits, and what is told when the upstream fails."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from servers import RawUpstream, http_stream, uvicorn_server
+
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings, UpstreamSettings
+from streamtool.testing import DONE, ScriptedUpstream, assert_valid, stream_asgi, text, validate_chat_stream
+from streamtool.upstream import HttpUpstream
+
+PATH = "/v1/chat/completions"
+CALL = '<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
+PING = {
+    "type": "function",
+    "function": {"name": "ping", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+}
+JSON = (b"content-type", b"application/json")
+
+both = pytest.mark.anyio
+virtual = pytest.mark.trio
+
+
+def request(**fields: Any) -> bytes:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "tools": [PING], **fields}
+    return json.dumps({k: v for k, v in body.items() if v is not None}).encode()
+
+
+class Pieces(httpx.AsyncByteStream):
+    """A body that comes piece by piece; a number waits that many seconds, an exception is raised."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.steps = steps
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for step in self.steps:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, bytes):
+                yield step
+            else:
+                await anyio.sleep(step)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+class Network(httpx.AsyncBaseTransport):
+    """The network of a test: answers each request with what `answer` makes of it."""
+
+    def __init__(self, answer: Callable[[httpx.Request], Any]) -> None:
+        self.answer = answer
+        self.requests: list[httpx.Request] = []
+        self.bodies: list[Pieces] = []
+        self.closed = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        self.requests.append(request)
+        await anyio.lowlevel.checkpoint()
+        answer = self.answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        status, headers, steps = answer
+        self.bodies.append(Pieces(steps))
+        if status == "late":
+            await anyio.sleep(headers)
+            status, headers = 200, []
+        return httpx.Response(status, headers=headers, stream=self.bodies[-1])
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def streamed(*parts: str, **options: Any) -> Callable[[httpx.Request], Any]:
+    steps = list(text(*parts, **options).steps)
+    return lambda _: (200, [("content-type", "text/event-stream")], steps)
+
+
+def proxy(
+    answer: Any,
+    *,
+    key: str | None = None,
+    client_keys: tuple[str, ...] = (),
+    url: str = "http://up.test",
+    **settings: Any,
+) -> tuple[Proxy, Network]:
+    network = Network(answer)
+    upstream = UpstreamSettings(name="up", url=url, key=key)
+    return Proxy(Settings(upstreams={"up": upstream}, client_keys=client_keys, **settings), transport=network), network
+
+
+async def ask(
+    app: Any, body: bytes | None = None, path: str = PATH, method: str = "POST", headers: Any = (JSON,)
+) -> tuple[int, bytes, dict[str, str]]:
+    async with stream_asgi(
+        app, path, method=method, body=request() if body is None else body, headers=headers
+    ) as reply:
+        status = await reply.head()
+        return status, await reply.body(), reply.headers
+
+
+# --- the way
+
+
+@both
+async def test_a_client_with_tools_is_served_by_an_upstream_of_text():
+    app, network = proxy(streamed("See: ", CALL))
+    status, body, headers = await ask(app)
+    assert status == 200
+    assert headers["x-streamtool-mode"] == "emulate"
+    assert body.endswith(DONE)
+    assert_valid(validate_chat_stream(body, json.loads(request()), headers=headers))
+    sent = network.requests[0]
+    assert str(sent.url) == "http://up.test/v1/chat/completions"
+    assert sent.headers["accept-encoding"] == "identity"
+    assert "user-agent" not in sent.headers
+    assert "tools" not in json.loads(sent.content)
+
+
+@both
+async def test_without_tools_bytes_pass_both_ways():
+    steps = [b": comment\r\n\r\n", b'data: {"odd":1}\n\n', b"\xff\x00"]
+    app, network = proxy(lambda _: (200, [("content-type", "text/event-stream"), ("content-encoding", "x")], steps))
+    sent = b'{ "model":"m","messages":[{"role":"user","content":"hi"}] }'
+    status, body, headers = await ask(app, sent, headers=[JSON, (b"accept-encoding", b"br")])
+    assert status == 200
+    assert body == b"".join(steps)
+    assert headers["content-encoding"] == "x"
+    assert network.requests[0].content == sent
+    assert network.requests[0].headers["accept-encoding"] == "br"
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "expected"),
+    [
+        ("http://h:1", "/v1/models", "http://h:1/v1/models"),
+        ("http://h:1/", "/v1/models", "http://h:1/v1/models"),
+        ("https://h/api/v1", "/v1/models", "https://h/api/v1/models"),
+        ("https://h/api", "/v1/models", "https://h/api/v1/models"),
+        ("https://h/v1x", "/v1/models", "https://h/v1x/v1/models"),
+    ],
+)
+def test_a_version_in_the_address_counts_once(base, path, expected):
+    upstream = HttpUpstream(UpstreamSettings(name="u", url=base))
+    assert upstream.url(path) == expected
+    assert upstream.url(path, b"a=1") == expected + "?a=1"
+
+
+@both
+async def test_models_are_routed_by_the_first_matching_rule():
+    seen: list[tuple[str, str]] = []
+
+    def answer(sent: httpx.Request) -> Any:
+        seen.append((sent.url.host, json.loads(sent.content)["model"]))
+        return 200, [("content-type", "text/event-stream")], list(text("ok").steps)
+
+    settings = Settings(
+        upstreams={"a": {"url": "http://a.test"}, "b": {"url": "http://b.test"}},
+        models=[{"match": "claude-*", "use": "qwen", "upstream": "b"}, {"match": "claude-x", "upstream": "a"}],
+    )
+    app = Proxy(settings, transport=Network(answer))
+    for model, tools in (("claude-x", [PING]), ("claude-x", None), ("other", [PING]), ("other", None)):
+        assert (await ask(app, request(model=model, tools=tools)))[0] == 200
+    assert seen == [("b.test", "qwen"), ("b.test", "qwen"), ("a.test", "other"), ("a.test", "other")]
+
+
+@both
+async def test_without_an_upstream_the_sample_model_answers():
+    status, body, headers = await ask(Proxy())
+    assert status == 200
+    assert_valid(validate_chat_stream(body, json.loads(request()), headers=headers))
+    assert b'"name":"ping"' in body
+
+
+# --- what is served
+
+
+@both
+async def test_what_is_served_and_what_is_not():
+    app, network = proxy(
+        lambda _: (200, [("content-type", "application/json")], [b'{"data":[]}']), passthrough=("/v1/embeddings",)
+    )
+    assert await ask(app, b"", "/healthz", "GET") == (
+        200,
+        b'{"status":"ok"}',
+        {"content-type": "application/json", "content-length": "15"},
+    )
+    assert network.requests == []
+    assert (await ask(app, b"", "/v1/models", "GET"))[1] == b'{"data":[]}'
+    assert (await ask(app, b"", "/v1/models/x", "GET"))[0] == 200
+    assert (await ask(app, b"{}", "/v1/embeddings"))[0] == 200
+    assert [r.url.path for r in network.requests] == ["/v1/models", "/v1/models/x", "/v1/embeddings"]
+    for path, method in (("/", "HEAD"), ("/api/delete", "DELETE"), ("/v1/chat", "POST"), ("/v1/files", "GET")):
+        status, body, _ = await ask(app, b"", path, method)
+        assert status == 404
+        assert json.loads(body)["error"]["type"] == "not_found_error"
+    status, body, headers = await ask(app, b"", PATH, "GET")
+    assert status == 405
+    assert headers["allow"] == "POST"
+    assert (await ask(app, b"", "/v1/models", "DELETE"))[0] == 405
+    assert len(network.requests) == 3
+
+
+@both
+async def test_websockets_are_turned_away():
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await Proxy()({"type": "websocket", "path": "/x"}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1000}]
+
+
+@both
+async def test_connections_are_closed_with_the_server():
+    app, network = proxy(streamed("ok"))
+    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    sent: list[str] = []
+
+    async def receive() -> Any:
+        if len(messages) == 1:
+            await ask(app)
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    await app({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert network.closed
+
+
+# --- keys
+
+
+@both
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ((), 401),
+        (((b"authorization", b"Bearer wrong"),), 401),
+        (((b"authorization", b"Basic one"),), 401),
+        (((b"x-api-key", b""),), 401),
+        (((b"Authorization", b"bearer one"),), 200),
+        (((b"authorization", b"Bearer two"),), 200),
+        (((b"X-Api-Key", b"one"),), 200),
+    ],
+)
+async def test_client_keys_are_needed_when_set(headers, status):
+    app, network = proxy(streamed("ok"), client_keys=("one", "two"))
+    found, body, _ = await ask(app, headers=[JSON, *headers])
+    assert found == status
+    if status == 401:
+        assert json.loads(body)["error"]["code"] == "invalid_api_key"
+        assert network.requests == []
+        assert (await ask(app, b"", "/v1/models", "GET"))[0] == 401
+        assert (await ask(app, b"", "/healthz", "GET"))[0] == 200
+    else:
+        assert "authorization" not in network.requests[0].headers
+        assert "x-api-key" not in network.requests[0].headers
+
+
+@both
+@pytest.mark.parametrize(
+    ("sent", "key", "expected"),
+    [
+        ((b"authorization", b"Bearer theirs"), None, "Bearer theirs"),
+        ((b"x-api-key", b"theirs"), None, "Bearer theirs"),
+        ((b"authorization", b"Bearer theirs"), "ours", "Bearer ours"),
+        ((b"x-other", b"1"), "ours", "Bearer ours"),
+        ((b"x-other", b"1"), None, None),
+    ],
+)
+async def test_authorization_towards_the_upstream(sent, key, expected):
+    app, network = proxy(streamed("ok"), key=key)
+    for tools in ([PING], None):
+        await ask(app, request(tools=tools), headers=[JSON, sent])
+    for seen in network.requests:
+        assert seen.headers.get("authorization") == expected
+        assert "x-api-key" not in seen.headers
+
+
+@both
+@pytest.mark.parametrize("tools", [[PING], None])
+@pytest.mark.parametrize(("key", "expected"), [(None, 401), ("ours", 502)])
+async def test_a_refused_key_is_the_fault_of_its_owner(tools, key, expected):
+    refusal = b'{"error":{"message":"bad key sk-secret","type":"authentication_error"}}'
+    app, _ = proxy(lambda _: (401, [JSON], [refusal]), key=key)
+    status, body, _ = await ask(app, request(tools=tools))
+    assert status == expected
+    if key:
+        assert b"sk-secret" not in body
+
+
+@both
+async def test_headers_pass_by_allow_lists_only():
+    answered = [
+        ("content-type", "text/event-stream"), ("set-cookie", "a=b"), ("www-authenticate", "x"), ("server", "s"),
+        ("x-ratelimit-remaining-tokens", "9"), ("openai-processing-ms", "3"), ("x-request-id", "req_up"),
+    ]  # fmt: skip
+    app, network = proxy(lambda _: (200, answered, list(text("ok").steps)))
+    sent = [
+        JSON,
+        (b"cookie", b"c"),
+        (b"x-forwarded-for", b"1.2.3.4"),
+        (b"openai-organization", b"org"),
+        (b"host", b"evil"),
+    ]
+    for tools in ([PING], None):
+        _, _, headers = await ask(app, request(tools=tools), headers=sent)
+        assert headers["x-ratelimit-remaining-tokens"] == "9"
+        assert headers["x-request-id"] == "req_up"
+        assert not {"set-cookie", "www-authenticate", "server"} & set(headers)
+    for seen in network.requests:
+        assert seen.headers["openai-organization"] == "org"
+        assert seen.headers["host"] == "up.test"
+        assert "cookie" not in seen.headers
+        assert "x-forwarded-for" not in seen.headers
+
+
+# --- what goes wrong
+
+
+@both
+@pytest.mark.parametrize("tools", [[PING], None])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (httpx.ConnectError("no"), 502),
+        (httpx.ConnectTimeout("slow"), 504),
+        (httpx.ReadError("broke"), 502),
+        (httpx.RemoteProtocolError("nonsense"), 502),
+    ],
+)
+async def test_an_upstream_that_cannot_be_reached_is_a_status(tools, error, status):
+    app, _ = proxy(lambda _: error)
+    found, body, _ = await ask(app, request(tools=tools))
+    assert found == status
+    assert json.loads(body)["error"]["message"]
+
+
+@both
+async def test_redirects_are_not_followed():
+    app, network = proxy(lambda _: (307, [("location", "http://elsewhere.test/")], [b""]))
+    assert (await ask(app))[0] == 502
+    assert len(network.requests) == 1
+
+
+@both
+@pytest.mark.parametrize("tools", [[PING], None])
+async def test_a_connection_that_breaks_is_an_error_in_the_stream(tools):
+    steps = [*text("Some words", finish=None, done=False).steps, httpx.ReadError("cut")]
+    app, network = proxy(lambda _: (200, [("content-type", "text/event-stream")], steps))
+    status, body, _ = await ask(app, request(tools=tools))
+    assert status == 200
+    last = [e for e in body.split(b"\n\n") if e.startswith(b"data: {")][-1]
+    assert json.loads(last[6:])["error"]["type"] == "upstream_error"
+    assert b'"finish_reason":"stop"' not in body
+    assert network.bodies[0].closed
+
+
+@both
+async def test_a_whole_body_that_breaks_when_passed_on_is_cut_off():
+    app, _ = proxy(lambda _: (200, [JSON], [b'{"a', httpx.ReadError("cut")]))
+    async with stream_asgi(app, body=request(tools=None)) as reply:
+        with pytest.raises(Exception, match="broke"):
+            await reply.body()
+
+
+@both
+async def test_leaving_closes_the_connection_to_the_upstream():
+    app, network = proxy(lambda _: (200, [], [*text("Hi", finish=None, done=False).steps, 1000]))
+    for tools in ([PING], None):
+        async with stream_asgi(app, body=request(tools=tools)) as reply:
+            await anext(reply)
+            reply.disconnect()
+            with anyio.fail_after(5):
+                await reply.finished.wait()
+        assert network.bodies[-1].closed
+
+
+# --- time limits
+
+
+@virtual
+@pytest.mark.parametrize("tools", [[PING], None])
+async def test_no_first_byte_in_time_is_504(autojump_clock, tools):
+    app, _ = proxy(lambda _: ("late", 1000, []), keepalive=5000.0)
+    assert (await ask(app, request(tools=tools)))[0] == 504
+    assert autojump_clock.current_time() < 700
+
+
+@virtual
+async def test_headers_alone_are_no_first_byte(autojump_clock):
+    app, _ = proxy(lambda _: (200, [], [1000, b"x"]), keepalive=5000.0)
+    assert (await ask(app))[0] == 504
+
+
+@virtual
+async def test_a_slow_first_byte_within_the_limit_is_no_error(autojump_clock):
+    app, _ = proxy(lambda _: (200, [], [500, *text("ok").steps]))
+    status, body, _ = await ask(app)
+    assert status == 200
+    assert body.endswith(DONE)
+
+
+@virtual
+@pytest.mark.parametrize("tools", [[PING], None])
+async def test_silence_in_the_middle_is_an_error_in_the_stream(autojump_clock, tools):
+    steps = [*text("Hi", finish=None, done=False).steps, 100, b": still here\n\n", 1000]
+    app, network = proxy(lambda _: (200, [("content-type", "text/event-stream")], steps))
+    status, body, _ = await ask(app, request(tools=tools))
+    assert status == 200
+    assert b"timeout_error" in body
+    assert network.bodies[0].closed
+    assert 220 <= autojump_clock.current_time() <= 300
+
+
+@virtual
+async def test_a_slow_client_is_no_silence_of_the_upstream(autojump_clock):
+    app, _ = proxy(lambda _: (200, [("content-type", "text/event-stream")], list(text("Hello there").steps)))
+    async with stream_asgi(app, body=request(tools=None), buffer=0) as reply:
+        body = b""
+        async for piece in reply:
+            await anyio.sleep(300)
+            body += piece
+    assert body.endswith(DONE)
+
+
+# --- over sockets
+
+
+def test_a_connection_is_used_again_after_a_reply_that_ended_by_itself():
+    upstream = ScriptedUpstream(text("Hi ", CALL))
+    with (
+        uvicorn_server(upstream) as up,
+        uvicorn_server(Proxy(Settings(upstreams={"u": {"url": up.url}}))) as server,
+        httpx.Client() as client,
+    ):
+        for tools in ([PING], None, [PING]):
+            assert client.post(server.url + PATH, content=request(tools=tools)).text.endswith("[DONE]\n\n")
+    ports = [sent.scope["client"][1] for sent in upstream.requests]
+    assert len(ports) == 3
+    assert len(set(ports)) == 1
+
+
+def test_an_upstream_that_goes_on_after_the_end_is_left(monkeypatch):
+    monkeypatch.setattr("streamtool.middleware.GRACE", 0.05)
+    upstream = RawUpstream()
+    try:
+        upstream.reset(http_stream(b"".join(s for s in text("Hi").steps if isinstance(s, bytes))))
+        with uvicorn_server(Proxy(Settings(upstreams={"u": {"url": upstream.url}}))) as server:
+            body = httpx.post(server.url + PATH, content=request()).text
+            assert body.endswith("[DONE]\n\n")
+            assert upstream.saw_eof.wait(5)
+    finally:
+        upstream.close()
+
+
+def test_a_port_where_nobody_listens_is_a_bad_gateway():
+    with uvicorn_server(Proxy(Settings(upstreams={"u": {"url": "http://127.0.0.1:9"}}))) as server:
+        assert httpx.post(server.url + PATH, content=request()).status_code == 502
+        assert httpx.get(server.url + "/v1/models").status_code == 502

@@ -1,0 +1,242 @@
+"""Settings: precedence, references, and errors that say where and what."""
+
+import pytest
+
+from streamtool.errors import SettingsError
+from streamtool.settings import Limits, ModelRule, ResultSettings, Settings, ToolSettings, check, load
+
+SAMPLE = """
+listen = "127.0.0.1:8700"
+mode = "emulate"
+format = "auto"
+client_keys = ["env:STREAMTOOL_CLIENT_KEY"]
+
+[upstream.local]
+url = "http://127.0.0.1:11434"
+speaks = "chat"
+timeout = { connect = 10, first_byte = 600, idle = 120 }
+
+[[model]]
+match = "claude-*"
+use = "qwen3:32b"
+upstream = "local"
+context = 32768
+schema = "compact"
+schema_budget = 24000
+
+[tool."Bash"]
+arguments = "complete"
+
+[results]
+max_length = -1
+frame = "default"
+"""
+
+
+def failure(text=None, environ=None, overrides=None):
+    with pytest.raises(SettingsError) as caught:
+        load(text, environ, overrides)
+    return caught.value.message
+
+
+def test_the_sample_file_is_read():
+    settings = load(SAMPLE, {"STREAMTOOL_CLIENT_KEY": "hush"})
+    assert settings.client_keys == ("hush",)
+    assert settings.upstreams["local"].url == "http://127.0.0.1:11434"
+    assert settings.upstreams["local"].timeout.first_byte == 600.0
+    assert settings.models[0].match == "claude-*"
+    assert settings.tools == {"Bash": ToolSettings("complete")}
+    assert (settings.host, settings.port) == ("127.0.0.1", 8700)
+
+
+def test_nothing_set_gives_the_defaults():
+    settings = load()
+    assert settings == Settings()
+    assert settings.limits == Limits(
+        body=33554432, tools=1024, schema=1048576, held=262144, arguments=16777216, depth=128, name=256, attempts=3
+    )
+    assert (settings.mode, settings.format, settings.retries, settings.keepalive) == ("emulate", "auto", 2, 10.0)
+    assert settings.results == ResultSettings(max_length=-1, frame="default", drop=False, strip=())
+    assert settings.paths == {"/v1/chat/completions": "chat"}
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file():
+    text = 'retries = 1\nkeepalive = 1\nreasoning = "drop"'
+    environ = {"STREAMTOOL_RETRIES": "2", "STREAMTOOL_KEEPALIVE": "2.5"}
+    settings = load(text, environ, {"retries": 3, "reasoning": None})
+    assert (settings.retries, settings.keepalive, settings.reasoning) == (3, 2.5, "drop")
+
+
+def test_the_environment_reaches_into_tables_and_spells_lists_numbers_and_flags():
+    settings = load(
+        SAMPLE,
+        {
+            "STREAMTOOL_CLIENT_KEYS": "a, b",
+            "STREAMTOOL_CLIENT_KEY": "x",
+            "STREAMTOOL_RESULTS__MAX_LENGTH": "100",
+            "STREAMTOOL_RESULTS__DROP": "yes",
+            "STREAMTOOL_UPSTREAM__LOCAL__URL": "http://other:1/",
+            "STREAMTOOL_TOOL__Read__ARGUMENTS": "complete",
+            "STREAMTOOL_DEBUG": "1",
+            "HOME": "/",
+        },
+    )
+    assert settings.client_keys == ("a", "b")
+    assert (settings.results.max_length, settings.results.drop) == (100, True)
+    assert settings.upstreams["local"].url == "http://other:1"
+    assert settings.arguments_for("Read") == "complete"
+
+
+def test_an_upstream_and_a_rule_of_the_flags_come_first():
+    flags = {"upstream": {"flag": {"url": "sample"}}, "model": [{"match": "*", "use": "other"}]}
+    settings = load(SAMPLE, {"STREAMTOOL_CLIENT_KEY": "k"}, flags)
+    assert list(settings.upstreams) == ["flag", "local"]
+    assert settings.for_model("claude-x").name == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('lisen = "x:1"', 'lisen: unknown setting; the nearest is "listen"'),
+        ("[results]\nmaxlength = 1", 'results.maxlength: unknown setting; the nearest is "max_length"'),
+        ('[upstream.a]\nurl = "sample"\nspeak = "chat"', 'upstream.a.speak: unknown setting; the nearest is "speaks"'),
+        ('[[model]]\nmatch = "x"\nusee = "y"', 'model[0].usee: unknown setting; the nearest is "use"'),
+        (
+            '[results]\nmax_length = "x"',
+            "results.max_length: expected an integer, -1 or more, found the string 'x'",
+        ),
+        ("retries = true", "retries: expected an integer, 0 or more, found a boolean (true)"),
+        ("listen = 3", "listen: expected a string that is not empty, found an integer (3)"),
+        ('listen = "here"', "listen: expected a host and a port (\"127.0.0.1:8700\"), found the string 'here'"),
+        ('keepalive = "x"', "keepalive: expected a number of seconds above 0, found the string 'x'"),
+        ("limits = 3", "limits: expected a table, found an integer (3)"),
+        ("model = 3", "model: expected a list of tables ([[model]]), found an integer (3)"),
+        ('[[model]]\nuse = "x"', "model[0].match: this setting is needed"),
+        ('[upstream.a]\nspeaks = "chat"', "upstream.a.url: this setting is needed"),
+        (
+            '[upstream.a]\nurl = "ftp://x"',
+            "upstream.a.url: expected a url with http or https, or \"sample\", found the string 'ftp://x'",
+        ),
+        (
+            '[upstream.local]\nurl = "sample"\n[[model]]\nmatch = "*"\nupstream = "lokal"',
+            'model[0].upstream: there is no upstream "lokal"; the nearest is "local"',
+        ),
+        ('client_keys = ["env:NO"]', "client_keys[0]: the environment has no NO"),
+        ('mode = "native"', 'mode = "native" is not available in this version yet; available: emulate'),
+        (
+            '[upstream.a]\nurl = "sample"\nspeaks = "ollama"',
+            'upstream.a.speaks = "ollama" is not available in this version yet; available: auto, chat',
+        ),
+        ('mode = "emulat"', "mode: expected one of emulate, found the string 'emulat'"),
+        ("x =", "the settings file is no TOML: Invalid value (at end of document)"),
+        ('format = "tool_cal"', 'format: there is no format "tool_cal"; the nearest is "tool_call"'),
+        ('formats = ["objekt"]', 'formats[0]: there is no format "objekt"; the nearest is "object"'),
+        (
+            '[results]\nframe = "tool"',
+            'results.frame: "tool" is no template ({content} is missing) and none of default, tool_result, doai, windlass',
+        ),
+    ],
+)
+def test_an_error_names_the_place_and_what_is_expected(text, message):
+    assert failure(text) == message
+
+
+def test_an_unknown_variable_is_an_error_that_names_the_nearest():
+    assert (
+        failure(None, {"STREAMTOOL_LISTN": "x"})
+        == "STREAMTOOL_LISTN: unknown setting; the nearest is STREAMTOOL_LISTEN"
+    )
+    assert failure(None, {"STREAMTOOL_RESULTS__FRAM": "x"}) == 'results.fram: unknown setting; the nearest is "frame"'
+
+
+def test_a_direct_construction_fails_with_the_same_sentence():
+    with pytest.raises(SettingsError) as caught:
+        Settings(retries=-1)
+    assert caught.value.message == "retries: expected an integer, 0 or more, found an integer (-1)"
+
+
+def test_secrets_are_in_no_repr_and_in_no_error():
+    settings = load(
+        SAMPLE + '\n[upstream.b]\nurl = "sample"\nkey = "upstream-secret"', {"STREAMTOOL_CLIENT_KEY": "hush"}
+    )
+    assert settings.upstreams["b"].key == "upstream-secret"
+    assert "upstream-secret" not in repr(settings)
+    assert "hush" not in repr(settings)
+    assert "12345" not in failure("client_keys = [12345]")
+    assert "hush" not in failure('client_keys = "hush"')
+    assert "hush" not in failure('[upstream.a]\nurl = "http://u:hush@h"')
+    assert "hush" not in failure('[upstream.a]\nurl = "http://u:hush@h:port"')
+
+
+def test_the_first_matching_rule_gives_the_settings_of_a_model():
+    settings = load(
+        """
+        schema = "json"
+        context = 100
+        [upstream.first]
+        url = "sample"
+        [upstream.second]
+        url = "http://second"
+        [[model]]
+        match = "claude-*"
+        use = "Qwen3-Coder-30B"
+        upstream = "second"
+        system_role = false
+        [[model]]
+        match = "*"
+        format = "labelled"
+        context = 200
+        """
+    )
+    coder, other = settings.for_model("claude-opus"), settings.for_model("claude")
+    assert (coder.name, coder.upstream.name, coder.format, coder.context) == (
+        "Qwen3-Coder-30B",
+        "second",
+        "qwen3_coder",
+        100,
+    )
+    assert (coder.system_role, coder.schema) == (False, "json")
+    assert (other.name, other.upstream.name, other.format, other.context) == ("claude", "first", "labelled", 200)
+
+
+def test_a_model_of_no_known_family_is_taught_tool_call():
+    assert Settings().for_model("llama").format == "tool_call"
+    assert Settings().for_model("claude-sonnet").format == "invoke"
+    assert Settings().for_model("llama").upstream is None
+
+
+def test_the_taught_format_is_listened_for_whatever_the_formats_say():
+    assert Settings().for_model("x").listens is None
+    assert Settings(formats=("object",)).for_model("x").listens == ("object", "tool_call")
+    strict = Settings(format="action_object").for_model("x").listens
+    assert strict is not None
+    assert {"action_object", "tool_call", "fenced"} <= set(strict)
+    assert "tag" not in strict
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.0.0.9:0"])
+def test_loopback_needs_no_client_keys(listen):
+    assert check(Settings(listen=listen)).listen == listen
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "example.org:1", "192.168.0.1:1"])
+def test_another_host_needs_client_keys_or_insistence(listen):
+    with pytest.raises(SettingsError, match="client_keys"):
+        check(Settings(listen=listen))
+    assert check(Settings(listen=listen, insecure=True))
+    assert check(Settings(listen=listen, client_keys=("k",)))
+
+
+def test_paths_are_a_table_or_a_list_whose_endings_tell_the_protocol():
+    assert load('paths = ["/api/v1/chat/completions"]').paths == {"/api/v1/chat/completions": "chat"}
+    assert load('[paths]\n"/talk" = "chat"').paths == {"/talk": "chat"}
+    assert (
+        failure('paths = ["/talk"]')
+        == 'paths[0]: "/talk" does not tell its protocol; write paths = { "/talk" = "chat" }'
+    )
+    assert "not available" in failure('[paths]\n"/v1/messages" = "messages"')
+
+
+def test_rules_can_be_given_in_python():
+    settings = Settings(models=(ModelRule(match="a*", use="b"),))
+    assert settings.for_model("abc").name == "b"

@@ -1,0 +1,77 @@
+"""Where a conversation stands."""
+
+# ruff: noqa: A002 - `format` and `id` are words of the design
+
+import pytest
+
+from streamtool.conversation import Call, Message, Result, Text
+from streamtool.turns import Pairing, Turn, turn, unanswered
+
+USER = Message("user", (Text("do it"),))
+SYSTEM = Message("system", (Text("be good"),))
+ANSWER = Message("assistant", (Text("done"),))
+A, B = Call("a", "f", "{}"), Call("b", "g", "{}")
+CALLS = Message("assistant", calls=(A, B))
+
+
+def result(id, text="ok", *, content=()):
+    return Message("user", content, results=(Result(id, (Text(text),)),))
+
+
+@pytest.mark.parametrize(
+    ("messages", "state"),
+    [
+        ([], Turn.FIRST_DECISION),
+        ([SYSTEM, USER], Turn.FIRST_DECISION),
+        ([USER, CALLS], Turn.CALL_EMITTED),
+        ([USER, CALLS, SYSTEM], Turn.CALL_EMITTED),
+        ([USER, CALLS, result("a")], Turn.WAITING),
+        ([USER, CALLS, result("b"), result("a")], Turn.NEXT_DECISION),
+        ([USER, CALLS, result("a"), result("b"), SYSTEM], Turn.NEXT_DECISION),
+        ([USER, CALLS, result("a"), USER], Turn.NEXT_DECISION),
+        ([USER, CALLS, result("a", content=(Text("and now?"),))], Turn.NEXT_DECISION),
+        ([USER, CALLS, USER], Turn.FIRST_DECISION),
+        ([USER, ANSWER], Turn.FINAL),
+        ([USER, CALLS, result("a"), result("b"), ANSWER], Turn.FINAL),
+        ([USER, result("x")], Turn.NEXT_DECISION),
+    ],
+)
+def test_the_state_follows_from_the_messages(messages, state):
+    assert turn(messages) is state
+
+
+def test_tool_history_makes_no_further_call_mandatory():
+    assert turn([USER, CALLS, result("a"), result("b"), ANSWER, USER]) is Turn.FIRST_DECISION
+
+
+def test_calls_that_the_conversation_ends_in_are_unanswered():
+    assert unanswered([USER, CALLS, result("b")]) == [A]
+    assert unanswered([USER, CALLS, result("b"), result("a")]) == []
+    assert unanswered([USER, CALLS, USER]) == []
+    assert unanswered([USER, CALLS, ANSWER]) == []
+    assert unanswered([USER, CALLS, SYSTEM]) == [A, B]
+
+
+def test_a_legacy_result_answers_the_call_of_its_name():
+    pairing = Pairing()
+    pairing.emit([Call("1", "f", "{}"), Call("2", "f", "{}")])
+    assert pairing.answer(Result("f", ())) == Call("1", "f", "{}")
+    assert pairing.answer(Result("f", ())) == Call("2", "f", "{}")
+    assert pairing.answer(Result("f", ())) is None
+
+
+def test_an_id_that_repeats_belongs_to_the_later_call():
+    pairing = Pairing()
+    pairing.emit([A])
+    pairing.emit([Call("a", "other", "{}")])
+    found = pairing.answer(Result("a", ()))
+    assert found is not None
+    assert found.name == "other"
+
+
+def test_a_late_result_still_finds_its_call():
+    pairing = Pairing()
+    pairing.emit([A])
+    assert pairing.interrupt() == [A]
+    assert pairing.answer(Result("a", ())) is A
+    assert pairing.answer(Result("a", ())) is None
