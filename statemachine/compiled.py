@@ -16,7 +16,7 @@ from attrs import frozen
 from statemachine.format import ONLY_CALLS_KEYS, Anchor, Envelope, Format, Shape
 from statemachine.format import Span as ReasoningSpan
 from statemachine.formats import FORMATS, REASONING
-from statemachine.markers import Markers
+from statemachine.markers import END, Markers
 from statemachine.reader import Run
 
 TICK = "`"
@@ -108,7 +108,7 @@ def plain_object(keys: Keys) -> tuple[str, str]:
     """
     names = "|".join(map(re.escape, keys))
     small = (Role.NAME, Role.ID, Role.TYPE)
-    passed = "|".join(re.escape(name) for name, key in keys.items() if key.role in small)
+    passed = "|".join(re.escape(name) for name, key in keys.items() if key.role in small and not key.decisive)
     space, text, word = r"[ \t\r\n]{0,64}+", r"[^\"\\\\]{0,64}+", r"[\w.+-]{1,32}+"
     open_brace = rf"\{{{space}"
     member = rf'"(?:{passed})"{space}:{space}(?:"{text}"|{word}){space},{space}'
@@ -137,6 +137,8 @@ class Scanner:
     """Inside of a line."""
     start: Run
     """At the start of a line."""
+    code: Run
+    """Inside of inline code."""
     at: Markers[Marked]
     keys: Keys
     """How an object without a marker is read here."""
@@ -146,6 +148,8 @@ class Scanner:
     """What may become such a beginning."""
 
 
+INFO = 40
+"""Characters of a fence's info string."""
 JSON_CHARS = r"[\s,:0-9eE+\-.truefalsn]++"
 JSON_STRING = r'"(?:[^"\\]++|\\.)*+"'
 JSON_FLAT = (
@@ -154,8 +158,8 @@ JSON_FLAT = (
 """JSON between two braces of an object: what it holds, containers that hold no container included."""
 
 
-def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys) -> tuple[Run, Run]:
-    """Two runs of text in which nothing begins: inside of a line, and at its start (only blanks came in it).
+def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys) -> tuple[Run, Run, Run]:
+    """Three runs of text in which nothing begins: inside of a line, at its start (only blanks came in it), inline code.
 
     Whole inline code on one line is passed over, and so is a whole small object that is no call by one of its first
     keys. Line ends at the end of a piece wait for what follows them; blanks after them do not, the run changes instead.
@@ -165,7 +169,7 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
         if atom != TICK:
             first[atom] = f"{atom}(?!{child.expression(complete='')})"
     blanks = r"[ \t]{0,64}+"
-    opens = f"{openers.expression(complete='')}|{blanks}{line.expression(complete='')}|{blanks}\\Z"
+    opens = f"{openers.expression(complete='')}|{blanks}{line.expression(complete='')}|{blanks}{END}"
     special = "".join([*first, TICK, r"\r\n"])
     plain = f"[^{special}]*+"
     begins = "|".join(
@@ -178,10 +182,14 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
     waits = rf"[\r\n]{{1,{LEAD}}}+(?:\Z|{openers.begun()}|{line.begun()})|{openers.begun()}"
-    inside = Run(rf"{safe}(?:({waits})|(?<![\r\n])[\r\n]++[ \t]++()\Z)?+", search=re.compile(f"[{special}]").search)
-    start = Run(rf"[ \t]*+(?:({line.begun()})|(?=[^ \t])(?!{line.expression(complete='')})(?![{special}]){safe}())?+")
-    inside.other, start.other = start, inside
-    return inside, start
+    changes = rf"(?<![\r\n])[\r\n]++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z"
+    inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
+    at_start = rf"(?=[^ \t])(?!{line.expression(complete='')})(?![{special}]){safe}"
+    start = Run(rf"[ \t]*+(?:({line.begun()})|{at_start}())?+")
+    code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{safe}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
+    inside.others = {2: start, 3: code}
+    start.others = code.others = {2: inside}
+    return inside, start, code
 
 
 class Compiled:
@@ -191,6 +199,7 @@ class Compiled:
         "_scanners",
         "bare",
         "bare_reply",
+        "begun_fence",
         "fence_infos",
         "fenced",
         "first",
@@ -198,6 +207,7 @@ class Compiled:
         "leads",
         "line",
         "opening",
+        "plain_fence",
         "reason",
         "usual",
     )
@@ -230,7 +240,7 @@ class Compiled:
         self.bare: Keys = keys_of([form for form in bare if form not in reply] + calls) if bare else {}
         self.bare_reply: Keys = keys_of(reply + [form for form in bare if form not in reply] + calls) if bare else {}
         fences = [form for form in self.formats if form.fence]
-        self.fenced: Keys = keys_of(fences) | ({} if not reply else keys_of(reply))
+        self.fenced: Keys = keys_of([*reply, *fences, *(calls if fences else [])])
         self.fence_infos = frozenset(info for form in fences for info in form.fence)
         lines: list[tuple[str, Marked]] = [
             (text.removesuffix("{_}"), lead) for text, lead in self.leads.items() if lead.line
@@ -241,6 +251,11 @@ class Compiled:
         everywhere = self._everywhere()
         self.opening: Markers[Marked] = Markers(everywhere)
         """Every opener that may stand anywhere."""
+        opens = rf"[{{\[]|{self.line.expression(complete='')}|{self.opening.expression(complete='')}" if lines else ""
+        head = rf"`{{3,}}+[^`\r\n]{{0,{INFO}}}"
+        self.plain_fence = re.compile(rf"(?=(`+)){head}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})").match
+        """A fence, up to a first thing in it that is no call."""
+        self.begun_fence = re.compile(rf"`+\Z|{head}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
         self.reason: Markers[Marked] = Markers([(span.open, span) for span in REASONING])
         self._scanners: dict[tuple[bool, frozenset[str]], Scanner] = {}
         self.first = self.scanner(first=True, closers=frozenset())
@@ -273,9 +288,9 @@ class Compiled:
             openers: Markers[Marked] = Markers(markers)
             at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])
             keys = self.bare_reply if first else self.bare
-            inside, start = text_runs(at, openers, self.line, keys)
+            runs = text_runs(at, openers, self.line, keys)
             plain, begun = map(re.compile, plain_object(keys) if keys else ("(?!)", "(?!)"))
-            known = Scanner(inside, start, at, keys, plain.match, begun.match)
+            known = Scanner(*runs, at, keys, plain.match, begun.match)
             self._scanners[first, closers] = known
         return known
 

@@ -39,6 +39,8 @@ class Head:
     """`<invoke name="f" k="V">`: the attribute with the name; the others are arguments, `ends` end the tag."""
     id: str = ""
     """Marker of an id that may stand between the name and its end."""
+    one_line: bool = False
+    """The name and its end stand on one line."""
     noise: tuple[str, ...] = ()
     """Words that may stand before the name (`@tool f`)."""
 

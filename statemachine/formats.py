@@ -61,7 +61,7 @@ TABLE = (
     Format(
         "command",
         openers=("@",),
-        shapes=(Shape(Json(), Head(ends=("{",), noise=("tool",))),),
+        shapes=(Shape(Json(), Head(ends=("{",), one_line=True, noise=("tool",))),),
         anchor=Anchor.LINE,
     ),
     Format(

@@ -16,9 +16,19 @@ from statemachine.reader import Ended, Grammar, Mismatch, Reader, Sink
 half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
 
 
+quotes = re.compile(r'\\.|"').sub
+
+
 def unescape(text: str) -> str:
-    """The text of a piece of a JSON string, its escapes valid and whole."""
-    return scanstring(text + '"', 0, False)[0] if "\\" in text else text
+    """The text of a piece of a JSON string, its escapes valid and whole; quotes may stand in it as they are."""
+    if "\\" not in text:
+        return text
+    if '"' in text:
+        text = quotes(lambda found: '\\"' if found[0] == '"' else found[0], text)
+    return str(scanstring(text + '"', 0, False)[0])  # noqa: FBT003  (the C function takes it by position)
+
+
+half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
 
 
 def whole_escapes(text: str) -> tuple[str, str]:

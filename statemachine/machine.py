@@ -35,6 +35,10 @@ class Limits:
     name: int = 256
 
 
+NOTHING = Candidate()
+"""The candidate of a machine that has not met one; never changed."""
+
+
 class Overflow(Exception):
     """A candidate without a marker holds more than it may."""
 
@@ -48,15 +52,16 @@ class Machine(Reader):
     __slots__ = (
         "calls",
         "candidate",
-        "closers",
         "folded",
         "limits",
         "quoted",
+        "seen",
         "stack",
         "state",
         "thinking",
         "tools",
         "unknown_sink",
+        "wrapping",
     )
 
     def __init__(self, tools: Tools, *, unknown: str, limits: Limits, ledger: bool) -> None:
@@ -70,13 +75,15 @@ class Machine(Reader):
         self.unknown_sink = Sink.TEXT if unknown == "text" else Sink.DISCARD
         self.folded: dict[str, str | None] | None = None
         self.calls = 0
-        self.candidate = Candidate()
-        self.closers: list[str] = []
-        """Closers that may still come: of the call that just ended, then of the wrappers around it."""
+        self.candidate = NOTHING
+        self.wrapping: list[str] = []
+        """Closers of the wrappers that are open, outermost first."""
         self.stack: list[str] = []
         """Closers of an object that is no call, outermost first."""
         self.quoted = False
         """Inside one of its strings."""
+        self.seen = False
+        """Visible text came before."""
         self.thinking: str = ""
         """The closer of the reasoning span around; "" in text."""
         super().__init__(ledger=ledger)
@@ -139,6 +146,8 @@ class Machine(Reader):
         candidate.early.clear()
         self.because("unknown")
         self.settle()
+        if self.unknown_sink is Sink.TEXT and not self.thinking and not self.muted:
+            self.seen = True
         self.release(self.visible if self.unknown_sink is Sink.TEXT else Sink.DISCARD)
         self.target = False
 
@@ -193,7 +202,7 @@ class Machine(Reader):
         else:
             self.target = False
 
-    def sibling(self, offset: int) -> Generator[None, None, bool]:
+    def sibling(self, offset: int, *, own: bool = False) -> Generator[None, None, bool]:
         """True if what follows here, `offset` characters on, can only follow a call."""
         raise NotImplementedError
 

@@ -119,8 +119,6 @@ class Parser(Spans):
                 yield from self.prose()
             case State.REASONING:
                 yield from self.prose() if self.calls_in_reasoning else self.reasoning()
-            case State.CODE:
-                yield from self.code()
             case State.FENCE:
                 yield from self.fence()
             case State.OBJECT:
@@ -183,12 +181,9 @@ class Parser(Spans):
         """The text has ended: what was held is decided."""
         candidate = self.candidate
         self.target = self.target if candidate.committed else False
-        if (
-            self.state is State.CANDIDATE
-            and candidate.known
-            and (candidate.marked or candidate.decisive)
-            and not candidate.spoke
-        ):
+        named = candidate.known and (candidate.marked or candidate.decisive) and not candidate.spoke
+        cut_head = self.state is State.CANDIDATE and named
+        if cut_head:
             self.commit()
         if self.state is State.CALL:
             missing = None if candidate.whole else candidate.missing()
@@ -201,7 +196,8 @@ class Parser(Spans):
             self.because("malformed")
             self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
             if rest:
-                self.sink = Sink.SYNTAX if candidate.whole and not self.text[self.at :].strip() else Sink.DISCARD
+                spare = cut_head or (candidate.whole and not self.text[self.at :].strip())
+                self.sink = Sink.SYNTAX if spare else Sink.DISCARD
                 self.take(rest)
         else:
             if self.state is State.CANDIDATE:
@@ -274,9 +270,14 @@ class Parser(Spans):
             else:
                 raise Mismatch from None
 
-    def sibling(self, offset: int) -> Generator[None, None, bool]:
-        """True if, after white space, a closer of an outer span, an opener or the end follows, `offset` from here."""
-        closers = frozenset(close for close in (*self.wrapping, *self.candidate.wrappers) if close[0] != TICK)
+    def sibling(self, offset: int, *, own: bool = False) -> Generator[None, None, bool]:
+        """True if, after white space, a closer of an outer span, an opener or the end follows, `offset` from here.
+
+        `own`: the call's own closer counts too.
+        """
+        form = self.candidate.format
+        mine = [form.close] if own and form is not None and form.close else []
+        closers = frozenset(close for close in (*self.wrapping, *self.candidate.wrappers, *mine) if close[0] != TICK)
         markers = self.tables.scanner(first=False, closers=closers).at
         while True:
             found = space(self.text, self.at + offset)
@@ -322,7 +323,6 @@ class Parser(Spans):
             pending = pending[pending.index(close) + 1 :]
         self.ticks = 0
         self.gap = not shown
-        self.saw(shown)
         self.line_start = False
         self.sink = self.visible
         self.go(Input.RESUME if self.thinking else Input.DONE)
@@ -341,6 +341,8 @@ class Parser(Spans):
                     return 0, ""
                 if closer.lastindex:
                     return closer.end() - self.at, markers.values[closer.lastindex - 1]
+                if self.ended:
+                    return len(self.text) - self.at, pending[-1]
             if self.ended:
                 return 0, ""
             yield
@@ -353,8 +355,10 @@ class Parser(Spans):
         run = run_to(pending) if pending else BROKEN_LINE
         while True:
             yield from self.flow(run)
-            if self.at < len(self.text) and (not pending or closers_of(pending).match(self.text, self.at)):
-                break
+            if self.at < len(self.text):
+                closer = closers_of(pending).match(self.text, self.at) if pending else None
+                if not pending or (closer and closer.lastindex):
+                    break
             yield from self.more()
         self.sink = Sink.SYNTAX
         self.go(Input.END)

@@ -69,13 +69,13 @@ class Span:
 class Run:
     """Text that flows until its pattern stops.
 
-    `match` accepts text from an offset. Its group 1, if it matched, is what must wait at the end of the text; group 2,
-    if it matched, says that the text went on into the state that `other` reads (a string that began, or ended).
+    `match` accepts text from an offset. Its group 1, if it matched, is what must wait at the end of the text; a group
+    n ≥ 2, if it matched, says that the text went on into what `others[n]` reads (a string that began, or ended).
     `convert` makes arguments of the text (`QUOTE`: as the text of a JSON string; None: as it is). `search` is a cheaper
     question to ask first: None means that all of the text flows.
     """
 
-    __slots__ = ("convert", "match", "other", "search", "whole")
+    __slots__ = ("convert", "match", "others", "search", "whole")
 
     def __init__(
         self,
@@ -89,13 +89,17 @@ class Run:
         self.whole: Callable[[str], Match[str] | None] = compiled.fullmatch
         self.convert = convert
         self.search = search
-        self.other: Run | None = None
+        self.others: dict[int, Run] = {}
 
 
 def quote(text: str) -> str:
     """The text as it stands in a JSON string, without the quotes."""
     return encode_basestring(text)[1:-1]
 
+
+FAR = 8
+"""Arguments grow by less than this factor when they are converted."""
+unit = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL).match
 
 SUNK = {Sink.TEXT: "text", Sink.REASONING: "reasoning", Sink.DISCARD: "discard"}
 DELTA: dict[Sink, Callable[[str], Event]] = {
@@ -171,10 +175,10 @@ class Reader:
         if scan is not None and scan(text) is None:
             if self.target is not True:
                 return [self.delta(text)] if text else []
-            self.room -= len(text)
-            if self.room >= 0:
+            if len(text) <= self.room:
+                self.room -= len(text)
                 return [ArgumentsDelta(self.index, text)] if text else []
-            return self._overrun(text)
+            self.run = None
         run = self.run
         if run is not None:
             if self.text:
@@ -182,7 +186,7 @@ class Reader:
                 self.text = ""
                 self.scan = run.search
             found = run.whole(text)
-            if found is not None:
+            if found is not None and (self.target is not True or self.room > FAR * len(text)):
                 group = found.lastindex
                 if group is not None:
                     if group == 1:
@@ -192,26 +196,18 @@ class Reader:
                         if not cut:
                             return []
                         text = text[:cut]
-                    elif run.other is not None:
-                        self.run = run.other
-                        self.scan = run.other.search
+                    else:
+                        self.run = run.others[group]
+                        self.scan = self.run.search
                 if self.target is not True:
                     return [self.delta(text)] if text else []
                 convert = run.convert
                 if convert is not None:
                     text = encode_basestring(text)[1:-1] if convert is quote else convert(text)
                 self.room -= len(text)
-                if self.room >= 0:
-                    return [ArgumentsDelta(self.index, text)] if text else []
-                return self._overrun(text)
+                return [ArgumentsDelta(self.index, text)] if text else []
         self.text = self.text[self.at :] + text if self.text else text
         self.at = 0
-        return self._advance()
-
-    def _overrun(self, text: str) -> list[Event]:
-        """The arguments exceed their limit: the grammar is told at its next step."""
-        self.because("limit")
-        self.put(Sink.DISCARD, text)
         return self._advance()
 
     def _advance(self) -> list[Event]:
@@ -273,7 +269,14 @@ class Reader:
         return piece
 
     def keep(self, length: int) -> str:
-        """Consumes characters that are arguments as they stand, and emits them."""
+        """Consumes characters that are arguments as they stand, and emits them.
+
+        Raises:
+            Mismatch: the arguments would exceed their limit.
+
+        """
+        if self.target is True and length > self.room:
+            raise Mismatch
         piece = self.take(length, "argument" if self.target is not False else "syntax")
         self.out(piece)
         return piece
@@ -290,22 +293,42 @@ class Reader:
                 break
             group = found.lastindex
             stop = found.start(1) if group == 1 else found.end()
-            if stop > self.at:
+            if self.target is True and self.room <= FAR * (stop - self.at):
+                self.fill(stop, run.convert)
+            elif stop > self.at:
                 if run.convert is None:
                     self.keep(stop - self.at)
                 else:
                     kind = "argument" if self.target is not False else "syntax"
                     self.out(run.convert(self.take(stop - self.at, kind)))
-            if group == 2 and run.other is not None:
-                run = run.other
+            if group is not None and group > 1:
+                run = run.others[group]
             if found.end() < len(self.text) or self.ended:
                 break
             self.arm(run, waiting=group == 1)
             yield
-            if self.room < 0:
-                raise Mismatch
             run = self.ran or run
         self.ran = run
+
+    def fill(self, stop: int, convert: Callable[[str], str] | None) -> None:
+        """The arguments are near their limit: what still fits, one character or escape after the other.
+
+        Raises:
+            Mismatch: at the first that does not fit.
+
+        """
+        length = stop - self.at
+        while length > 0:
+            found = unit(self.text, self.at, self.at + length) if convert is not quote else None
+            size = len(found[0]) if found else 1
+            piece = self.text[self.at : self.at + size]
+            if convert is not None:
+                piece = convert(piece)
+            if len(piece) > self.room:
+                raise Mismatch
+            self.take(size, "argument")
+            self.out(piece)
+            length -= size
 
     def arm(self, run: Run, *, waiting: bool) -> None:
         """Lets `feed` go on with the run by itself, if nothing but the run has to be known for that."""
@@ -314,7 +337,7 @@ class Reader:
         if self.target is True and self.sink is Sink.SYNTAX:
             self.run = run
             self.scan = None if waiting else run.search
-        elif self.target is False and self.sink in DELTA:
+        elif self.target is False and self.sink in DELTA and run.convert in (None, quote):
             self.delta = DELTA[self.sink]
             self.run = run
             self.scan = None if waiting else run.search
@@ -322,11 +345,16 @@ class Reader:
     # ---- emitting
 
     def out(self, piece: str) -> None:
-        """Emits a piece of arguments to the target."""
+        """Emits a piece of arguments to the target.
+
+        Raises:
+            Mismatch: the arguments would exceed their limit.
+
+        """
         if self.target is True:
-            self.room -= len(piece)
-            if self.room < 0:
+            if len(piece) > self.room:
                 raise Mismatch
+            self.room -= len(piece)
             self.emit_arguments(piece)
         elif piece and not isinstance(self.target, bool):
             self.target.append(piece)

@@ -11,15 +11,12 @@ from collections.abc import Generator
 from functools import lru_cache
 
 from statemachine.candidate import Candidate
-from statemachine.compiled import JSON_FLAT, LEAD, TICK, Compiled, Found, Keys, Lead, Marked, Scanner
+from statemachine.compiled import INFO, JSON_FLAT, LEAD, TICK, Compiled, Found, Keys, Lead, Marked, Scanner
 from statemachine.format import Span as ReasoningSpan
 from statemachine.machine import Limits, Machine, Tools
 from statemachine.markers import Markers, flowing_run
 from statemachine.reader import Grammar, Mismatch, Run, Sink
 from statemachine.states import Input
-
-INFO = 40
-"""Characters of a fence's info string."""
 
 line_ends = re.compile(r"(?:\r?\n)++").match
 line_ends_before = re.compile(rf"(?:\r?\n){{1,{LEAD}}}+\Z").search
@@ -28,15 +25,13 @@ fence_line = re.compile(rf"(`{{3,}}+)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))")
 fence_end = re.compile(r"[ \t]{0,3}+(`{3,}+)[ \t]{0,64}+(?:(?=\r?\n)|(\r?\Z))").match
 fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
 
-CODE = Run(r"[^`\r\n]*+", search=re.compile(r"[`\r\n]").search)
 FENCE = Run(
-    r"(?:[^\n]++|\n(?![ \t]{0,3}+(?:```|`{0,2}\Z)))*+",
+    r"[^\n]*+(?:\n(?![ \t]{0,3}+(?:```|`{0,2}\Z))[^\n]*+)*+(\n[ \t]{0,3}+`{0,2}\Z)?+",
     search=re.compile(r"\n").search,
 )
-
 OBJECT = Run(rf'{JSON_FLAT}(?:(?!)()|"(?:[^"\\]++|\\.)*+()\Z)?+')
 STRING = Run(rf'(?:[^"\\]++|\\.)*+(?:(\\\Z)|"{JSON_FLAT}()\Z)?+')
-OBJECT.other, STRING.other = STRING, OBJECT
+OBJECT.others, STRING.others = {2: STRING}, {2: OBJECT}
 
 
 @lru_cache(maxsize=256)
@@ -54,7 +49,7 @@ def run_to(closers: tuple[str, ...]) -> Run:
 class Spans(Machine):
     """A machine that reads everything but calls; `call` is the parser's."""
 
-    __slots__ = ("fence_calls", "gap", "line_start", "seen", "tables", "ticks", "wrapping")
+    __slots__ = ("fence_calls", "gap", "in_code", "line_start", "tables", "ticks")
 
     def __init__(
         self, tools: Tools, tables: Compiled, *, fence_calls: bool, unknown: str, limits: Limits, ledger: bool
@@ -63,14 +58,12 @@ class Spans(Machine):
         self.fence_calls = fence_calls
         self.line_start = True
         """Only blanks came since the last line end."""
-        self.seen = False
-        """Visible text came before."""
+        self.in_code = False
+        """Inside of inline code."""
         self.gap = False
         """A call has just ended: the line ends that follow are its own unless text follows."""
         self.ticks = 0
         """Backticks of the fence around."""
-        self.wrapping: list[str] = []
-        """Closers of the wrappers that are open, outermost first."""
         super().__init__(tools, unknown=unknown, limits=limits, ledger=ledger)
 
     def call(self, value: Marked, length: int) -> Grammar:
@@ -97,16 +90,19 @@ class Spans(Machine):
             if self.line_start and (yield from self.line_opener()):
                 return
             scanner = self.scanner()
+            run = scanner.code if self.in_code else scanner.inside
             if self.seen and not self.line_start:
-                yield from self.flow(scanner.inside)
-                self.line_start = self.ran is scanner.start
-            else:
-                seen = self.seen
-                self.say_first(scanner.inside)
-                if seen != self.seen:
+                yield from self.flow(run)
+                self.line_start, self.in_code = self.ran is scanner.start, self.ran is scanner.code
+                if self.line_start and self.at < len(self.text):
                     continue
+            elif self.say_first(run):
+                continue
             if self.at >= len(self.text):
                 yield from self.more()
+            elif self.in_code:
+                self.say_text(self.text[self.at] == TICK)
+                self.in_code = False
             elif (yield from self.place(scanner.at)):
                 return
 
@@ -117,12 +113,16 @@ class Spans(Machine):
         closers = frozenset(close for close in (*self.wrapping, self.thinking) if close and close[0] != TICK)
         return self.tables.scanner(first=not self.seen and not self.thinking, closers=closers)
 
-    def say_first(self, run: Run) -> None:
-        """Text up to the next place, while it matters whether something visible has come."""
+    def say_first(self, run: Run) -> bool:
+        """Text up to the next place, while it matters whether something visible has come; true if now it has."""
         found = run.match(self.text, self.at)
-        if found is not None:
-            self.say_text((found.start(1) if found.lastindex == 1 else found.end()) - self.at)
-            self.line_start = self.line_start or found.lastindex == 2
+        if found is None:
+            return False
+        seen, group = self.seen, found.lastindex
+        self.say_text((found.start(1) if group == 1 else found.end()) - self.at)
+        self.line_start = self.line_start or (group == 2 and not self.in_code)
+        self.in_code = group == 3 or (self.in_code and group != 2)
+        return seen != self.seen
 
     def say_text(self, length: int) -> None:
         """Text, emitted at once."""
@@ -171,12 +171,11 @@ class Spans(Machine):
         """A marker stands here up to `end`, after `lead` characters of line ends; true if another span is next."""
         if value is Found.TICK:
             self.say_text(end)
-            if self.thinking:
-                return False
-            self.go(Input.TICK)
-        elif isinstance(value, str):
+            self.in_code = True
+            return False
+        if isinstance(value, str):
             return self.closer(value, lead, end)
-        elif isinstance(value, ReasoningSpan):
+        if isinstance(value, ReasoningSpan):
             self.say_text(lead)
             self.sink = Sink.SYNTAX
             self.take(end - lead)
@@ -199,10 +198,8 @@ class Spans(Machine):
         """True if the first key of the object here says at once that it is no call."""
         if not self.scanner().plain(self.text, self.at + lead):
             return False
-        self.say_text(lead)
-        self.seen = self.seen or not self.muted
-        self.line_start = False
-        self.stack, self.quoted = [], False
+        self.say_text(lead + 1)
+        self.stack, self.quoted = ["}"], False
         return True
 
     def closer(self, close: str, lead: int, end: int) -> bool:
@@ -241,12 +238,20 @@ class Spans(Machine):
                 if found is None:
                     self.line_start = False
                     return False
-                if found.lastindex is not None:
+                if found.lastindex is not None and not self.fence_begun(begin):
                     break
                 yield from self.more()
         value = self.tables.line.values[found.lastindex - 1]
         if value is Found.FENCE and (length := (yield from self.fence_closer(begin))):
             return self.closer(next(close for close in self.wrapping if close[0] == TICK), lead, length)
+        if value is Found.FENCE and not self.fence_calls:
+            plain = self.tables.plain_fence(self.text, self.at + lead)
+            if plain is not None:
+                self.ticks = len(plain[1])
+                self.say_text(plain.end() - self.at)
+                self.go(Input.OPEN)
+                self.go(Input.FENCE)
+                return True
         self.open()
         if lead:
             self.take(lead)
@@ -255,6 +260,14 @@ class Spans(Machine):
         else:
             yield from self.call(value, found.end() - self.at)
         return True
+
+    def fence_begun(self, offset: int) -> bool:
+        """True if a fence stands here of which too little has come to say whether a call stands first in it."""
+        return (
+            not self.fence_calls
+            and all(close[0] != TICK for close in self.wrapping)
+            and self.tables.begun_fence(self.text, self.at + offset) is not None
+        )
 
     def fence_closer(self, offset: int) -> Generator[None, None, int]:
         """Where the closing line of the fence around a call ends, counted from here; 0 if none stands `offset` on."""
@@ -289,20 +302,6 @@ class Spans(Machine):
             self.take(length)
         self.sink = self.visible
 
-    def code(self) -> Grammar:
-        """Inline code: text to the closing backtick or the end of the line."""
-        self.sink = Sink.TEXT
-        while True:
-            yield from self.flow(CODE)
-            if self.at < len(self.text):
-                break
-            yield from self.more()
-        if self.text[self.at] == "`":
-            self.say_text(1)
-            self.go(Input.TICK)
-        else:
-            self.go(Input.LINE)
-
     def reasoning(self) -> Grammar:
         """A reasoning span, to its closer."""
         self.sink = Sink.REASONING
@@ -330,22 +329,20 @@ class Spans(Machine):
         self.candidate.wrappers.append("`" * self.ticks)
         self.candidate.marked = found[2].strip().lower() in self.tables.fence_infos
         yield from self.blank()
-        if self.text[self.at] in "{[" and self.tables.fenced:
-            yield from self.envelope(self.tables.fenced)
-            return
         while True:
             for markers in (self.tables.line, self.tables.opening):
                 opener = markers.match(self.text, self.at)
                 if opener is not None:
                     break
-            if opener is None:
-                raise Mismatch
-            if opener.lastindex:
+            if opener is None or opener.lastindex:
                 break
             yield from self.more()
-        value = markers.values[opener.lastindex - 1]
-        if not isinstance(value, Lead):
-            raise Mismatch
+        value = markers.values[opener.lastindex - 1] if opener is not None and opener.lastindex else None
+        if not isinstance(value, Lead) or opener is None:
+            if self.text[self.at] not in "{[" or not self.tables.fenced:
+                raise Mismatch
+            yield from self.envelope(self.tables.fenced)
+            return
         self.candidate.marked = True
         yield from self.call(value, opener.end() - self.at)
 
@@ -360,9 +357,8 @@ class Spans(Machine):
         self.release(self.visible)
         self.seen = self.seen or not self.muted
         self.line_start = False
+        self.in_code = ticks % 2 == 1
         self.go(Input.RESUME if self.thinking else Input.REJECT)
-        if ticks % 2 and not self.thinking:
-            self.go(Input.TICK)
 
     def fence(self) -> Grammar:
         """A fence that is text, to its closing line."""
@@ -401,8 +397,8 @@ class Spans(Machine):
                 found = run.match(text, at)
                 group = found.lastindex if found is not None else None
                 at = at if found is None else found.start(1) if group == 1 else found.end()
-                if group == 2 and run.other is not None:
-                    run = run.other
+                if group == 2:
+                    run = run.others[2]
                 if group == 1 or at >= len(text):
                     break
                 char = text[at]

@@ -11,8 +11,7 @@ does not know in a state is a bug of ours, never of the model's text.
                      │  └──DEMOTE──▶ object ──END──▶ text
                      └──REJECT──▶ text (or fence, when the candidate stood first in one)
 
-TEXT is where openers are looked for. CODE and FENCE are text in which none is: inline code to the end of its line, a
-fence to its closing line. OBJECT is a JSON object that turned out to be no call: text to its closing brace. REASONING
+TEXT is where openers are looked for (not inside of inline code). FENCE is text in which none is. OBJECT is a JSON object that turned out to be no call: text to its closing brace. REASONING
 is a reasoning span; a call found inside (when that is allowed) returns to it. CANDIDATE holds what it consumes until it
 commits (CALL), is disowned because its name is not offered (UNKNOWN: read to its end like a call, with another sink),
 or is rejected. AFTER skips the closers of a call. BROKEN discards a call that stopped being readable. CLOSED is final.
@@ -31,7 +30,6 @@ class State(Enum):
     """Where the machine is; `Parser.state`."""
 
     TEXT = "text"
-    CODE = "code"
     FENCE = "fence"
     OBJECT = "object"
     REASONING = "reasoning"
@@ -46,8 +44,6 @@ class State(Enum):
 class Input(Enum):
     """What the machine found."""
 
-    TICK = "a backtick"
-    LINE = "the end of the line"
     FENCE = "a fence that is no call"
     THINK = "a reasoning opener"
     THOUGHT = "a reasoning closer"
@@ -66,8 +62,7 @@ class Input(Enum):
 S, I = State, Input  # noqa: E741  (the table reads better with one letter)
 
 TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
-    S.TEXT: {I.TICK: S.CODE, I.THINK: S.REASONING, I.OPEN: S.CANDIDATE, I.DONE: S.TEXT, I.CLOSE: S.CLOSED},
-    S.CODE: {I.TICK: S.TEXT, I.LINE: S.TEXT, I.CLOSE: S.CLOSED},
+    S.TEXT: {I.THINK: S.REASONING, I.OPEN: S.CANDIDATE, I.DONE: S.TEXT, I.CLOSE: S.CLOSED},
     S.FENCE: {I.END: S.TEXT, I.RESUME: S.REASONING, I.CLOSE: S.CLOSED},
     S.OBJECT: {I.END: S.TEXT, I.REJECT: S.TEXT, I.RESUME: S.REASONING, I.CLOSE: S.CLOSED},
     S.REASONING: {I.THOUGHT: S.TEXT, I.OPEN: S.CANDIDATE, I.DONE: S.REASONING, I.CLOSE: S.CLOSED},
@@ -90,12 +85,11 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
 
 EMITS: Mapping[State, frozenset[type[Event]]] = {
     S.TEXT: frozenset({TextDelta}),
-    S.CODE: frozenset({TextDelta}),
     S.FENCE: frozenset({TextDelta, ReasoningDelta}),
     S.OBJECT: frozenset({TextDelta, ReasoningDelta}),
     S.REASONING: frozenset({ReasoningDelta}),
     S.CANDIDATE: frozenset({TextDelta, ReasoningDelta, Discarded}),
-    S.CALL: frozenset({CallStart, ArgumentsDelta, CallEnd}),
+    S.CALL: frozenset({CallStart, ArgumentsDelta, CallEnd, Discarded}),  # Discarded: what a cut call still held
     S.UNKNOWN: frozenset({TextDelta, ReasoningDelta, Discarded}),
     S.BROKEN: frozenset({Discarded}),
     S.AFTER: frozenset({TextDelta, ReasoningDelta, Discarded}),

@@ -1,0 +1,99 @@
+"""Streamed tool calls for language models that only write text: parser, ASGI middleware, reverse proxy, transport.
+
+    from streamtool import Parser, ToolMiddleware
+
+Each name below has one home module and is loaded from there at its first use, so that a program which only parses does
+not pay for HTTP. The layers, from the parser (`statemachine`) up to the command line, are drawn in `docs/design.md`.
+
+The parser's import name, `statemachine`, is also that of the distribution python-statemachine. Both would be installed
+into one folder, so the import ends here, with a sentence, when it finds anything but ours.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_SENTENCE = (
+    "streamtool needs its own package `statemachine`, but what is installed under this name{place} belongs to another "
+    "distribution (python-statemachine has the same import name). Install only one of the two in an environment, then "
+    "reinstall streamtool."
+)
+_MARK = "streamtool.statemachine/1"
+
+try:
+    import statemachine
+except ImportError as error:  # a folder in which two distributions are mixed
+    raise ImportError(_SENTENCE.format(place="")) from error
+
+if getattr(statemachine, "STREAMTOOL", None) != _MARK:
+    raise ImportError(_SENTENCE.format(place=f" ({getattr(statemachine, '__file__', None)})"))
+
+if TYPE_CHECKING:
+    from statemachine import FORMATS, Call, Parser, parse, write
+    from streamtool.errors import RequestError, SettingsError, StreamtoolError, UpstreamError
+    from streamtool.exchange import Record
+    from streamtool.middleware import ToolMiddleware
+    from streamtool.proxy import Proxy
+    from streamtool.settings import Limits, Settings
+    from streamtool.transport import SyncToolTransport, ToolTransport
+
+    __version__: str
+
+HOMES = {
+    "Call": "statemachine",
+    "FORMATS": "statemachine",
+    "Parser": "statemachine",
+    "parse": "statemachine",
+    "write": "statemachine",
+    "RequestError": "streamtool.errors",
+    "SettingsError": "streamtool.errors",
+    "StreamtoolError": "streamtool.errors",
+    "UpstreamError": "streamtool.errors",
+    "Record": "streamtool.exchange",
+    "ToolMiddleware": "streamtool.middleware",
+    "Proxy": "streamtool.proxy",
+    "Limits": "streamtool.settings",
+    "Settings": "streamtool.settings",
+    "SyncToolTransport": "streamtool.transport",
+    "ToolTransport": "streamtool.transport",
+}
+"""Public name -> the module that defines it."""
+
+__all__ = [
+    "FORMATS",
+    "Call",
+    "Limits",
+    "Parser",
+    "Proxy",
+    "Record",
+    "RequestError",
+    "Settings",
+    "SettingsError",
+    "StreamtoolError",
+    "SyncToolTransport",
+    "ToolMiddleware",
+    "ToolTransport",
+    "UpstreamError",
+    "parse",
+    "write",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its home; `__version__` from the installed distribution."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  reads files; most never ask
+
+        try:
+            return version("streamtool")
+        except PackageNotFoundError:  # used from a folder, not installed
+            return "unknown"
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__, "__version__"})

@@ -20,7 +20,7 @@ import anyio
 from attrs import evolve
 
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
-from streamtool.exchange import Exchange, Headers, Record, Wire
+from streamtool.exchange import Exchange, Headers, Record, UpstreamRequest, Wire
 from streamtool.protocols import chat
 from streamtool.settings import PATHS, Limits, Mode, Settings
 
@@ -37,6 +37,9 @@ GRACE = 5.0
 """Seconds that the app may go on after the reply has ended by itself, to finish its own business."""
 _TICKS = 4
 """How often in one keep-alive time the silence is looked at."""
+
+_SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend")
+"""Extensions with which an app could answer past its `send`."""
 
 _log = logging.getLogger("streamtool")
 
@@ -63,7 +66,7 @@ class ToolMiddleware:
         *,
         settings: Settings | None = None,
         mode: Mode = "emulate",
-        format: str = "auto",  # noqa: A002  the setting's name
+        format: str = "auto",
         formats: Iterable[str] | None = None,
         arguments: Literal["stream", "complete"] = "stream",
         unknown_tools: Literal["retry", "text", "drop", "deliver"] = "retry",
@@ -117,6 +120,17 @@ class ToolMiddleware:
         else:
             await _Run(self, exchange, scope, receive, send).run()
 
+    def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
+        """The scope with which the app is called."""
+        inner = dict(scope)
+        inner["headers"] = list(request.headers)
+        if request.upstream is not None:
+            inner[UPSTREAM_KEY] = request.upstream
+        if (path := self.settings.app_path) is not None:
+            inner["path"] = scope.get("root_path", "").rstrip("/") + path
+            inner["raw_path"] = inner["path"].encode()
+        return inner
+
     async def _body(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """The request body; None when there is nothing to answer any more."""
         try:
@@ -130,11 +144,9 @@ class ToolMiddleware:
     async def _pass(self, exchange: Exchange, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """A request that needs nothing of us: the app gets it as it came, and answers for itself."""
         request = exchange.request()
-        inner = dict(scope)
-        if request.upstream is not None:
-            inner[UPSTREAM_KEY] = request.upstream
-        if request.body is not body:
-            inner["headers"] = list(request.headers)
+        inner = self.inner_scope(scope, request)
+        if request.body is body:
+            inner["headers"] = scope["headers"]
         replayed = False
 
         async def replay() -> Message:
@@ -209,13 +221,9 @@ class _Run:
             except StreamtoolError as error:
                 await self._write(exchange.fail(error))
                 return
-            scope = dict(self._scope)
-            scope["headers"] = list(request.headers)
-            if request.upstream is not None:
-                scope[UPSTREAM_KEY] = request.upstream
-            if (path := self._middleware.settings.app_path) is not None:
-                scope["path"] = scope.get("root_path", "") + path
-                scope["raw_path"] = scope["path"].encode()
+            scope = self._middleware.inner_scope(self._scope, request)
+            if "extensions" in scope:
+                scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k not in _SHORTCUTS}
             await self._attempt(scope, request.body)
 
     async def _attempt(self, scope: Scope, body: bytes) -> None:

@@ -71,7 +71,8 @@ class Proxy:
             from streamtool import sample  # noqa: PLC0415  only who serves it pays for it
 
             return sample.app
-        return HttpUpstream(upstream, pass_authorization=not self._keys, transport=transport)
+        limit = self.settings.limits.body
+        return HttpUpstream(upstream, pass_authorization=not self._keys, limit=limit, transport=transport)
 
     async def aclose(self) -> None:
         """Close all connections to upstreams."""

@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import anyio
@@ -193,13 +194,17 @@ def _between(text: str, opener: str, closer: str) -> str:
     return text.partition(opener)[2].partition(closer)[0].strip("\n")
 
 
+@lru_cache(maxsize=16)
 def learn(prompt: str) -> Lesson | None:
-    """What the contract in this prompt teaches; None when there is none."""
+    """What the contract in this prompt teaches; None when there is none, or none that can be read."""
     if words.LIST_HEADING not in prompt or words.EXAMPLE_HEADING not in prompt:
         return None
     before, _, example = prompt.partition(words.END)[0].rpartition(f"\n{words.EXAMPLE_HEADING}\n")
     listed = before.rpartition(f"\n{words.LIST_HEADING}\n")[2]
-    offers = read_offers(listed)
+    try:
+        offers = read_offers(listed)
+    except (ValueError, KeyError, RecursionError):  # somebody else's headings
+        return None
     first = _between(example, words.YOU_WRITE, words.NEXT_MESSAGE)
     answer = _between(example, words.ANSWER, words.SEVERAL)
     frame = _between(example, words.NEXT_MESSAGE, "\n\nYou need one thing more.")

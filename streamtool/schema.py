@@ -196,7 +196,7 @@ class _Reader:
             if isinstance(rest, Mapping) and rest:
                 entries.append(f"[key]: {self.type(rest, depth + 1)}")
             return f"{{{', '.join(entries)}}}" if entries else "object"
-        return kind
+        return kind if _PLAIN.match(kind) else "any"
 
     def _whole(self, schema: Any) -> Schema:
         """The schema, reference resolved, with the parts of `allOf` laid into it."""

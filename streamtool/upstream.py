@@ -11,7 +11,7 @@ watched by one small task per request, because a timer per piece costs more than
 """
 
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -19,7 +19,7 @@ import httpx
 
 from streamtool.errors import UpstreamError, UpstreamTimeout
 from streamtool.middleware import ClientLeft, Receive, Scope, Send, read_body, route_path
-from streamtool.settings import UpstreamSettings
+from streamtool.settings import Limits, UpstreamSettings
 
 REQUEST_HEADERS = frozenset(
     (
@@ -38,6 +38,8 @@ RESPONSE_HEADERS = frozenset(
 )
 """The upstream's headers that reach the client, besides rate limits."""
 _RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_ENDING = 0.1
+"""Seconds that a body which was given up may take to end."""
 _LOOKS = 8
 """How often in one idle time the upstream's silence is looked at."""
 
@@ -45,8 +47,8 @@ _LOOKS = 8
 class HttpUpstream:
     """The upstream that `settings` describes. Close it with `aclose`, or use it as an async context manager.
 
-    `pass_authorization` False keeps the client's authorization from the upstream (it was a key of ours).
-    `transport` replaces the network, for tests and embedding.
+    `pass_authorization` False keeps the client's authorization from the upstream (it was a key of ours). `limit` bounds
+    a request's body, in bytes. `transport` replaces the network, for tests and embedding.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class HttpUpstream:
         settings: UpstreamSettings,
         *,
         pass_authorization: bool = True,
+        limit: int = Limits().body,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.settings = settings
         self._pass_authorization = pass_authorization
+        self._limit = limit
         self._network = transport
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
@@ -77,17 +81,21 @@ class HttpUpstream:
             await network.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one HTTP request on. Raises UpstreamError."""
+        """Pass one HTTP request on. Raises UpstreamError, TooLargeError."""
         try:
-            body = await read_body(scope, receive, 2**63)
+            body = await read_body(scope, receive, self._limit)
         except ClientLeft:
             return
         timeout = self.settings.timeout
+        url = httpx.URL(self.url(route_path(scope), scope.get("query_string", b"")))
+        headers = [(b"host", url.netloc), *self._headers(scope["headers"])]
+        if body or scope["method"] not in ("GET", "HEAD"):
+            headers.append((b"content-length", str(len(body)).encode()))
         request = httpx.Request(
             scope["method"],
-            self.url(route_path(scope), scope.get("query_string", b"")),
-            content=body,
-            headers=self._headers(scope["headers"]),
+            url,
+            stream=_Body(body),
+            headers=headers,
             extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
         )
         await _Pass(self, request, receive, send).run()
@@ -120,6 +128,38 @@ class HttpUpstream:
             found[b"authorization"] = bearer or b"Bearer " + (client or b"")
         found.setdefault(b"accept-encoding", b"identity")
         return list(found.items())
+
+
+class _Body(httpx.AsyncByteStream):
+    """A request's body. An iterator of its own: httpx's is a generator, which a cancelled request leaves unfinished."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._body:
+            raise StopAsyncIteration
+        body, self._body = self._body, b""
+        return body
+
+
+async def give_up(response: Any, pieces: Any) -> None:
+    """Close a response whose body may have been left in the middle. Cannot be cancelled.
+
+    The body of httpx is several generators, one in the other. They end properly only from inside: by the error that
+    reading from the closed connection raises.
+    """
+    with anyio.CancelScope(shield=True):
+        await response.aclose()
+        with anyio.move_on_after(_ENDING):
+            try:
+                while await anext(pieces, None) is not None:
+                    pass
+            except Exception:  # noqa: BLE001, S110  any error will do
+                pass
 
 
 class _Pass:
@@ -157,6 +197,7 @@ class _Pass:
     async def _pass(self) -> None:
         try:
             response = await self._upstream.send(self._request)
+            pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
             try:
                 self._refuse_our_fault(response)
                 headers = [
@@ -166,7 +207,7 @@ class _Pass:
                 ]
                 await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
                 send = self._send
-                async for piece in cast(httpx.AsyncByteStream, response.stream):
+                async for piece in pieces:
                     if not self._first.is_set():
                         self._first.set()
                     self._waiting = False
@@ -174,8 +215,7 @@ class _Pass:
                     self._waiting = self._heard = True
                 self._waiting = False
             finally:
-                with anyio.CancelScope(shield=True):
-                    await response.aclose()
+                await give_up(response, pieces)
         except httpx.ConnectTimeout:
             raise UpstreamTimeout(f"the upstream at {self._host} cannot be reached in time") from None
         except httpx.TimeoutException:

@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import hypercorn.config
 import hypercorn.trio
 import trio
 import uvicorn
 
-DEADLINE = 10.0
+DEADLINE = 5.0
+LINGERING = 0.1
+"""Seconds for which hypercorn keeps two tasks and a socket of a connection that its client has closed."""
 
 
 def listener() -> socket.socket:
@@ -42,10 +44,26 @@ class Served:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self._tasks = tasks
+        self._quiet = (0, 0, 0)
 
     def counts(self) -> tuple[int, int, int]:
         """Tasks of the server's loop, threads and descriptors of the process."""
         return self._tasks(), threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names are enough
+
+    def settle(self) -> None:
+        """Wait until nothing changes any more; these are the counts to which everything has to return."""
+        self._quiet, since = self.counts(), time.monotonic()
+        while time.monotonic() - since < 3 * LINGERING:
+            time.sleep(0.02)
+            if (counts := self.counts()) != self._quiet:
+                self._quiet, since = counts, time.monotonic()
+
+    def assert_quiet(self) -> None:
+        """Tasks, threads and descriptors are soon no more than when it was quiet."""
+        end = time.monotonic() + DEADLINE
+        while (counts := self.counts()) and any(now > then for now, then in zip(counts, self._quiet, strict=True)):
+            assert time.monotonic() < end, f"{counts} tasks, threads, descriptors do not return to {self._quiet}"
+            time.sleep(0.005)
 
 
 @contextmanager
@@ -92,9 +110,7 @@ def hypercorn_server(app: Any) -> Iterator[Served]:
     config.bind = [f"fd://{sock.detach()}"]
     config.errorlog = None
     config.graceful_timeout = 0.5
-    config.keep_alive_timeout = (
-        0.1  # for so long hypercorn keeps two tasks and a socket of a connection that was closed
-    )
+    config.keep_alive_timeout = LINGERING
     stop: list[Callable[[], None]] = []
     tokens: list[trio.lowlevel.TrioToken] = []
 
@@ -230,6 +246,12 @@ class RawClient:
                 break
             self.received += data
         return self.received
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.close()
 
     def leave(self) -> float:
         """Close; the time of it."""

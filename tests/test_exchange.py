@@ -8,12 +8,26 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streamtool.errors import RequestError, TooLargeError, UpstreamError
 from streamtool.exchange import Exchange, Record
 from streamtool.protocols import chat
+from streamtool.reply import Reason
 from streamtool.settings import Limits, ModelRule, Settings, ToolSettings
-from streamtool.testing import DONE, Script, chunk, event, status, text
+from streamtool.testing import (
+    DONE,
+    Script,
+    assert_valid,
+    chunk,
+    event,
+    status,
+    text,
+    validate_chat_error,
+    validate_chat_stream,
+    validate_chat_whole,
+)
 
 PING = {
     "type": "function",
@@ -105,7 +119,24 @@ def run(exchange: Exchange, *scripts: Script) -> Outcome:
             outcome.out += exchange.feed(step)
         if not (exchange.done or exchange.retry):
             outcome.out += exchange.close()
+    if exchange.done and exchange.head is not None:
+        check(exchange, outcome.out, scripts_deliver=exchange._settings.unknown_tools == "deliver")
     return outcome
+
+
+def check(exchange: Exchange, out: bytes, *, scripts_deliver: bool) -> None:
+    """Whatever came out keeps all the rules of the protocol."""
+    assert exchange.head is not None
+    asked = None if scripts_deliver else dict(exchange.conversation.raw)
+    if exchange._settings.retries == 0 or exchange.record().unmet or exchange.record().reason is Reason.LENGTH:
+        asked = None if asked is None else asked | {"tool_choice": "auto"}  # what the model did not do is not coupled
+    headers = {name.decode(): value.decode() for name, value in exchange.head.headers}
+    if exchange.head.status != 200:
+        assert_valid(validate_chat_error(out))
+    elif exchange.conversation.stream:
+        assert_valid(validate_chat_stream(out, asked, headers=headers))
+    else:
+        assert_valid(validate_chat_whole(out, asked))
 
 
 # --- the request
@@ -148,15 +179,15 @@ def test_tool_history_alone_keeps_the_conversation_emulated():
 
 
 def test_the_model_is_mapped_and_its_upstream_named():
-    settings = Settings(
+    routed = Settings(
         upstreams={"big": {"url": "http://127.0.0.1:1"}, "small": {"url": "http://127.0.0.1:2"}},
         models=[{"match": "claude-*", "use": "qwen", "upstream": "small"}],
     )
-    mapped = make(settings, model="claude-x").request()
+    mapped = make(routed, model="claude-x").request()
     assert json.loads(mapped.body)["model"] == "qwen"
     assert mapped.upstream == "small"
-    assert make(settings).request().upstream == "big"
-    passed = make(settings, model="claude-x", tools=None)
+    assert make(routed).request().upstream == "big"
+    passed = make(routed, model="claude-x", tools=None)
     assert passed.passthrough
     assert json.loads(passed.request().body)["model"] == "qwen"
 
@@ -302,11 +333,13 @@ def test_native_calls_of_the_upstream_pass():
         chunk({"role": "assistant", "content": "First " + CALL}),
         fragment(0, name="ping", arguments=""),
         fragment(0, arguments='{"x": 2}'),
+        chunk({"content": " then " + CALL}),
         chunk({}, finish="tool_calls"),
         DONE,
     )
     outcome = run(make(), Script(steps))
-    assert outcome.calls == [("ping", '{"x": 1}'), ("ping", '{"x": 2}')]
+    assert outcome.calls == [("ping", '{"x": 1}'), ("ping", '{"x": 2}'), ("ping", '{"x": 1}')]
+    assert outcome.text.split() == ["First", "then"]
     assert outcome.reasons == ["tool_calls"]
 
 
@@ -395,6 +428,8 @@ def test_parallel_off_ends_the_reply_after_the_first_call_and_cuts_the_upstream(
     assert outcome.exchange.done
     assert outcome.exchange.cut
     assert outcome.record.usage_estimated
+    assert 10 < outcome.record.usage.output < 30
+    assert outcome.record.usage.input > 100
     assert outcome.exchange.feed(chunk({"content": "more"})) == b""
 
 
@@ -459,6 +494,8 @@ def test_attempts_are_bounded_and_the_honest_text_comes_out():
     assert outcome.text == "I will not."
     assert outcome.reasons == ["stop"]
     assert len(outcome.record.attempts) == 2
+    assert outcome.record.unmet == "required call missing"
+    assert dict(outcome.exchange.head.headers)[b"x-streamtool-unmet"] == b"required call missing"
     wordings = [r["messages"][-1]["content"] for r in outcome.requests]
     assert len(set(wordings)) == 3
     assert run(make(Settings(retries=0), tool_choice="required"), script).text == "I will not."
@@ -466,10 +503,10 @@ def test_attempts_are_bounded_and_the_honest_text_comes_out():
 
 
 def test_after_visible_text_the_reply_is_continued():
-    settings = Settings(limits=Limits(held=20))
+    narrow = Settings(limits=Limits(held=20))
     outcome = run(
         make(
-            settings,
+            narrow,
             tool_choice={"type": "function", "function": {"name": "ping"}},
             stream_options={"include_usage": True},
         ),
@@ -689,5 +726,61 @@ def test_a_damaged_compressed_reply_is_a_bad_gateway():
 
 
 def test_a_contract_for_a_rule_with_a_format_is_written_in_it():
-    settings = Settings(models=[ModelRule(match="m", format="tool_call")])
-    assert "<tool_call>" in json.loads(make(settings).request().body)["messages"][0]["content"]
+    ruled = Settings(models=[ModelRule(match="m", format="tool_call")])
+    assert "<tool_call>" in json.loads(make(ruled).request().body)["messages"][0]["content"]
+
+
+# --- whatever the upstream does
+
+PIECES = (
+    *(CALL, OTHER, UNKNOWN, "<tool_call>", "</tool_call>", '{"name": "ping", "arguments": {"x": ', "<think>hm</think>"),
+    *("Prose. ", "Ünï 🌡 ", "\n", "\n\n", "`code <tool_call>` ", "```json\n", "```\n", "<", "{", '"', "}", "]]"),
+    *(
+        '<invoke name="ping"><parameter name="x">1</parameter></invoke>',
+        "TOOL_CALL: ping\nARGUMENTS: {}",
+        "Action: ping\n",
+    ),
+)
+SOUP = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
+
+
+@given(
+    said=SOUP,
+    size=st.integers(1, 40),
+    read=st.integers(1, 500),
+    cut=st.none() | st.floats(0, 1),
+    finish=st.sampled_from(["stop", "length", "content_filter", "tool_calls", None]),
+    choice=st.sampled_from(["auto", "none", "required"]),
+    parallel=st.booleans(),
+    stream=st.booleans(),
+    arguments=st.sampled_from(["stream", "complete"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_whatever_the_upstream_says_the_client_gets_a_valid_reply(  # noqa: PLR0917  named by given
+    said, size, read, cut, finish, choice, parallel, stream, arguments
+):
+    script = text(said, size=size, finish=finish, usage={"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2})
+    body = b"".join(step for step in script.steps if isinstance(step, bytes))
+    if cut is not None:
+        body = body[: int(len(body) * cut)]
+    pieces = tuple(body[i : i + read] for i in range(0, len(body), read))
+    exchange = make(
+        Settings(arguments=arguments),
+        tools=[PING, PONG],
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        stream=stream,
+    )
+    outcome = run(exchange, Script(pieces), Script(pieces), Script(pieces))
+    assert outcome.exchange.done
+    if cut is None and stream:
+        assert outcome.status == 200
+        assert outcome.out.endswith(DONE)
+
+
+@given(said=SOUP, size=st.integers(1, 40), read=st.integers(1, 500))
+@settings(max_examples=60, deadline=None)
+def test_the_outcome_is_the_same_however_the_reply_is_cut(said, size, read):
+    one = run(make(), text(said, size=10_000))
+    other = run(make(), text(said, size=size).resized(read))
+    assert (other.text, other.calls, other.reasons) == (one.text, one.calls, one.reasons)

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from servers import RawClient, RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server, wait_for
+from servers import RawClient, RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server
 
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
@@ -36,7 +36,7 @@ PHASES = {
 """What the upstream has said, and what the client has seen of it, when one of them goes."""
 
 
-def request(**fields: Any) -> bytes:
+def request_body(**fields: Any) -> bytes:
     return json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "tools": [PING], **fields}
     ).encode()
@@ -59,7 +59,8 @@ def upstream() -> Iterator[RawUpstream]:
 def server(request: pytest.FixtureRequest, upstream: RawUpstream) -> Iterator[Served]:
     with request.param(Proxy(Settings(upstreams={"raw": {"url": upstream.url}}))) as server:
         upstream.reset(said(""), dies=True)
-        httpx.post(server.url + PATH, content=b"{")  # whatever is made at the first request is made now
+        httpx.post(server.url + PATH, content=request_body())  # whatever is made at the first request is made now
+        server.settle()
         yield server
 
 
@@ -69,41 +70,35 @@ def test_the_upstream_is_left_at_once_when_the_client_leaves(server, upstream, p
     words, mark = PHASES[phase]
     if not tools:
         mark = mark and b"data: "
-    before = server.counts()
     upstream.reset(said(words))
-    client = RawClient(server.port, request() if tools else request(tools=[]))
-    assert upstream.said.wait(5)
-    if mark:
-        client.until(mark)
-    left = client.leave()
+    with RawClient(server.port, request_body() if tools else request_body(tools=[])) as client:
+        assert upstream.said.wait(5)
+        if mark:
+            client.until(mark)
+        left = client.leave()
     assert upstream.saw_eof.wait(5)
     assert upstream.eof is not None
     assert upstream.eof - left < SOON
-    wait_for(
-        lambda: server.counts() <= before and server.counts()[1:] == before[1:],
-        f"{server.counts()} return to {before}",
-        2,
-    )
+    server.assert_quiet()
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_client_is_told_when_the_upstream_dies(server, upstream, phase, stream):
     words, _ = PHASES[phase]
-    before = server.counts()
     upstream.reset(said(words), dies=True)
     with httpx.Client() as client:
-        response = client.post(server.url + PATH, content=request(stream=stream))
+        response = client.post(server.url + PATH, content=request_body(stream=stream))
         body = response.content
     if stream and words is not None:
         assert response.status_code == 200
-        assert_valid(validate_chat_stream(body, json.loads(request()), headers=dict(response.headers)))
+        assert_valid(validate_chat_stream(body, json.loads(request_body()), headers=dict(response.headers)))
         assert b'"error"' in body
         assert b'"finish_reason":"' not in body
     else:
         assert response.status_code == 502
         assert_valid(validate_chat_error(body))
-    wait_for(lambda: server.counts() <= before, f"{server.counts()} return to {before}", 2)
+    server.assert_quiet()
 
 
 @pytest.mark.parametrize("tools", [True, False], ids=["tools", "passed on"])
@@ -114,7 +109,7 @@ def test_a_reset_connection_is_a_death_as_well(server, upstream, tools):
     )
     response = None
     try:
-        response = httpx.post(server.url + PATH, content=request() if tools else request(tools=[]))
+        response = httpx.post(server.url + PATH, content=request_body() if tools else request_body(tools=[]))
     except httpx.RemoteProtocolError:
         assert not tools  # what was passed on cannot be taken back: the connection is cut instead
     if response is not None:
@@ -123,7 +118,7 @@ def test_a_reset_connection_is_a_death_as_well(server, upstream, tools):
 
 def test_nonsense_instead_of_http_is_a_bad_gateway(server, upstream):
     upstream.reset(b"this is not HTTP at all\r\n\r\n", dies=True)
-    response = httpx.post(server.url + PATH, content=request())
+    response = httpx.post(server.url + PATH, content=request_body())
     assert response.status_code == 502
     assert_valid(validate_chat_error(response.content))
 
@@ -131,14 +126,12 @@ def test_nonsense_instead_of_http_is_a_bad_gateway(server, upstream):
 def test_half_a_character_is_no_clean_end(server, upstream):
     cut = b"data: " + '{"choices":[{"index":0,"delta":{"content":"é'.encode()[:-1]
     upstream.reset(http_stream(cut), dies=True)
-    assert httpx.post(server.url + PATH, content=request()).status_code == 502
+    assert httpx.post(server.url + PATH, content=request_body()).status_code == 502
 
 
 def test_many_clients_leave_at_once_and_nothing_stays(server, upstream):
-    before = server.counts()
-    clients = [RawClient(server.port, request(model=f"m{i}")) for i in range(20)]
+    clients = [RawClient(server.port, request_body(model=f"m{i}")) for i in range(20)]
     time.sleep(0.02)
     for client in clients:
         client.leave()
-    # the raw upstream takes one at a time; whoever still waits for it is gone by then
-    wait_for(lambda: server.counts()[0] <= before[0], f"{server.counts()} return to {before}", 5)
+    server.assert_quiet()

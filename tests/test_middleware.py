@@ -9,16 +9,31 @@ import anyio.lowlevel
 import fastapi
 import pytest
 import starlette.applications
-import starlette.middleware
+import starlette.middleware.base
 import starlette.middleware.gzip
 import starlette.responses
 import starlette.routing
+import starlette.testclient
 import trio
 
 from streamtool.errors import SettingsError
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import Limits, Settings
-from streamtool.testing import DONE, Die, Hang, Hold, Pause, Script, ScriptedUpstream, chunk, status, stream_asgi, text
+from streamtool.testing import (
+    DONE,
+    Die,
+    Hang,
+    Hold,
+    Pause,
+    Script,
+    ScriptedUpstream,
+    assert_valid,
+    chunk,
+    status,
+    stream_asgi,
+    text,
+    validate_chat_stream,
+)
 
 PING = {
     "type": "function",
@@ -37,6 +52,8 @@ def request(**fields: Any) -> bytes:
 
 
 def calls(body: bytes) -> list[tuple[str, str]]:
+    """The calls of a stream, which has to be valid."""
+    assert_valid(validate_chat_stream(body))
     found: dict[int, list[str]] = {}
     for line in body.decode().split("\n\n"):
         if line.startswith("data: {"):
@@ -185,13 +202,13 @@ async def test_a_passed_request_sees_the_client_leave():
 @both
 async def test_each_piece_leaves_before_the_next_is_made():
     held = [Hold()]
-    script = text("ab", CALL, size=1)
+    script = text("xy", CALL, size=1)
     steps = [step for each in script.steps for step in (each, *held)]
     upstream = ScriptedUpstream(Script(tuple(steps)))
     async with stream_asgi(ToolMiddleware(upstream), body=request()) as reply:
         seen = b""
         chunks = aiter(reply.chunks())
-        for expected in (b'"role"', b'"content":"a"', b'"content":"b"'):
+        for expected in (b'"role"', b'"content":"x"', b'"content":"y"'):
             with anyio.fail_after(5):
                 seen = await anext(chunks)
             assert expected in seen
@@ -535,6 +552,39 @@ async def test_a_fastapi_app_has_tools():
         assert calls(await reply.body()) == [("ping", '{"x": 1}')]
     async with stream_asgi(app, "/hello", method="GET") as reply:
         assert json.loads(await reply.body()) == {"hello": "world"}
+
+
+@both
+@pytest.mark.parametrize("outside", [True, False])
+async def test_a_middleware_of_functions_may_stand_on_either_side(outside):
+    upstream = ScriptedUpstream(text(CALL, finish=None, done=False).then(Hang()))
+    inner: Any = starlette.applications.Starlette(routes=[starlette.routing.Mount("/", app=upstream)])
+    app = (
+        inner
+        if not outside
+        else starlette.applications.Starlette(routes=[starlette.routing.Mount("/", app=ToolMiddleware(upstream))])
+    )
+
+    async def dispatch(request: Any, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["x-mine"] = "1"
+        return response
+
+    app.add_middleware(starlette.middleware.base.BaseHTTPMiddleware, dispatch=dispatch)
+    async with stream_asgi(app if outside else ToolMiddleware(app), body=request()) as reply:
+        assert b'"role"' in await anext(reply)
+        assert reply.headers["x-mine"] == "1"
+        reply.disconnect()
+        with anyio.fail_after(5):
+            await reply.finished.wait()
+    assert upstream.left == 1
+
+
+def test_a_sync_test_client_can_be_used():
+    app, _ = fastapi_app()
+    with starlette.testclient.TestClient(app) as client:
+        body = client.post(PATH, content=request()).content
+    assert calls(body) == [("ping", '{"x": 1}')]
 
 
 @both

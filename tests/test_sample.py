@@ -10,11 +10,14 @@ import anyio
 import jsonschema_rs
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statemachine import FORMATS, parse
 from streamtool.conversation import Call, Conversation, Message, Result, Text, Tool, ToolChoice
 from streamtool.prompting import project
 from streamtool.sample import Offer, Parameter, Sample, app, learn, read_offers, reply
+from streamtool.schema import signature
 from streamtool.settings import ResultSettings, Settings
 
 STYLES = ["compact", "json", "markdown"]
@@ -79,6 +82,11 @@ def test_it_calls_an_offered_tool_validly_in_the_taught_format(format, style):
         assert [name for name, _ in calls] == [wanted.name]
         jsonschema_rs.validator_for(wanted.parameters).validate(calls[0][1])
         assert visible.strip() == ("" if format == "action_object" else "Let me look that up.")
+        # and so it reads when all formats that the settings listen for are on
+        listened = Settings(format=format).for_model("m").listens
+        names = {tool.name: tool.parameters or {} for tool in tools}
+        _, found = parse(reply(messages), names, formats=listened)
+        assert [(call.name, json.loads(call.arguments)) for call in found] == calls
 
 
 @pytest.mark.parametrize("format", [name for name in FORMATS if name != "action_object"])
@@ -189,6 +197,40 @@ def test_offers_are_read_as_they_are_listed():
             ),
         ),
     )
+
+
+SCHEMAS = st.recursive(
+    st.sampled_from(
+        [
+            {"type": "string"},
+            {"type": "null"},
+            {"enum": ["a|b", '")', 1.5, None, {"x": []}]},
+            {},
+            True,
+            {"type": "s, t"},
+        ]
+    ),
+    lambda inner: (
+        inner.map(lambda schema: {"type": "array", "items": schema})
+        | st.lists(inner, min_size=1, max_size=3).map(lambda schemas: {"anyOf": schemas})
+        | inner.map(lambda schema: {"type": "object", "additionalProperties": schema})
+        | st.dictionaries(st.sampled_from(["a", "b c", '"', "ä.ö", "x-y$", ""]), inner, max_size=3).map(
+            lambda properties: {"properties": properties, "required": list(properties)[:1]}
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["p", "q r", "(", "s: t"]), SCHEMAS, max_size=3))
+def test_every_signature_can_be_read(properties):
+    (offer,) = read_offers(signature("f", {"properties": properties}))
+    assert (offer.name, [parameter.name for parameter in offer.parameters]) == ("f", list(properties))
+
+
+def test_headings_that_are_not_ours_teach_nothing():
+    text = "# Tools\n\n## The tools\n\nf(what is this)\n\n## Example\n\nnothing"
+    assert reply([{"role": "system", "content": text}, {"role": "user", "content": "Hi"}]) == "You said: Hi"
 
 
 def test_it_learns_each_format_from_the_example_alone():

@@ -54,6 +54,7 @@ def test_a_tool_without_parameters_has_an_empty_signature():
         (True, "any"),
         ({}, "any"),
         ({"enum": []}, "any"),
+        ({"type": "no) type"}, "any"),
     ],
 )
 def test_types(schema, text):

@@ -99,6 +99,10 @@ def members(machine: Machine, keys: Keys) -> Grammar:
         if char == ",":
             machine.take(1)
             continue
+        if candidate.whole and (char == "]" or (char in "<[`" and (yield from machine.sibling(0, own=True)))):
+            candidate.notes.mend("missing_closer")
+            candidate.outer.stack.pop()
+            return
         name = yield from key(machine)
         found = keys.get(name)
         if found is None and not candidate.marked and not candidate.committed:
@@ -149,6 +153,9 @@ def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Gramma
         machine.recognise(found.format)
         candidate.marked = True
         yield from array(machine, keys)
+    elif role is Role.THOUGHT and char == '"' and candidate.whole and machine.state is State.CALL:
+        machine.finish()
+        yield from spoken(machine, found.format, Sink.REASONING, THOUGHT)
     elif role in (Role.THOUGHT, Role.FINAL) and (candidate.name is not None or candidate.nested):
         yield from ignored(machine)
     elif role is Role.THOUGHT and char == '"':

@@ -10,7 +10,7 @@ from statemachine.bodies.parameters import Reading, tables
 from statemachine.format import Body, Format, Head, Json, Parameters
 from statemachine.machine import Machine
 from statemachine.markers import Markers
-from statemachine.reader import Grammar, Mismatch, Run, quote
+from statemachine.reader import Ended, Grammar, Mismatch, Run, quote
 
 name_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+").match
 id_text = re.compile(r"[\w.:-]*+").match
@@ -76,23 +76,37 @@ def plain(machine: Machine, head: Head) -> Grammar:
         yield from machine.blank()
         if machine.text[machine.at] != "{":
             name = yield from word(machine)
+    mark = len(machine.raw)
+    try:
+        end, length = yield from name_end(machine, ends, head)
+    except Ended:
+        if any("\n" in piece for piece, _ in machine.raw[mark:]):
+            named(machine, name)
+        raise
+    if end != "{":
+        machine.take(length)
+    named(machine, name)
+
+
+def name_end(machine: Machine, ends: Markers[str], head: Head) -> Generator[None, None, tuple[str, int]]:
+    """The end of the name that stands here and its length, not consumed; an id before it is read."""
     while True:
+        mark = len(machine.raw)
         yield from machine.blank()
+        if head.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
+            raise Mismatch
         found = ends.match(machine.text, machine.at)
         if found is None:
             raise Mismatch
         if found.lastindex:
-            end = ends.values[found.lastindex - 1]
+            end, length = ends.values[found.lastindex - 1], found.end() - machine.at
             if end != head.id:
-                break
-            machine.take(found.end() - machine.at)
+                return end, length
+            machine.take(length)
             yield from machine.blank()
             machine.candidate.id = yield from word(machine, id_text)
         else:
             yield from machine.more()
-    if end != "{":
-        machine.take(found.end() - machine.at)
-    named(machine, name)
 
 
 def named(machine: Machine, name: str) -> None:
@@ -109,7 +123,10 @@ def tag(machine: Machine, head: Head, form: Format, body: Body) -> Generator[Non
     ends = ends_of(head)
     reading: Reading | None = None
     while True:
+        mark = len(machine.raw)
         yield from machine.blank()
+        if head.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
+            raise Mismatch
         found = ends.match(machine.text, machine.at)
         if found is not None:
             if found.lastindex:

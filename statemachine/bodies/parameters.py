@@ -107,7 +107,9 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
             return
         elif mark is not None:
             machine.take(length)
-        elif machine.candidate.committed and (yield from machine.sibling(0)):
+        elif (machine.candidate.committed or machine.wrapping or machine.candidate.wrappers) and (
+            yield from machine.sibling(0)
+        ):
             machine.candidate.notes.mend("missing_closer")
             reader.end()
             return
@@ -233,7 +235,7 @@ class Reading:
         mark, length = yield from look(machine, self.table.inside, 0)
         if mark is Mark.VALUE_END:
             machine.take(length)
-        elif not machine.ended:
+        else:
             machine.candidate.notes.mend("missing_closer")
 
     def stops(self) -> Generator[None, None, bool]:
@@ -306,7 +308,7 @@ class Reading:
         ended = False
         strict = Strict(depth=machine.limits.depth)
         try:
-            yield from self.json(types, strict)
+            yield from self.json(types, strict, captured)
         except Mismatch:
             is_json = False
         except Ended:
@@ -340,7 +342,7 @@ class Reading:
         yield from self.close()
         return True
 
-    def json(self, types: frozenset[str], strict: Notes) -> Grammar:
+    def json(self, types: frozenset[str], strict: Notes, captured: list[str]) -> Grammar:
         """One JSON value of an allowed type, and then the end of the value; anything else is a mismatch."""
         machine = self.machine
         yield from machine.blank()
@@ -351,6 +353,8 @@ class Reading:
         elif char in "-0123456789" and types & {"number", "integer"}:
             yield from number(machine, strict)
             strict.cut = False
+            if "string" in types and "number" not in types and set(".eE") & set("".join(captured)):
+                raise Mismatch
         elif char in "tfTFnN":
             word = yield from json_text.bare_word(machine)
             kind = {"true": "boolean", "false": "boolean", "null": "null"}.get(WORDS.get(word, ""))

@@ -62,35 +62,17 @@ class Gate:
     """What passes of one choice. Every method appends what the client may see to `out`."""
 
     __slots__ = (
-        "_forced",
-        "_held",
-        "_held_size",
-        "_ids",
-        "_named",
-        "_open",
-        "_parser",
-        "_pending",
-        "_rules",
-        "_said",
-        "calls",
-        "choice",
-        "discarded",
-        "finished",
-        "formats",
-        "forwards",
-        "held_most",
-        "incomplete",
-        "over",
-        "refused",
-        "repairs",
-        "visible",
-    )
+        "_forced", "_held", "_held_size", "_ids", "_named", "_new_parser", "_open", "_parser", "_pending", "_rules",
+        "_said", "calls", "choice", "discarded", "finished", "formats", "forwards", "held_most", "incomplete", "length",
+        "over", "refused", "repairs", "visible",
+    )  # fmt: skip
 
-    def __init__(self, rules: Rules, choice: int, ids: Ids, parser: statemachine.Parser) -> None:
+    def __init__(self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], statemachine.Parser]) -> None:
         self._rules = rules
         self.choice = choice
         self._ids = ids
-        self._parser = parser
+        self._new_parser = new_parser
+        self._parser = new_parser()
         self._forced = rules.forced
         self._held: list[ReplyEvent] = []
         self._held_size = 0
@@ -113,17 +95,22 @@ class Gate:
         """Calls that were not allowed to pass."""
         self.repairs: dict[str, None] = {}
         self.formats: dict[str, None] = {}
-        self.discarded: list[statemachine.Discarded] = []
+        self.discarded: dict[str, int] = {}
+        """Characters that are neither shown nor part of a call, by reason."""
         self.held_most = 0
+        self.length = 0
+        """Characters that the upstream has written, markup included."""
 
     @property
     def said(self) -> str:
         """The visible text so far; kept for forced choices only, which may have to be continued."""
         return "".join(self._said)
 
-    def restart(self, parser: statemachine.Parser) -> None:
+    def restart(self) -> None:
         """The next attempt begins: what the last one held back is dropped, what it showed stays."""
-        self._parser = parser
+        self._parser = self._new_parser()
+        self.incomplete = False
+        self.refused = 0
         self._held.clear()
         self._held_size = 0
         self._open = None
@@ -134,16 +121,17 @@ class Gate:
     def feed(self, event: Upstream, out: list[ReplyEvent]) -> None:
         """One event of the upstream."""
         if type(event) is TextDelta:
-            found = self._parser.feed(event.text)
+            text = event.text
+            self.length += len(text)
+            found = self._parser.feed(text)
             if len(found) == 1:
                 first = found[0]
-                kind = type(first)
-                if kind is statemachine.TextDelta:
-                    if first.text is event.text and self.forwards:
+                if type(first) is statemachine.TextDelta:
+                    if first.text is text and self.forwards:
                         self.visible = True
                         out.append(event)
                         return
-                elif kind is statemachine.ArgumentsDelta and self._open is not None and self._pending is None:
+                elif type(first) is statemachine.ArgumentsDelta and self._open is not None and self._pending is None:
                     out.append(ArgumentsDelta(self.choice, self.calls - 1, first.text))
                     return
             if found:
@@ -158,6 +146,7 @@ class Gate:
                 self._reasoning(text, out)
             case CallStart(id=call_id, name=name):
                 self._found(self._parser.close(), out)
+                self._parser = self._new_parser()
                 self._begin(name, call_id, out)
             case ArgumentsDelta(text=text):
                 self._arguments(text, out)
@@ -197,8 +186,8 @@ class Gate:
                     self._end(complete, out)
                 case statemachine.ReasoningDelta(text=text):
                     self._reasoning(text, out)
-                case statemachine.Discarded():
-                    self.discarded.append(event)
+                case statemachine.Discarded(text=text, reason=reason):
+                    self._discard(text, reason)
                 case _:
                     assert_never(event)
 
@@ -228,7 +217,7 @@ class Gate:
             case "text":
                 self._text(TextDelta(self.choice, text), out)
             case "drop":
-                self.discarded.append(statemachine.Discarded(text, "reasoning"))
+                self._discard(text, "reasoning")
             case _:
                 assert_never(self._rules.reasoning)
 
@@ -239,7 +228,7 @@ class Gate:
         if rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools):
             self.refused += 1
             self._open = None
-            self.discarded.append(statemachine.Discarded(name, "forbidden" if rules.forbidden else "unknown"))
+            self._discard(name, "forbidden" if rules.forbidden else "unknown")
             return
         self._open = self._ids.take(call_id)
         self._named = name
@@ -258,7 +247,7 @@ class Gate:
 
     def _arguments(self, text: str, out: list[ReplyEvent]) -> None:
         if self._open is None:
-            self.discarded.append(statemachine.Discarded(text, "forbidden" if self._rules.forbidden else "unknown"))
+            self._discard(text, "forbidden" if self._rules.forbidden else "unknown")
         elif self._pending is not None:
             self._pending.append(text)
         else:
@@ -279,12 +268,15 @@ class Gate:
                 out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
             out.append(CallEnd(self.choice, self.calls - 1, complete))
         else:
-            self.discarded.append(statemachine.Discarded("".join(self._pending), "incomplete"))
+            self._discard("".join(self._pending), "incomplete")
         self._pending = None
         self._open = None
         if self._rules.single:
             self.over = True
             self.forwards = False
+
+    def _discard(self, text: str, reason: str) -> None:
+        self.discarded[reason] = self.discarded.get(reason, 0) + len(text)
 
 
 def raw_input(arguments: str) -> str:

@@ -195,7 +195,7 @@ def chunk(
     finish: str | None = None,
     choice: int = 0,
     usage: Mapping[str, int] | None = None,
-    id: str = "chatcmpl-upstream",  # noqa: A002  the wire's name
+    id: str = "chatcmpl-upstream",
     model: str = "upstream-model",
 ) -> bytes:
     """One Chat Completions chunk as an event. With `usage` it is the usage chunk, without choices."""

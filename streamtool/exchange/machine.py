@@ -19,15 +19,15 @@ handed out before the end, and a failure is a status. Ids and the time come from
 
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Protocol, cast
-
-from attrs import field, frozen
+from typing import cast
 
 import statemachine
 import statemachine.formats
 from streamtool import prompting
 from streamtool.conversation import Conversation
-from streamtool.errors import RequestError, StreamtoolError, TooLargeError, UpstreamError, UpstreamRefused
+from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.exchange.encoding import Inflate, decode_body
+from streamtool.exchange.shapes import Head, Headers, Reader, Record, UpstreamRequest, Wire, Writer
 from streamtool.policy import Cause, Gate, Ids, cause, correction, rules_for
 from streamtool.reply import (
     End,
@@ -35,19 +35,18 @@ from streamtool.reply import (
     Finish,
     Fold,
     Reason,
-    Reply,
     ReplyEvent,
     Start,
     TextDelta,
     Usage,
     UsageReport,
 )
-from streamtool.settings import Limits, ModelSettings, Settings
-
-Headers = tuple[tuple[bytes, bytes], ...]
+from streamtool.settings import ModelSettings, Settings
 
 ERROR_BODY = 64 * 1024
 """Bytes of an upstream's error body that are looked at."""
+_TOKEN = 4
+"""Characters of a token, where its count has to be estimated."""
 
 _REQUEST_DROPPED = frozenset(
     (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
@@ -60,142 +59,15 @@ _RESPONSE_DROPPED = frozenset(
 )
 
 
-class _Reader(Protocol):
-    def feed(self, data: bytes, /) -> list[ReplyEvent]: ...
-    def close(self) -> list[ReplyEvent]: ...
-
-
-class _Writer(Protocol):
-    def feed(self, events: Iterable[ReplyEvent], /) -> bytes: ...
-
-
-class Wire(Protocol):
-    """What the exchange needs of a protocol module."""
-
-    @property
-    def NAME(self) -> str: ...  # noqa: N802  a constant of the module
-    @property
-    def PATH(self) -> str: ...  # noqa: N802
-    @property
-    def KEEPALIVE(self) -> bytes: ...  # noqa: N802
-    @property
-    def STREAM_HEADERS(self) -> Headers: ...  # noqa: N802
-    @property
-    def WHOLE_HEADERS(self) -> Headers: ...  # noqa: N802
-    def read_request(self, body: bytes, limits: Limits) -> Conversation: ...
-    def write_request(self, conversation: Conversation, *, model: str, stream: bool) -> bytes: ...
-    def write_whole(
-        self,
-        conversation: Conversation,
-        reply: Reply,
-        *,
-        id: str,  # noqa: A002  the wire's name
-        created: int,
-        model: str,
-    ) -> bytes: ...
-    def write_error(self, error: StreamtoolError, request_id: str | None) -> bytes: ...
-    def read_error(self, status: int, body: bytes, *, retry_after: str | None = None) -> UpstreamError: ...
-    @property
-    def ReplyReader(self) -> Callable[..., _Reader]: ...  # noqa: N802  a class of the module
-    @property
-    def ReplyWriter(self) -> Callable[..., _Writer]: ...  # noqa: N802
-
-
-@frozen
-class UpstreamRequest:
-    """One attempt, as the upstream is to receive it."""
-
-    path: str
-    headers: Headers
-    body: bytes = field(repr=False)
-    upstream: str | None
-    """Name of the upstream in the settings; None: there is only one."""
-    attempt: int
-    """1 for the first."""
-
-
-@frozen
-class Head:
-    """Status and headers of the reply."""
-
-    status: int
-    headers: Headers
-
-
-@frozen
-class Record:
-    """What happened in one exchange; for logs and metrics. Holds no contents."""
-
-    request_id: str
-    protocol: str
-    model: str
-    upstream_model: str
-    stream: bool
-    mode: str
-    format: str
-    tools: int
-    attempts: tuple[str, ...]
-    """For each attempt that was not accepted, why."""
-    calls: int
-    formats: tuple[str, ...]
-    """Formats in which calls were found."""
-    repairs: tuple[str, ...]
-    discarded: tuple[tuple[str, int], ...]
-    """Reason and number of characters of what was neither shown nor part of a call."""
-    refused: int
-    incomplete: bool
-    reason: Reason | None
-    """The upstream's own reason."""
-    usage: Usage
-    usage_estimated: bool
-    """The upstream was stopped before it told its counts."""
-    held: int
-    """Characters that waited for a forced call, at most."""
-    dropped: tuple[str, ...]
-    """Parts of the request that could not be honoured."""
-    error: StreamtoolError | None
-
-
 class Exchange:
     """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
 
     __slots__ = (
-        "_again",
-        "_attempts",
-        "_body",
-        "_causes",
-        "_dropped",
-        "_error",
-        "_estimated",
-        "_failed",
-        "_fold",
-        "_gates",
-        "_headers",
-        "_ids",
-        "_inflate",
-        "_kept",
-        "_new_id",
-        "_now",
-        "_reader",
-        "_reason",
-        "_refusal",
-        "_refused",
-        "_request_id",
-        "_rules",
-        "_settings",
-        "_start",
-        "_started",
-        "_usage",
-        "_usage_now",
-        "_wire",
-        "_writer",
-        "conversation",
-        "cut",
-        "done",
-        "head",
-        "model",
-        "retry",
-    )
+        "_again", "_asked", "_attempts", "_body", "_causes", "_dropped", "_error", "_estimated", "_failed", "_fold",
+        "_gates", "_headers", "_ids", "_inflate", "_kept", "_new_id", "_now", "_reader", "_reason", "_refusal",
+        "_refused", "_request_id", "_rules", "_settings", "_start", "_started", "_unmet", "_usage", "_usage_now",
+        "_wire", "_writer", "conversation", "cut", "done", "head", "model", "retry",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -222,8 +94,8 @@ class Exchange:
         )
         self._dropped = self.conversation.dropped
         self._gates: dict[int, Gate] = {}
-        self._reader: _Reader = wire.ReplyReader(n=self.conversation.n)
-        self._writer: _Writer | None = None
+        self._reader: Reader = wire.ReplyReader(n=self.conversation.n)
+        self._writer: Writer | None = None
         self._fold = None if self.conversation.stream else Fold()
         self._start = Start()
         self._started = False
@@ -236,7 +108,9 @@ class Exchange:
         self._kept: Headers = ()
         self._usage = Usage()
         self._usage_now: Usage | None = None
+        self._asked = 0
         self._estimated = False
+        self._unmet: Cause | None = None
         self._reason: Reason | None = None
         self._error: StreamtoolError | None = None
         self._failed = False
@@ -269,6 +143,7 @@ class Exchange:
             projected = self._project()
             self._dropped = projected.dropped
             body = self._wire.write_request(projected, model=self.model.name, stream=True)
+            self._asked = len(body)
             self._next_attempt()
         headers = (
             *((name, value) for name, value in self._headers if name not in _REQUEST_DROPPED),
@@ -296,7 +171,7 @@ class Exchange:
         if self._attempts > 1:
             self._reader = self._wire.ReplyReader(n=self.conversation.n)
             for gate in self._gates.values():
-                gate.restart(self._parser())
+                gate.restart()
         self._again = None
         self.retry = False
         self._inflate = None
@@ -393,10 +268,11 @@ class Exchange:
             format=self.model.format,
             tools=len(self.conversation.tools),
             attempts=tuple(self._causes),
+            unmet=self._unmet,
             calls=sum(gate.calls for gate in gates),
             formats=tuple(dict.fromkeys(name for gate in gates for name in gate.formats)),
             repairs=tuple(dict.fromkeys(name for gate in gates for name in gate.repairs)),
-            discarded=tuple((found.reason, len(found.text)) for gate in gates for found in gate.discarded),
+            discarded=tuple(pair for gate in gates for pair in gate.discarded.items()),
             refused=sum(gate.refused for gate in gates),
             incomplete=any(gate.incomplete for gate in gates),
             reason=self._reason,
@@ -459,7 +335,7 @@ class Exchange:
     def _gate(self, choice: int) -> Gate:
         gate = self._gates.get(choice)
         if gate is None:
-            gate = self._gates[choice] = Gate(self._rules, choice, self._ids, self._parser())
+            gate = self._gates[choice] = Gate(self._rules, choice, self._ids, self._parser)
         return gate
 
     def _over(self, gate: Gate, out: list[ReplyEvent]) -> None:
@@ -479,6 +355,7 @@ class Exchange:
         if why is not None and self._may_retry():
             self._again = why
             return
+        self._unmet = why
         gate.finished = True
         self._finished(gate, event, out)
 
@@ -510,6 +387,8 @@ class Exchange:
             self._usage += self._usage_now
         elif self.cut:
             self._estimated = True
+            written = sum(gate.length for gate in self._gates.values())
+            self._usage += Usage(input=self._asked // _TOKEN, output=-(-written // _TOKEN))
         self._usage_now = None
         if self._again is not None:
             self._causes.append(self._again)
@@ -598,6 +477,7 @@ class Exchange:
         return (
             (b"x-request-id", self._request_id.encode("latin-1", "replace")),
             (b"x-streamtool-mode", self.model.mode.encode()),
+            *(((b"x-streamtool-unmet", self._unmet.encode()),) if self._unmet is not None else ()),
         )
 
     def _refusal_error(self, status: int) -> StreamtoolError:
@@ -613,45 +493,3 @@ class Exchange:
 
 _AUTH_KINDS = {401: "authentication_error", 403: "permission_error"}
 _RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
-
-
-class Inflate:
-    """Decodes gzip or deflate, piece by piece. Raises zlib.error when the data is neither."""
-
-    __slots__ = ("_decoder", "_raw_too")
-
-    def __init__(self, encoding: str) -> None:
-        self._raw_too = encoding == "deflate"
-        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
-
-    def feed(self, data: bytes, limit: int = 0) -> bytes:
-        """What `data` decodes to; with a limit, at most that many bytes of it."""
-        try:
-            return self._decoder.decompress(data, limit)
-        except zlib.error:
-            if not self._raw_too:
-                raise
-            # "deflate" is sent with and without the zlib header; the header is missing
-            self._decoder = zlib.decompressobj(-zlib.MAX_WBITS)
-            return self._decoder.decompress(data, limit)
-        finally:
-            self._raw_too = False
-
-
-def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:
-    """The request body without its content-encoding. Raises TooLargeError beyond `limit` bytes, RequestError when it
-    cannot be decoded."""
-    encoding = next((value for name, value in headers if name == b"content-encoding"), b"").decode("latin-1").lower()
-    if encoding.strip() not in ("", "identity"):
-        if encoding.strip() not in ("gzip", "x-gzip", "deflate"):
-            raise RequestError(f"content-encoding {encoding} is not supported; send gzip, deflate or none")
-        try:
-            body = Inflate(encoding.strip()).feed(body, limit + 1)
-        except zlib.error:
-            raise RequestError(f"the body is not valid {encoding}") from None
-    if len(body) > limit:
-        raise TooLargeError(f"the request body is larger than {limit} bytes")
-    return body
-
-
-__all__ = ["Exchange", "Head", "Headers", "Inflate", "Record", "UpstreamRequest", "Wire", "decode_body"]

@@ -1,0 +1,291 @@
+"""The commands and their options, and the exit codes.
+
+Every command runs inside `Commands.invoke`, the one place where an error becomes a sentence and an exit code.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from streamtool.cli.common import complain, open_source
+from streamtool.errors import RequestError, SettingsError, StreamtoolError, UpstreamError, UpstreamRefused
+
+DONE, FAILED, WRONG, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class Commands(TyperGroup):
+    """Turns what a command raises into a sentence and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises typer.Exit instead of everything that is foreseen."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except StreamtoolError as error:
+            complain(sentence_of(error))
+            raise typer.Exit(code_of(error)) from None
+        except BrokenPipeError:  # whoever reads the output has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise typer.Exit(DONE) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        return result
+
+
+def sentence_of(error: StreamtoolError) -> str:
+    """What is wrong; in a request also where."""
+    if isinstance(error, RequestError) and error.param and error.param not in error.message:
+        return f"{error.param}: {error.message}"
+    return error.message
+
+
+def code_of(error: StreamtoolError) -> int:
+    """The exit code that fits."""
+    match error:
+        case SettingsError() | RequestError():
+            return WRONG
+        case UpstreamRefused():
+            return FAILED
+        case UpstreamError():
+            return UNREACHABLE
+        case _:
+            return FAILED
+
+
+app = typer.Typer(
+    name="streamtool",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""Streamed tool calls for language models that only write text.
+
+    \b
+    streamtool demo                               watch it work; needs no network
+    streamtool serve --upstream http://127.0.0.1:8000
+                                                  put the proxy in front of a model
+    echo '@ping {"n": 1}' | streamtool parse -    what the parser makes of a text
+
+    \b
+    Exit codes:  0 done · 1 failed · 2 wrong usage, input or settings
+                 3 upstream unreachable · 130 interrupted
+    """,
+)
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """The exit code of a command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    try:
+        app(args=None if argv is None else list(argv), prog_name="streamtool")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED if end.code else DONE
+    return DONE
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import streamtool  # noqa: PLC0415  the version is looked up in the installed distribution
+
+        print(f"streamtool {streamtool.__version__}")
+        raise typer.Exit(DONE)
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """What comes before the command."""
+
+
+Config = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Settings in TOML; default: the file that STREAMTOOL_CONFIG names.")
+]
+Format = Annotated[
+    str | None, typer.Option("--format", metavar="NAME", help="The format that is taught (see: streamtool formats).")
+]
+
+
+@app.command()
+def demo(
+    *,
+    upstream: Annotated[
+        str | None, typer.Option(metavar="URL", help="Use this model instead of the sample (Chat Completions).")
+    ] = None,
+    model: Annotated[str, typer.Option(metavar="NAME", help="The model's name at the upstream.")] = "sample",
+    key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+    ] = None,
+    format_: Format = None,
+    delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Between the sample's deltas.")] = 0.06,
+) -> None:
+    """Watch a model that only writes text call a tool, live. Needs no network.
+
+    Starts the proxy on a free loopback port with the embedded sample model behind it, and talks to it with the openai
+    client (or httpx, if that is not installed): a question, a call, its result, the final answer.
+
+    \b
+    Examples:
+      streamtool demo
+      streamtool demo --format qwen3_coder
+      streamtool demo --upstream http://127.0.0.1:11434 --model qwen3:8b
+    """
+    from streamtool.cli.demo import run as run_demo  # noqa: PLC0415  a command loads what it needs
+
+    run_demo(upstream, model, key_env, format_, delay)
+
+
+@app.command()
+def serve(
+    *,
+    upstream: Annotated[
+        str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
+    ] = None,
+    speaks: Annotated[
+        str | None, typer.Option(metavar="PROTOCOL", help="What the upstream speaks: auto or chat.")
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Ask the upstream for this model, whatever the client asks for.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(metavar="MODE", help="emulate: tools become text.")] = None,
+    format_: Format = None,
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Default: 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 8700; 0: any free one.")
+    ] = None,
+    server: Annotated[str, typer.Option(metavar="NAME", help="uvicorn (asyncio) or hypercorn (trio).")] = "uvicorn",
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the settings, say what they amount to, and exit.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow a host other than loopback without client keys.")
+    ] = False,
+) -> None:
+    """Run the proxy.
+
+    Clients send tools and get calls; the upstream gets text and sends text.
+
+    Flags win over STREAMTOOL_* variables, these over the settings file. Keys are never flags: name the variable that
+    holds one. Without an upstream the embedded sample model answers, and a curl line to paste is printed.
+
+    \b
+    Examples:
+      streamtool serve
+      streamtool serve --upstream http://127.0.0.1:8000 --model my-model
+      streamtool serve --upstream https://api.example.com/v1 --key-env EXAMPLE_KEY
+      streamtool serve --config streamtool.toml --check
+    """
+    from streamtool.cli.serve import Flags  # noqa: PLC0415  the other commands need no server
+    from streamtool.cli.serve import run as run_serve  # noqa: PLC0415
+
+    run_serve(
+        Flags(upstream, speaks, key_env, model, mode, format_, config, host, port, server, insecure), only_check=check
+    )
+
+
+@app.command()
+def parse(
+    *,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Model text; - is standard input.")] = "-",
+    tools: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="JSON list of tools (OpenAI's, or {name, parameters}); default: any name."),
+    ] = None,
+    formats: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Listen for these formats only; default: all but the opt-in ones.")
+    ] = None,
+    delta: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Feed N characters at a time; default: as it arrives.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event.")] = False,
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="What the reply already contains when the text starts.")
+    ] = "",
+) -> None:
+    """Print the events that the parser makes of a text.
+
+    Model text in, events out, as they happen: the text is read as it arrives.
+
+    \b
+    Examples:
+      streamtool parse reply.txt --tools tools.json
+      some-model | streamtool parse - --json
+      echo '@ping {"n": 1}' | streamtool parse - --delta 4
+    """
+    from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  a command loads what it needs
+
+    run_parse(file, tools, formats, delta, prefix, as_json=as_json)
+
+
+@app.command()
+def prompt(
+    *,
+    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="A Chat Completions request; - is stdin.")],
+    format_: Format = None,
+    config: Config = None,
+) -> None:
+    """Print the exact text that the model would read for a request.
+
+    \b
+    Examples:
+      streamtool prompt request.json
+      streamtool prompt request.json --format labelled
+    """
+    from streamtool.cli.prompt import run as run_prompt  # noqa: PLC0415  a command loads what it needs
+
+    run_prompt(request, format_, config)
+
+
+@app.command()
+def formats(
+    *,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one, with an example.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/formats.md.")] = False,
+) -> None:
+    """List the formats of calls, or show one with an example.
+
+    \b
+    Examples:
+      streamtool formats
+      streamtool formats invoke
+    """
+    from streamtool.cli.formats import run as run_formats  # noqa: PLC0415  a command loads what it needs
+
+    run_formats(name, markdown=markdown)
+
+
+@app.command()
+def bench(
+    *,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="Measure this model text instead of the usual ones.")
+    ] = None,
+) -> None:
+    """Measure the parser on this machine.
+
+    \b
+    Examples:
+      streamtool bench
+      streamtool bench reply.txt
+    """
+    from streamtool import bench as measure  # noqa: PLC0415  only who measures needs it
+
+    if file is not None:
+        open_source(file).close()
+    raise typer.Exit(measure.main(file))

@@ -1,0 +1,128 @@
+"""`streamtool parse`: model text in, events out, as they happen.
+
+The text is read as it arrives and decoded on the way (a character may be cut between two reads); every event is printed
+before more is read.
+"""
+
+import codecs
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, assert_never
+
+from statemachine import (
+    FORMATS,
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    Discarded,
+    Event,
+    Parser,
+    ReasoningDelta,
+    TextDelta,
+)
+from streamtool.cli.common import Screen, open_source, quoted, read_tools
+from streamtool.errors import SettingsError
+from streamtool.settings.readers import format_name
+
+_READ = 65536  # bytes of one read, at most
+
+
+def run(file: str, tools: str | None, formats: str | None, delta: int | None, prefix: str, *, as_json: bool) -> None:
+    """Parse `file` and print the events. Raises SettingsError for what cannot be read."""
+    offered = None if tools is None else read_tools(tools)
+    parser = Parser(offered, formats=None if formats is None else read_formats(formats), prefix=prefix)
+    screen = Screen()
+
+    def show(events: Sequence[Event]) -> None:
+        if as_json:
+            for event in events:
+                sys.stdout.write(json.dumps(as_object(event), ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+        else:
+            for event in events:
+                screen.line(*as_line(event))
+
+    with open_source(file) as source:
+        for piece in pieces(source, delta):
+            show(parser.feed(piece))
+    show(parser.close())
+
+
+def read_formats(names: str) -> list[str]:
+    """Names with commas between. Raises SettingsError, which names the nearest."""
+    found = [format_name(name.strip(), "--formats") for name in names.split(",") if name.strip()]
+    if not found:
+        raise SettingsError(f"--formats: name at least one of {', '.join(FORMATS)}")
+    return found
+
+
+def pieces(source: BinaryIO, delta: int | None) -> Iterator[str]:
+    """The text as it arrives, in pieces of `delta` characters at most; bytes that are no UTF-8 become U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    read = getattr(source, "read1", source.read)
+    while data := read(_READ):
+        yield from cut(decoder.decode(data), delta)
+    yield from cut(decoder.decode(b"", True), delta)
+
+
+def cut(text: str, size: int | None) -> Iterator[str]:
+    """A text in pieces of `size` characters; whole without a size; nothing for no text."""
+    if size is None:
+        if text:
+            yield text
+        return
+    for at in range(0, len(text), size):
+        yield text[at : at + size]
+
+
+def as_object(event: Event) -> dict[str, Any]:
+    """The event as `--json` prints it."""
+    match event:
+        case TextDelta(text=text):
+            return {"type": "text_delta", "text": text}
+        case ReasoningDelta(text=text):
+            return {"type": "reasoning_delta", "text": text}
+        case CallStart():
+            return {
+                "type": "call_start",
+                "index": event.index,
+                "name": event.name,
+                "id": event.id,
+                "format": event.format,
+            }
+        case ArgumentsDelta(index=index, text=text):
+            return {"type": "arguments_delta", "index": index, "text": text}
+        case CallEnd():
+            return {
+                "type": "call_end",
+                "index": event.index,
+                "complete": event.complete,
+                "repairs": list(event.repairs),
+            }
+        case Discarded(text=text, reason=reason):
+            return {"type": "discarded", "text": text, "reason": reason}
+        case _:
+            assert_never(event)
+
+
+def as_line(event: Event) -> list[str | tuple[str, str]]:
+    """The event for a person, as styled pieces."""
+    match event:
+        case TextDelta(text=text):
+            return [("text       ", "dim"), quoted(text)]
+        case ReasoningDelta(text=text):
+            return [("reasoning  ", "dim"), (quoted(text), "italic")]
+        case CallStart():
+            told = f"  id {event.id}" if event.id is not None else ""
+            return [("call       ", "dim"), (event.name, "bold green"), (f"  format {event.format}{told}", "dim")]
+        case ArgumentsDelta(text=text):
+            return [("arguments  ", "dim"), (quoted(text), "green")]
+        case CallEnd():
+            word = "complete" if event.complete else "incomplete"
+            mended = f"  repaired: {', '.join(event.repairs)}" if event.repairs else ""
+            return [("end        ", "dim"), (word, "green" if event.complete else "bold red"), (mended, "yellow")]
+        case Discarded(text=text, reason=reason):
+            return [("discarded  ", "dim"), (quoted(text), "red"), (f"  {reason}", "dim")]
+        case _:
+            assert_never(event)

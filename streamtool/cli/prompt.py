@@ -1,0 +1,30 @@
+"""`streamtool prompt`: the exact text that the model would read for a request."""
+
+from streamtool.cli.common import Screen, complain, read_settings, read_source
+from streamtool.conversation import Media, Part, Text
+from streamtool.prompting import project
+from streamtool.protocols import chat
+
+
+def run(request: str, format_name: str | None, config: str | None) -> None:
+    """Print the projected messages, each below its role. Raises RequestError and SettingsError."""
+    settings = read_settings(config, {"format": format_name})
+    conversation = chat.read_request(read_source(request), settings.limits)
+    model = settings.for_model(conversation.model)
+    taught = model.format if format_name in (None, "auto") else format_name
+    projected = project(conversation, model, taught)
+    screen = Screen()
+    for message in projected.messages:
+        screen.line((f"── {message.role} ──", "bold cyan"))
+        screen.line("\n".join(shown(part) for part in message.content))
+    for note in projected.dropped:
+        complain(f"note: {note}")
+
+
+def shown(part: Part) -> str:
+    """A part as text; what is no text by its kind."""
+    match part:
+        case Text(text=text):
+            return text
+        case Media(kind=kind):
+            return f"[{kind}]"

@@ -1,0 +1,190 @@
+"""`streamtool serve`: the proxy under a real server.
+
+The socket is opened before anything is printed, so the address that is shown is the one that answers (also for port 0).
+uvicorn runs the proxy on asyncio; hypercorn runs it on trio.
+"""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from attrs import frozen
+
+from streamtool.cli.common import Screen, complain, read_settings
+from streamtool.errors import SettingsError, StreamtoolError
+from streamtool.exchange import Record
+from streamtool.middleware import ASGIApp
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+from streamtool.settings import check as check_safety
+
+GRACE = 3
+"""Seconds that open streams get when the server stops."""
+
+
+_FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.speaks": "--speaks", "upstream.flag.key": "--key-env"}
+"""Where settings that only a flag can have made are found wrong, and that flag."""
+
+
+@frozen
+class Flags:
+    """The flags of `serve`; None: not given."""
+
+    upstream: str | None = None
+    speaks: str | None = None
+    key_env: str | None = None
+    model: str | None = None
+    mode: str | None = None
+    format: str | None = None
+    config: str | None = None
+    host: str | None = None
+    port: int | None = None
+    server: str = "uvicorn"
+    insecure: bool = False
+
+    def settings(self) -> Settings:
+        """The settings that these flags, the environment and the file amount to. Raises SettingsError."""
+        if self.upstream is None and (self.speaks is not None or self.key_env is not None):
+            raise SettingsError("--speaks and --key-env say something about --upstream, which is missing")
+        if self.server not in SERVERS:
+            raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
+        overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
+        if self.upstream is not None:
+            key = None if self.key_env is None else f"env:{self.key_env}"
+            overrides["upstream"] = {"flag": {"url": self.upstream, "speaks": self.speaks, "key": key}}
+        if self.model is not None:
+            overrides["model"] = [{"match": "*", "use": self.model}]
+        try:
+            found = read_settings(self.config, overrides)
+        except SettingsError as error:
+            flag = next((flag for path, flag in _FLAGS.items() if error.message.startswith(path)), None)
+            if flag is None:
+                raise
+            raise SettingsError(f"{flag}:{error.message.partition(':')[2]}", param=flag) from None
+        if self.host is not None or self.port is not None:
+            host = found.host if self.host is None else self.host
+            port = found.port if self.port is None else self.port
+            found = read_settings(self.config, overrides | {"listen": address(host, port)})
+        return check_safety(found)
+
+
+def run(flags: Flags, *, only_check: bool) -> None:
+    """Serve until interrupted. Raises SettingsError, or StreamtoolError when the address cannot be had."""
+    settings = flags.settings()
+    screen = Screen()
+    if only_check:
+        describe(settings, settings.listen, screen)
+        screen.line(("the settings are fine", "bold green"))
+        return
+    with bind(settings.host, settings.port) as sock:
+        listening = address(settings.host, sock.getsockname()[1])
+        describe(settings, listening, screen)
+        screen.line()
+        screen.line(("Paste this into another terminal:", "bold"))
+        screen.line(curl_line(listening, settings))
+        screen.line()
+        SERVERS[flags.server](Proxy(settings, on_exchange=report), sock)
+
+
+def describe(settings: Settings, listening: str, screen: Screen) -> None:
+    """Where the proxy listens, and what for."""
+    screen.line(("streamtool", "bold cyan"), " listens on ", (f"http://{listening}/v1", "bold"))
+    if not settings.upstreams:
+        screen.line("  upstream  the embedded sample model (--upstream URL puts a real one there)")
+    for name, upstream in settings.upstreams.items():
+        key = "its own key" if upstream.key else "the client's authorization"
+        screen.line(f"  upstream  {name}: {upstream.url}, {upstream.speaks}, with {key}")
+    for rule in settings.models:
+        target = f" at {rule.upstream}" if rule.upstream else ""
+        screen.line(f"  model     {rule.match} → {rule.use or 'the same name'}{target}")
+    screen.line(f"  mode      {settings.mode}, format {settings.format}")
+    screen.line(f"  clients   {'need a key' if settings.client_keys else 'need no key'}")
+
+
+def curl_line(listening: str, settings: Settings) -> str:
+    """A line to paste: a question, a tool, a streamed call."""
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    weather = {"name": "get_weather", "description": "The weather in a city.", "parameters": city}
+    body = {
+        "model": "sample" if not settings.upstreams else "default",
+        "stream": True,
+        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "tools": [{"type": "function", "function": weather}],
+    }
+    key = ' -H "authorization: Bearer $STREAMTOOL_CLIENT_KEY"' if settings.client_keys else ""
+    data = shlex.quote(json.dumps(body, ensure_ascii=False))
+    return f"curl -N http://{listening}/v1/chat/completions -H 'content-type: application/json'{key} -d {data}"
+
+
+def report(record: Record) -> None:
+    """One line on standard error for each exchange."""
+    name = record.model if record.model == record.upstream_model else f"{record.model} → {record.upstream_model}"
+    formats = f" ({', '.join(record.formats)})" if record.formats else ""
+    again = f", not accepted: {', '.join(record.attempts)}" if record.attempts else ""
+    ended = f", failed: {record.error.message}" if record.error else ""
+    complain(f"{name}: tools {record.tools}, calls {record.calls}{formats}{again}{ended}")
+
+
+def address(host: str, port: int) -> str:
+    """A host and a port as in a url."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises StreamtoolError."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        # create_server adds the address to its own sentence
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise StreamtoolError(f"cannot listen on {address(host, port)}: {reason}") from None
+
+
+def serve_uvicorn(app: ASGIApp, sock: socket.socket) -> None:
+    """Serve under asyncio until SIGINT or SIGTERM."""
+    import uvicorn  # noqa: PLC0415  only the server that is asked for is loaded
+
+    # uvicorn stops gracefully and then raises the signal again
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, ws="none", lifespan="on", timeout_graceful_shutdown=GRACE
+    )
+    uvicorn.Server(config).run(sockets=[sock])
+
+
+def serve_hypercorn(app: ASGIApp, sock: socket.socket) -> None:
+    """Serve under trio until SIGINT or SIGTERM."""
+    import hypercorn.config  # noqa: PLC0415
+    import hypercorn.trio  # noqa: PLC0415
+
+    config = hypercorn.config.Config()
+    config.bind = [f"fd://{sock.detach()}"]
+    config.loglevel = "WARNING"
+    config.graceful_timeout = GRACE
+    caught: list[int] = []
+
+    async def stop() -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                caught.append(number)
+                return
+
+    async def main() -> None:
+        await hypercorn.trio.serve(app, config, shutdown_trigger=stop)  # type: ignore[arg-type]  # its scope is a TypedDict
+
+    trio.run(main)
+    if signal.SIGINT in caught:
+        raise KeyboardInterrupt
+
+
+SERVERS: dict[str, Callable[[ASGIApp, socket.socket], None]] = {
+    "uvicorn": serve_uvicorn,
+    "hypercorn": serve_hypercorn,
+}

@@ -1,0 +1,610 @@
+"""The command line, as a person or a script meets it: output, sentences, exit codes."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from statemachine import FORMATS, Call, parse, write
+from streamtool.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = ("demo", "serve", "parse", "prompt", "formats", "bench")
+TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
+REQUEST = {
+    "model": "m",
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ping it."}],
+    "tools": TOOLS,
+}
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("STREAMTOOL_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """A command line in this process: exit code, standard output, standard error."""
+
+    def call(*argv: str, given: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        code = main(argv)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def process(*argv: str, code: str | None = None, **options: object) -> subprocess.Popen[str]:
+    """A command line in a process of its own."""
+    start = ["-m", "streamtool", *argv] if code is None else ["-c", code, *argv]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"} | options
+    return subprocess.Popen([sys.executable, *start], env=env, **pipes)
+
+
+def events(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_the_commands_and_exit_codes(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    for word in (*COMMANDS, "Exit codes", "130 interrupted"):
+        assert word in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_each_command_has_examples(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert f"  streamtool {command}" in out.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    "argv", [["nope"], ["parse", "--nope"], ["parse", "--delta", "0"], ["prompt"], ["serve", "--port", "x"]]
+)
+def test_wrong_usage_is_2(run, argv):
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert "Error" in err
+
+
+def test_the_version(run):
+    code, out, _ = run("--version")
+    assert code == 0
+    assert re.fullmatch(r"streamtool \S+\n", out)
+
+
+def test_python_m_streamtool_is_the_command():
+    out, err = process("formats").communicate(timeout=20)
+    assert out.startswith("tool_call ")
+    assert not err
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich", "uvicorn"])
+def test_without_the_extra_a_sentence_says_what_to_install(missing):
+    code = f"import sys; sys.modules['{missing}'] = None; from streamtool.cli import main; sys.exit(main(['demo']))"
+    child = process(code=code)
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (2, "")
+    assert err == (
+        f'streamtool: the command line needs the extra "serve" ({missing} is missing): pip install "streamtool[serve]"\n'
+    )
+
+
+# --- parse -----------------------------------------------------------------------------------------------------------
+
+TEXT = '<think>hm</think>Sure.\n<tool_call>{"name": "ping", "arguments": {"n": 1,}}</tool_call> Done. Grüße 🌡'
+
+
+def test_parse_prints_one_object_per_event(run):
+    code, out, err = run("parse", "-", "--json", given=TEXT.encode())
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        '{"type": "reasoning_delta", "text": "hm"}',
+        '{"type": "text_delta", "text": "Sure."}',
+        '{"type": "call_start", "index": 0, "name": "ping", "id": null, "format": "tool_call"}',
+        '{"type": "arguments_delta", "index": 0, "text": "{\\"n\\": 1}"}',
+        '{"type": "call_end", "index": 0, "complete": true, "repairs": ["trailing_comma"]}',
+        '{"type": "text_delta", "text": " Done. Grüße 🌡"}',
+    ]
+
+
+def test_parse_prints_what_is_discarded_and_why(run):
+    _, out, _ = run("parse", "--json", given=b'<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>')
+    assert events(out)[2:] == [
+        {"type": "call_end", "index": 0, "complete": False, "repairs": []},
+        {"type": "discarded", "text": "}}", "reason": "malformed"},
+    ]
+
+
+def test_parse_for_people_says_the_same(run):
+    code, out, _ = run("parse", given=TEXT.encode())
+    assert code == 0
+    assert out.splitlines() == [
+        'reasoning  "hm"',
+        'text       "Sure."',
+        "call       ping  format tool_call",
+        'arguments  "{\\"n\\": 1}"',
+        "end        complete  repaired: trailing_comma",
+        'text       " Done. Grüße 🌡"',
+    ]
+
+
+def folded(out: str) -> list[tuple[object, ...]]:
+    """The events with neighbours of one kind joined."""
+    joined: list[list[object]] = []
+    for event in events(out):
+        kind, text = event.pop("type"), event.pop("text", "")
+        if joined and kind in ("text_delta", "reasoning_delta", "arguments_delta") and joined[-1][0] == kind:
+            joined[-1][2] = f"{joined[-1][2]}{text}"
+        else:
+            joined.append([kind, json.dumps(event), text])
+    return [tuple(event) for event in joined]
+
+
+@pytest.mark.parametrize("delta", [1, 2, 3, 7, 1000])
+def test_parse_finds_the_same_in_pieces(run, delta):
+    _, whole, _ = run("parse", "--json", given=TEXT.encode())
+    _, out, _ = run("parse", "--json", "--delta", str(delta), given=TEXT.encode())
+    assert folded(out) == folded(whole)
+    assert all(len(str(event.get("text", ""))) <= delta + 20 for event in events(out))
+
+
+def test_parse_reads_a_file_as_well(run, tmp_path):
+    (tmp_path / "reply.txt").write_bytes(TEXT.encode())
+    _, out, _ = run("parse", str(tmp_path / "reply.txt"), "--json")
+    assert out == run("parse", "--json", given=TEXT.encode())[1]
+
+
+def test_parse_of_nothing_prints_nothing(run):
+    assert run("parse", "--json") == (0, "", "")
+
+
+def test_parse_puts_a_sign_for_bytes_that_are_no_text(run):
+    _, out, _ = run("parse", "--json", given=b"a\xff\xfe b\xc3")
+    assert folded(out) == [("text_delta", "{}", "a\ufffd\ufffd b\ufffd")]
+
+
+def test_parse_prints_lone_surrogates_as_escapes(run):
+    given = rb'<tool_call>{"name": "\ud800", "arguments": "{\"a\": \"\ud800\"}"}</tool_call>'
+    code, out, _ = run("parse", "--json", given=given)
+    assert code == 0
+    assert all(json.loads(line) for line in out.encode().splitlines())
+
+
+@pytest.mark.parametrize("shape", [TOOLS, [tool["function"] for tool in TOOLS], [{"name": "ping"}]])
+def test_parse_knows_the_tools_of_a_file(run, tmp_path, shape):
+    (tmp_path / "tools.json").write_text(json.dumps(shape))
+    _, out, _ = run("parse", "--json", "--tools", str(tmp_path / "tools.json"), given=b"@pong {}\n@ping {}\n")
+    assert [(event["type"], event.get("name")) for event in events(out)] == [
+        ("text_delta", None),
+        ("call_start", "ping"),
+        ("arguments_delta", None),
+        ("call_end", None),
+    ]
+
+
+def test_parse_types_values_by_the_schema(run, tmp_path):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
+    (tmp_path / "tools.json").write_text(json.dumps([{"name": "f", "parameters": schema}]))
+    given = b'<invoke name="f"><parameter name="n">1</parameter><parameter name="s">1</parameter></invoke>'
+    _, out, _ = run("parse", "--json", "--tools", str(tmp_path / "tools.json"), given=given)
+    assert "".join(str(e["text"]) for e in events(out) if e["type"] == "arguments_delta") == '{"n": 1, "s": "1"}'
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{", "is not JSON"),
+        ("{}", "expected a JSON list of tools"),
+        ("[1]", "tool 1 is no JSON object"),
+        ('[{"name": "a"}, {"parameters": {}}]', "tool 2 has no name"),
+        ('[{"type": "function", "function": {"name": ""}}]', "tool 1 has no name"),
+        ('[{"name": "a", "parameters": []}]', "tool 1 (a): parameters are no JSON object"),
+    ],
+)
+def test_parse_says_what_is_wrong_with_the_tools(run, tmp_path, content, sentence):
+    (tmp_path / "tools.json").write_text(content)
+    code, out, err = run("parse", "--tools", str(tmp_path / "tools.json"))
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "tools.json" in err
+
+
+@pytest.mark.parametrize("argv", [["missing.txt"], ["--tools", "missing.json"], ["."]])
+def test_parse_says_which_file_cannot_be_read(run, argv):
+    code, out, err = run("parse", *argv)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"streamtool: \S+ cannot be read: .+\n", err)
+
+
+def test_parse_listens_for_the_chosen_formats_only(run):
+    given = b'@ping {"a": 1}\n<invoke name="ping"/>'
+    _, out, _ = run("parse", "--json", "--formats", "invoke, react", given=given)
+    assert [e["format"] for e in events(out) if e["type"] == "call_start"] == ["invoke"]
+
+
+@pytest.mark.parametrize(("names", "sentence"), [("invok", 'nearest is "invoke"'), (",", "name at least one of")])
+def test_parse_names_the_format_that_was_meant(run, names, sentence):
+    code, _, err = run("parse", "--formats", names)
+    assert code == 2
+    assert sentence in err
+
+
+def test_parse_takes_a_prefix_that_is_not_shown(run):
+    _, out, _ = run("parse", "--json", "--prefix", "<think>so", given=b" far</think>Now.")
+    assert folded(out) == [("reasoning_delta", "{}", " far"), ("text_delta", "{}", "Now.")]
+
+
+def test_parse_prints_while_the_text_still_arrives():
+    child = process("parse", "-", "--json", stdin=subprocess.PIPE, text=False, encoding=None)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    for piece, line in [
+        (b"Hi", {"type": "text_delta", "text": "Hi"}),
+        (b" \xc3", {"type": "text_delta", "text": " "}),
+        (b'\xa4\n@f {"', {"type": "text_delta", "text": "ä"}),
+    ]:
+        child.stdin.write(piece)
+        child.stdin.flush()
+        assert json.loads(child.stdout.readline()) == line
+    child.stdin.close()
+    rest = [json.loads(line)["type"] for line in child.stdout]
+    assert rest == ["call_start", "arguments_delta", "call_end"]
+    child.stdout.close()
+    assert child.stderr is not None
+    child.stderr.close()
+    assert child.wait(20) == 0
+
+
+def test_parse_ends_quietly_when_nobody_reads_on():
+    child = process("parse", "-", "--json", "--delta", "1", stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("x")
+    child.stdin.flush()
+    child.stdout.readline()
+    child.stdout.close()
+    child.stdin.write("x" * 10_000)
+    child.stdin.close()
+    assert child.stderr is not None
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    assert child.wait(20) == 0
+
+
+def test_parse_interrupted_is_130():
+    child = process("parse", "-", "--json", stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("x")
+    child.stdin.flush()
+    child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (130, "")
+
+
+# --- prompt ----------------------------------------------------------------------------------------------------------
+
+
+def test_prompt_prints_what_the_model_would_read(run):
+    code, out, err = run("prompt", "-", given=json.dumps(REQUEST).encode())
+    assert (code, err) == (0, "")
+    assert out.startswith("── system ──\nBe brief.\n\n# Tools\n")
+    assert out.endswith("── user ──\nPing it.\n")
+    assert write([Call("ping", "{}")], "tool_call") in out
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_prompt_teaches_the_chosen_format(run, format_):
+    _, out, _ = run("prompt", "-", "--format", format_, given=json.dumps(REQUEST).encode())
+    assert write([Call("ping", "{}")], format_) in out
+
+
+def test_prompt_reads_a_settings_file(run, tmp_path):
+    (tmp_path / "s.toml").write_text('[[model]]\nmatch = "m"\nformat = "invoke"\n')
+    (tmp_path / "r.json").write_text(json.dumps(REQUEST))
+    _, out, _ = run("prompt", str(tmp_path / "r.json"), "--config", str(tmp_path / "s.toml"))
+    assert '<invoke name="ping">' in out
+
+
+def test_prompt_notes_what_was_left_out(run):
+    orphan = {"role": "tool", "tool_call_id": "x", "content": "what?"}
+    request = REQUEST | {"messages": [*REQUEST["messages"], orphan, {"role": "user", "content": "Hm."}]}
+    code, _, err = run("prompt", "-", given=json.dumps(request).encode())
+    assert (code, err) == (0, "streamtool: note: result x has no call\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"), [(b"{", "not JSON"), (b"[]", "JSON object"), (b'{"model": "m"}', "messages")]
+)
+def test_prompt_says_what_is_wrong_with_a_request(run, given, sentence):
+    code, out, err = run("prompt", "-", given=given)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+# --- formats, bench --------------------------------------------------------------------------------------------------
+
+
+def test_formats_lists_all(run):
+    _, out, _ = run("formats")
+    assert [line.split()[0] for line in out.splitlines()] == list(FORMATS)
+    assert [line.split()[0] for line in out.splitlines() if "only when chosen" in line] == ["action_object"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_shows_an_example_that_is_read_back(run, name):
+    _, out, _ = run("formats", name)
+    facts, _, example = out.partition("\n\n")
+    assert facts.startswith(f"{name}\n  opens with ")
+    tools = {"get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
+    assert parse(example, tools, formats=[name])[1] == [Call("get_weather", '{"city": "Paris", "days": 3}')]
+
+
+def test_formats_names_the_format_that_was_meant(run):
+    code, _, err = run("formats", "qwen")
+    assert code == 2
+    assert "qwen3_coder" in err
+
+
+def test_bench_says_which_file_cannot_be_read(run):
+    code, _, err = run("bench", "missing.txt")
+    assert code == 2
+    assert "missing.txt cannot be read" in err
+
+
+def test_bench_measures_a_text(run, tmp_path):
+    (tmp_path / "short.txt").write_text("A short text. " * 20)
+    code, out, _ = run("bench", str(tmp_path / "short.txt"))
+    assert code == 0
+    assert "short.txt" in out
+
+
+# --- demo ------------------------------------------------------------------------------------------------------------
+
+ANSWER = "Final answer  Here is what I found: 18 °C in Paris, light rain"
+
+
+def test_demo_shows_deltas_as_they_arrive_and_ends_with_an_answer():
+    child = process("demo", "--delay", "0.05")
+    assert child.stdout is not None
+    lines = [(time.monotonic(), line) for line in child.stdout]
+    assert child.wait(20) == 0
+    assert child.stderr is not None
+    assert child.stderr.read() == ""
+    child.stdout.close()
+    child.stderr.close()
+    out = "".join(line for _, line in lines)
+    assert "the openai client" in out
+    assert ANSWER in out
+    assert 'get_weather({"city": "Paris"})  →  18 °C in Paris, light rain' in out
+    shown = {
+        kind: [at for at, line in lines if f"  {kind} " in line] for kind in ("text", "call", "arguments", "finish")
+    }
+    assert len(shown["call"]) == 1
+    assert len(shown["finish"]) == 2
+    assert shown["text"][0] + 0.3 < shown["call"][0] < shown["arguments"][0] < shown["arguments"][-1] - 0.1
+    assert "".join(json.loads(piece) for piece in re.findall(r'  arguments  (".*")', out)) == '{"city": "Paris"}'
+
+
+def test_demo_does_without_the_openai_client():
+    code = "import sys; sys.modules['openai'] = None; from streamtool.cli import main; sys.exit(main(sys.argv[1:]))"
+    child = process("demo", "--delay", "0", code=code)
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (0, "")
+    assert "  httpx  ⇄" in out
+    assert ANSWER in out
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+# the openai client may leave a generator of its own unfinished
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_demo_teaches_any_format(run, format_):
+    code, out, err = run("demo", "--delay", "0", "--format", format_)
+    assert (code, err) == (0, "")
+    assert ANSWER in out
+    assert "held back" in out
+
+
+def test_demo_is_the_same_whatever_the_environment_sets(run, monkeypatch):
+    monkeypatch.setenv("STREAMTOOL_CLIENT_KEYS", "secret")
+    monkeypatch.setenv("STREAMTOOL_NOPE", "1")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    code, out, _ = run("demo", "--delay", "0")
+    assert code == 0
+    assert ANSWER in out
+
+
+def test_demo_with_an_upstream_that_cannot_be_reached_is_3(run):
+    code, _, err = run("demo", "--upstream", "http://127.0.0.1:1", "--model", "m")
+    assert (code, err) == (3, "streamtool: the upstream at 127.0.0.1:1 cannot be reached\n")
+
+
+def test_demo_with_an_upstream_that_refuses_is_1(run):
+    from servers import uvicorn_server
+
+    from streamtool.testing import ScriptedUpstream, status
+
+    with uvicorn_server(ScriptedUpstream(status(404, "no such model"))) as served:
+        code, _, err = run("demo", "--upstream", served.url, "--model", "m")
+    assert (code, err) == (1, "streamtool: no such model\n")
+
+
+def test_demo_with_a_model_of_ones_own(run):
+    from servers import uvicorn_server
+
+    from streamtool.testing import ScriptedUpstream, text
+
+    call = write([Call("get_weather", '{"city": "Oslo", "unit": "fahrenheit"}')], "invoke")
+    with uvicorn_server(ScriptedUpstream(text(call), text("It rains."))) as served:
+        code, out, _ = run("demo", "--upstream", served.url, "--model", "m")
+    assert code == 0
+    assert "64 °F in Oslo, light rain" in out
+    assert "Final answer  It rains." in out
+
+
+def test_demo_without_an_answer_is_1(run):
+    from servers import uvicorn_server
+
+    from streamtool.testing import ScriptedUpstream, text
+
+    call = write([Call("get_weather", '{"city": "Oslo"}')], "tool_call")
+    with uvicorn_server(ScriptedUpstream(text(call, size=50))) as served:
+        code, _, err = run("demo", "--upstream", served.url, "--model", "m")
+    assert (code, err) == (1, "streamtool: the conversation ended without a final answer\n")
+
+
+def test_demo_needs_the_variable_that_holds_the_key(run):
+    code, _, err = run("demo", "--upstream", "http://127.0.0.1:1", "--key-env", "NO_SUCH_VARIABLE")
+    assert code == 2
+    assert "the environment has no NO_SUCH_VARIABLE" in err
+
+
+def test_demo_interrupted_is_130():
+    child = process("demo", "--delay", "5")
+    assert child.stdout is not None
+    for line in child.stdout:
+        if "the model writes" in line:
+            break
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (130, "")
+
+
+# --- serve -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("server", "stop", "code"), [
+    ("uvicorn", signal.SIGINT, 130),
+    ("uvicorn", signal.SIGTERM, 0),
+    ("hypercorn", signal.SIGINT, 130),
+    ("hypercorn", signal.SIGTERM, 0),
+])  # fmt: skip
+def test_serve_answers_the_line_that_it_prints(server, stop, code):
+    child = process("serve", "--port", "0", "--server", server)
+    assert child.stdout is not None
+    said = []
+    for line in child.stdout:
+        said.append(line)
+        if line.startswith("curl "):
+            break
+    assert re.fullmatch(r"streamtool listens on http://127\.0\.0\.1:\d+/v1\n", said[0])
+    assert "the embedded sample model" in said[1]
+    address = re.search(r"http://\S+", said[-1])
+    body = re.search(r"-d '(.*)'", said[-1])
+    assert address
+    assert body
+    reply = httpx.post(address[0], content=body[1], headers={"content-type": "application/json"}, trust_env=False)
+    assert '"name":"get_weather"' in reply.text
+    assert reply.text.endswith("data: [DONE]\n\n")
+    child.send_signal(stop)
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (code, "streamtool: sample: tools 1, calls 1 (tool_call)\n")
+
+
+def test_serve_says_that_a_port_is_taken(run):
+    from servers import listener
+
+    with listener() as taken:
+        port = taken.getsockname()[1]
+        code, out, err = run("serve", "--port", str(port))
+    assert (code, out) == (1, "")
+    assert err == f"streamtool: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_serve_check_says_what_the_settings_amount_to(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("A_KEY", "very-secret")
+    monkeypatch.setenv("STREAMTOOL_FORMAT", "invoke")
+    (tmp_path / "s.toml").write_text(
+        'client_keys = ["env:A_KEY"]\n[upstream.far]\nurl = "https://x.example/v1"\nkey = "env:A_KEY"\n'
+        '[[model]]\nmatch = "big-*"\nuse = "large"\nupstream = "far"\n'
+    )
+    code, out, err = run("serve", "--check", "--config", str(tmp_path / "s.toml"), "--host", "0.0.0.0", "--port", "9")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "streamtool listens on http://0.0.0.0:9/v1",
+        "  upstream  far: https://x.example/v1, auto, with its own key",
+        "  model     big-* → large at far",
+        "  mode      emulate, format invoke",
+        "  clients   need a key",
+        "the settings are fine",
+    ]
+
+
+def test_serve_check_knows_the_flags(run, monkeypatch):
+    monkeypatch.setenv("A_KEY", "very-secret")
+    flags = ["--upstream", "http://127.0.0.1:8000/v1/", "--speaks", "chat", "--key-env", "A_KEY", "--model", "big"]
+    code, out, _ = run("serve", "--check", *flags, "--mode", "emulate", "--format", "react", "--host", "::1")
+    assert code == 0
+    assert out.splitlines() == [
+        "streamtool listens on http://[::1]:8700/v1",
+        "  upstream  flag: http://127.0.0.1:8000/v1, chat, with its own key",
+        "  model     * → big",
+        "  mode      emulate, format react",
+        "  clients   need no key",
+        "the settings are fine",
+    ]
+
+
+def test_serve_reads_the_file_that_the_environment_names(run, tmp_path, monkeypatch):
+    (tmp_path / "s.toml").write_text('format = "labelled"')
+    monkeypatch.setenv("STREAMTOOL_CONFIG", str(tmp_path / "s.toml"))
+    assert "format labelled" in run("serve", "--check")[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--upstream", "127.0.0.1:80"], "--upstream: expected a url"),
+        (["--upstream", "sample", "--speaks", "morse"], "--speaks: "),
+        (
+            ["--upstream", "sample", "--key-env", "NO_SUCH_VARIABLE"],
+            "--key-env: the environment has no NO_SUCH_VARIABLE",
+        ),
+        (["--speaks", "chat"], "--upstream, which is missing"),
+        (["--server", "gunicorn"], "--server: expected one of uvicorn, hypercorn"),
+        (["--mode", "native"], 'mode = "native" is not available'),
+        (["--format", "tool_cal"], 'the nearest is "tool_call"'),
+        (["--config", "missing.toml"], "missing.toml cannot be read"),
+        (["--host", "0.0.0.0"], "reachable from elsewhere"),
+    ],
+)
+def test_serve_with_wrong_settings_is_2(run, flags, sentence):
+    code, out, err = run("serve", "--check", *flags)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_serve_names_the_setting_that_was_meant(run, tmp_path):
+    (tmp_path / "s.toml").write_text('formta = "invoke"')
+    code, _, err = run("serve", "--check", "--config", str(tmp_path / "s.toml"))
+    assert code == 2
+    assert 'formta: unknown setting; the nearest is "format"' in err
+
+
+def test_serve_can_be_told_to_be_insecure(run):
+    assert run("serve", "--check", "--host", "0.0.0.0", "--insecure")[0] == 0
+
+
+def test_serve_wants_a_settings_file_in_utf_8(run, tmp_path):
+    (tmp_path / "s.toml").write_bytes(b'format = "\xff"')
+    code, _, err = run("serve", "--check", "--config", str(tmp_path / "s.toml"))
+    assert code == 2
+    assert "is not UTF-8" in err

@@ -1,0 +1,333 @@
+"""The docs are true: they mention everything, their code runs, and the generated pages are those of today.
+
+python tests/test_docs.py      writes the generated pages
+"""
+
+import doctest
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+from attrs import fields
+
+from statemachine import FORMATS, states
+from streamtool import sample
+from streamtool.cli import formats as formats_page
+from streamtool.cli.app import app
+from streamtool.settings import (
+    Limits,
+    ModelRule,
+    ResultSettings,
+    Settings,
+    TimeoutSettings,
+    ToolSettings,
+    UpstreamSettings,
+    load,
+)
+from streamtool.settings.readers import key_of
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"])
+FENCE = re.compile(
+    r"^(?P<before><!-- not run[^\n]*-->\n)?(?P<ticks>`{3,4})(?P<kind>\w+)\n(?P<code>.*?)^(?P=ticks)$",
+    re.MULTILINE | re.DOTALL,
+)
+SERVED = "http://127.0.0.1:8700"
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    return [
+        m["code"] for m in FENCE.finditer(page.read_text(encoding="utf-8")) if m["kind"] == kind and not m["before"]
+    ]
+
+
+def pages_with(kind: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, kind)]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# --- generated pages -------------------------------------------------------------------------------------------------
+
+
+def states_page() -> str:
+    """`docs/states.md`."""
+    inputs = "\n".join(f"| {found.name.lower()} | {found.value} |" for found in states.Input)
+    emits = "\n".join(
+        f"| {state.value} | {', '.join(sorted(f'`{kind.__name__}`' for kind in kinds)) or 'nothing'} |"
+        for state, kinds in states.EMITS.items()
+    )
+    follows = "\n".join(
+        f"| {f'`{before.__name__}`' if before else 'the start'} | {', '.join(sorted(f'`{k.__name__}`' for k in kinds))} |"
+        for before, kinds in states.FOLLOWS.items()
+    )
+    return f"""\
+<!-- made from statemachine/states.py by `python tests/test_docs.py`; a test keeps it current -->
+
+# States
+
+The parser is in exactly one state at any moment (`Parser.state`). The table in `statemachine/states.py` is the law:
+every transition goes through it, and what it does not know cannot happen. `python -m statemachine.states` prints it as
+this picture.
+
+```mermaid
+{states.diagram()}
+```
+
+| input | the parser has found |
+|---|---|
+{inputs}
+
+| in this state | may be emitted |
+|---|---|
+{emits}
+
+| after this event | may come |
+|---|---|
+{follows}
+"""
+
+
+GENERATED = {"docs/formats.md": formats_page.page, "docs/states.md": states_page}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_pages_are_up_to_date(name):
+    assert read(name) == GENERATED[name](), f"run: python tests/test_docs.py  (it writes {name})"
+
+
+def test_the_state_diagram_is_what_the_module_prints():
+    done = subprocess.run(
+        [sys.executable, "-m", "statemachine.states"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert f"```mermaid\n{done.stdout}```" in read("docs/states.md")
+
+
+# --- completeness ----------------------------------------------------------------------------------------------------
+
+SECTIONS = {
+    "## General": Settings,
+    "## `[limits]`": Limits,
+    "## `[results]`": ResultSettings,
+    "## `[upstream.NAME]`": UpstreamSettings,
+    "`[upstream.NAME.timeout]`": TimeoutSettings,
+    "## `[[model]]`": ModelRule,
+    "## `[tool.NAME]`": ToolSettings,
+}
+TABLES = {"limits", "results", "upstream", "model", "tool"}
+"""Settings that have a section of their own."""
+
+
+def table(heading: str) -> dict[str, str]:
+    """Setting -> default, from the first table below a heading."""
+    after = read("docs/settings.md").partition(f"\n{heading}")[2]
+    rows = re.search(r"\n\n((?:\|.*\n)+)", after)
+    assert rows, heading
+    found = {}
+    for row in rows[1].splitlines()[2:]:
+        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+        for name in re.findall(r"`(\w+)`", cells[0]):
+            found[name] = cells[1]
+    return found
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_every_setting_is_documented_with_its_default(heading):
+    known = {key_of(a): a for a in fields(SECTIONS[heading]) if a.name != "name" or heading == "## `[limits]`"}
+    documented = table(heading)
+    assert sorted(documented) == sorted(known.keys() - (TABLES if heading == "## General" else set()))
+    for name, shown in documented.items():
+        default = known[name].default
+        match shown:
+            case "needed":
+                assert repr(default) == "NOTHING"
+            case "none":
+                assert default is None
+            case "see below":
+                assert isinstance(default, TimeoutSettings)
+            case _ if hasattr(default, "factory"):
+                assert {"paths": '`{"/v1/chat/completions" = "chat"}`'}[name] == shown
+            case _:
+                assert shown == f"`{json.dumps(default)}`", name
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_documented(name):
+    assert f"## `{name}`" in read("docs/formats.md")
+    assert formats_page.REMARKS[name]
+
+
+def test_no_remark_is_left_over():
+    assert list(formats_page.REMARKS) == list(FORMATS)
+
+
+def commands() -> dict[str, list[str]]:
+    found = typer.main.get_command(app)
+    return {name: [option for p in command.params for option in p.opts] for name, command in found.commands.items()}
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_and_option_is_documented(command):
+    page = read("docs/cli.md")
+    assert f"`streamtool {command}" in page
+    for option in commands()[command]:
+        if option.startswith("--") and option != "--help":
+            assert option in page, option
+
+
+def test_every_page_is_in_the_table_of_contents():
+    index = read("docs/index.md")
+    for page in DOCS.glob("*.md"):
+        assert page.name == "index.md" or f"({page.name})" in index
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]*)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("https://") or not target or (page.parent / target).exists(), (page.name, target)
+
+
+def modules() -> Iterator[str]:
+    for package in ("statemachine", "streamtool"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path.name not in ("__init__.py", "__main__.py"):
+                yield str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("module", list(modules()))
+def test_every_module_has_a_place_in_the_design(module):
+    design = read("docs/design.md")
+    path = Path(module)
+    folder = f"`{path.parent}/`" if path.parent.name not in ("statemachine", "streamtool") else ""
+    near = [f"`{module}`", f"`{path.stem}`", folder, f"`{path.parent.parent}/`"]
+    assert any(text and text in design for text in near), f"{module}: say in docs/design.md what it is for"
+
+
+def test_paths_that_the_docs_name_exist():
+    for page in PAGES:
+        for path in re.findall(
+            r"`((?:statemachine|streamtool|tests|docs|benchmarks)/[\w./]*)`", page.read_text(encoding="utf-8")
+        ):
+            assert (ROOT / path).exists(), (page.name, path)
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def proxy():
+    """The proxy with the sample model, as the docs assume it."""
+    from servers import uvicorn_server
+
+    from streamtool import Proxy
+
+    with uvicorn_server(Proxy()) as served:
+        yield served.url
+
+
+@pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_python_blocks_run(page, proxy, capsys):
+    names: dict[str, object] = {"__name__": "docs"}
+    for code in blocks(page, "python"):
+        exec(compile(code.replace(SERVED, proxy), page.name, "exec"), names)
+    capsys.readouterr()
+
+
+def test_the_app_of_the_readme_gets_tools():
+    code = next(code for code in blocks(ROOT / "README.md", "python") if "FastAPI" in code)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+
+    async def my_model(messages):
+        text = sample.reply(messages)
+        for at in range(0, len(text), 3):
+            yield text[at : at + 3]
+
+    names: dict[str, object] = {"my_model": my_model}
+    exec(code, names)
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "Weather in Paris?"}], "tools": [tool]}
+
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(names["app"]), base_url="http://app.test") as client:
+            return (await client.post("/v1/chat/completions", json=body)).json()
+
+    import anyio
+
+    message = anyio.run(ask)["choices"][0]["message"]
+    assert message["tool_calls"][0]["function"]["name"] == "get_weather"
+    assert message["content"] == "Let me look that up."
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """An environment in which `streamtool` is this one."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "streamtool"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m streamtool "$@"\n')
+    command.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("page", pages_with("console"), ids=name_of)
+def test_console_blocks_show_what_happens(page, shell, tmp_path):
+    check = doctest.OutputChecker().check_output
+    for code in blocks(page, "console"):
+        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", code, re.MULTILINE):
+            done = subprocess.run(
+                ["bash", "-c", command], env=shell, cwd=tmp_path, capture_output=True, text=True, check=True
+            )
+            assert check(expected, done.stdout, doctest.ELLIPSIS), f"{command}\n{done.stdout}"
+
+
+@pytest.mark.parametrize("page", pages_with("toml"), ids=name_of)
+def test_settings_in_the_docs_are_valid(page):
+    for code in blocks(page, "toml"):
+        variables = dict.fromkeys(re.findall(r"env:(\w+)", code), "secret")
+        assert load(code, variables)
+
+
+def test_demo_lines_of_the_readme_are_what_the_demo_prints(shell):
+    shown = next(code for code in blocks(ROOT / "README.md", "text") if "the model writes" in code)
+    done = subprocess.run(
+        ["streamtool", "demo", "--delay", "0.02"], env=shell, capture_output=True, text=True, check=True
+    )
+    printed = {re.sub(r"^\s*[\d.]+ |\d+ bytes|,", "", line).strip() for line in done.stdout.splitlines()}
+    for line in shown.splitlines():
+        assert re.sub(r"^\s*[\d.]+ |\d+ bytes|,", "", line).strip() in printed, line
+
+
+def test_nothing_is_promised_outside_of_its_one_place():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\b(coming soon|not yet implemented|planned|roadmap|TODO|TBD)\b", text, re.IGNORECASE), (
+            page.name
+        )
+
+
+def test_pages_keep_to_the_width():
+    for page in PAGES:
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for line in text.splitlines():
+            assert len(line) <= 120 or line.startswith(("|", "<!--")), textwrap.shorten(f"{page.name}: {line}", 200)
+
+
+if __name__ == "__main__":
+    for name, make in GENERATED.items():
+        (ROOT / name).write_text(make(), encoding="utf-8")
+        print(name)

@@ -1,0 +1,101 @@
+"""The conformance cases: each has the same outcome whole, in pieces of every size and at every split.
+
+`format_cases.py` says how a case is written.
+"""
+
+import random
+import re
+
+import pytest
+from format_cases import FOLDER, Case, all_cases
+from json_oracle import is_object, is_prefix
+from statemachine_fold import calls_of, cuts, fold, outcome, pieces, watched
+
+from statemachine import FORMATS, Parser
+from statemachine.markers import spelled
+from statemachine.states import violations
+
+CASES = all_cases()
+SIZES = (1, 2, 3, 5, 7)
+SHORT = 2048
+NEAR = 64
+
+MARKERS = sorted(
+    {
+        spelled(marker).strip()
+        for form in FORMATS.values()
+        for marker in (*form.openers, form.close, *(side for pair in form.wrappers for side in pair))
+        if marker
+    }
+    | {"<parameter", "</parameter>", "```", "<think>", "</think>"},
+    key=len,
+    reverse=True,
+)
+any_marker = re.compile("|".join(map(re.escape, MARKERS)))
+
+every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+
+
+def near_markers(text: str) -> set[int]:
+    """The places within `NEAR` characters of a marker."""
+    return {
+        place
+        for found in any_marker.finditer(text)
+        for place in range(max(1, found.start() - NEAR), min(len(text), found.end() + NEAR))
+    }
+
+
+def test_every_format_has_a_file_with_cases() -> None:
+    assert {path.stem for path in FOLDER.glob("*.md")} >= set(FORMATS)
+    assert {case.format for case in CASES} >= set(FORMATS)
+
+
+def test_titles_are_unique_in_a_file() -> None:
+    titles = [(case.format, case.title) for case in CASES]
+    assert len(titles) == len(set(titles))
+
+
+@every_case
+def test_whole_and_in_pieces(case: Case) -> None:
+    for size in (0, *SIZES):
+        found = outcome(pieces(case.text, size), case.tools, case.reason, **case.options)
+        assert found == case.expected, f"in pieces of {size}"
+
+
+@every_case
+def test_every_split(case: Case) -> None:
+    places = range(1, len(case.text))
+    if len(case.text) > SHORT:
+        seeded = random.Random(case.title).sample(places, 200)
+        places = sorted(near_markers(case.text).union(seeded))
+    for place in places:
+        found = outcome(cuts(case.text, [place]), case.tools, case.reason, **case.options)
+        assert found == case.expected, f"cut at {place}: …{case.text[max(0, place - 20) : place]!r} | {case.text[place : place + 20]!r}…"
+
+
+@pytest.mark.long
+@every_case
+def test_every_split_of_long_texts(case: Case) -> None:
+    for place in range(1, len(case.text)):
+        assert outcome(cuts(case.text, [place]), case.tools, case.reason, **case.options) == case.expected, place
+
+
+@every_case
+def test_events_are_legal_and_arguments_are_always_a_prefix_of_json(case: Case) -> None:
+    events = watched(case.text, case.tools, case.reason, **case.options)
+    assert violations(events) == []
+    for call in calls_of(fold(events)):
+        assert is_object(call.arguments) if call.complete else is_prefix(call.arguments), call
+
+
+@every_case
+def test_the_ledger_tiles_the_text_and_changes_nothing(case: Case) -> None:
+    parser = Parser(case.tools, ledger=True, **case.options)
+    events = [event for piece in pieces(case.text, 3) for event in parser.feed(piece)] + parser.close(case.reason)
+    assert fold(events) == case.expected
+    end = 0
+    for span in parser.ledger:
+        assert span.start == end
+        assert span.end > span.start
+        end = span.end
+    assert end == len(case.text)

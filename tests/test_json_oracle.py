@@ -1,0 +1,50 @@
+"""The judge of JSON that other tests trust, judged by `json` itself."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from json_oracle import Json, is_object, is_prefix
+from strategies import json_values
+
+
+def strict(text: str) -> bool:
+    """True if `json` takes it, constants that JSON does not have excluded."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        json.loads(text, parse_constant=refuse)
+    except ValueError:
+        return False
+    return True
+
+
+@given(json_values(), st.sampled_from([None, 0, 2]), st.booleans())
+def test_takes_every_prefix_of_what_json_writes(value: object, indent: int | None, ascii_only: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    assert all(is_prefix(text[:end]) for end in range(len(text) + 1))
+    judge = Json()
+    judge.feed(text)
+    assert judge.whole
+
+
+@given(st.text(alphabet='{}[]:,"\\u0019-+.eEtrufalsn \n\x01é', max_size=12))
+def test_agrees_with_json_on_anything(text: str) -> None:
+    judge = Json()
+    judge.feed(text)
+    assert judge.whole == strict(text)
+
+
+@pytest.mark.parametrize("text", ['{"a" 1', "{a", "{,", "[1,]", '{"a":1,}', "01", "1.e", "-x", '"\\x', '"\n', "tru e", "}", "1 2", "[1}"])
+def test_refuses_what_no_json_begins_with(text: str) -> None:
+    assert not is_prefix(text)
+
+
+def test_an_object_is_one_object_and_nothing_more() -> None:
+    assert is_object(' {"a": 1} ')
+    assert not is_object("[]")
+    assert not is_object('{"a": 1} x')
+    assert not is_object('{"a": 1')

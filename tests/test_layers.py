@@ -1,0 +1,152 @@
+"""Imports only lead downwards, and the lower layers know no I/O, no time, no chance and no environment."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LAYERS = (
+    ("statemachine",),
+    (
+        "streamtool.errors",
+        "streamtool.settings",
+        "streamtool.conversation",
+        "streamtool.reply",
+        "streamtool.turns",
+        "streamtool.schema",
+        "streamtool.sse",
+    ),
+    ("streamtool.protocols", "streamtool.prompting", "streamtool.policy"),
+    ("streamtool.exchange",),
+    (
+        "streamtool.middleware",
+        "streamtool.upstream",
+        "streamtool.proxy",
+        "streamtool.transport",
+        "streamtool.testing",
+        "streamtool.sample",
+        "streamtool.bench",
+    ),
+    ("streamtool.cli", "streamtool.__main__"),
+)
+PURE = 3
+"""The highest layer without I/O."""
+
+LIBRARIES = (
+    {"attrs"},
+    {"attrs", "msgspec", "ijson", "jsonschema_rs"},
+    {"attrs", "msgspec", "ijson", "jsonschema_rs"},
+    {"attrs", "msgspec", "ijson", "jsonschema_rs"},
+    {"attrs", "msgspec", "ijson", "jsonschema_rs", "anyio", "httpx"},
+    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "openai"},
+)
+"""What each layer may import besides the standard library."""
+
+IMPURE = {
+    "asyncio", "concurrent", "contextvars", "datetime", "os", "pathlib", "random", "secrets", "select", "selectors",
+    "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "urllib.request", "uuid",
+}  # fmt: skip
+"""Modules of the standard library through which a clock, chance, the environment or I/O would come in."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in ("statemachine", "streamtool"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+MODULES = dict(modules())
+NAMES = sorted(name for name in MODULES if name != "streamtool")
+
+
+def inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def layer(name: str) -> int:
+    found = [i for i, layer in enumerate(LAYERS) for package in layer if inside(name, package)]
+    assert len(found) == 1, f"{name} belongs to no layer: give it one here and in docs/design.md"
+    return found[0]
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The modules that the code imports, those inside of functions included."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    yield alias.name
+            case ast.ImportFrom():
+                assert not node.level, "imports are absolute"
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    yield full if full in MODULES else str(node.module)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_lead_downwards(name):
+    own = layer(name)
+    for imported in imports(ast.parse(MODULES[name].read_text())):
+        if inside(imported, "streamtool") or inside(imported, "statemachine"):
+            assert imported != "streamtool" or own == len(LAYERS) - 1, f"{name} imports the public names"
+            assert imported == "streamtool" or layer(imported) <= own, f"{name} imports {imported} from above"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_layer_imports_only_its_libraries(name):
+    own = layer(name)
+    for imported in imports(ast.parse(MODULES[name].read_text())):
+        top = imported.partition(".")[0]
+        if top in ("streamtool", "statemachine"):
+            continue
+        if top in sys.stdlib_module_names:
+            assert own > PURE or not {imported, top} & IMPURE, f"{name} imports {imported}"
+        else:
+            assert top in LIBRARIES[own], f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if layer(name) <= PURE])
+def test_the_lower_layers_are_not_asynchronous(name):
+    asynchronous = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+    assert not [
+        node.lineno for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, asynchronous)
+    ]
+
+
+def protocol(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[2] if parts[:2] == ["streamtool", "protocols"] and len(parts) > 2 else None
+
+
+def test_protocols_never_import_each_other():
+    for name in NAMES:
+        own = protocol(name)
+        for imported in imports(ast.parse(MODULES[name].read_text())):
+            if own is not None and protocol(imported) is not None:
+                assert protocol(imported) in (own, "wire"), f"{name} imports {imported}"
+            if own == "wire":
+                assert protocol(imported) is None, "the shared helpers know no protocol"
+
+
+def test_the_package_itself_imports_nothing_but_the_parser_until_it_is_asked():
+    tree = ast.parse(MODULES["streamtool"].read_text())
+    checked = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    typed = {id(inner) for node in checked for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in typed:
+            names = {name.partition(".")[0] for name in imports(ast.Module(body=[node], type_ignores=[]))}
+            assert names <= {"statemachine", "importlib", "typing"}
+
+
+def test_every_layer_is_drawn_in_the_design():
+    design = (ROOT / "docs" / "design.md").read_text()
+    for packages in LAYERS:
+        for package in packages:
+            assert package.removeprefix("streamtool.") in design, package

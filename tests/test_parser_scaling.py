@@ -1,0 +1,194 @@
+"""The cost of a piece does not depend on how long the reply already is.
+
+Measured as a ratio, so that a busy machine does not matter: the same workload at 1 KB and at 64 KB, runs interleaved, the
+smallest time of each per piece. Anything quadratic multiplies the cost by tens; what is allowed here is 1.5.
+"""
+
+import gc
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from statemachine_fold import pieces
+
+from statemachine import FORMATS, Call, Parser, write
+
+KIB = 1024
+SMALL, LARGE = KIB, 64 * KIB
+ALLOWED = 1.5
+ROUNDS = 8
+"""How often a measurement that looks bad is repeated."""
+TOOLS: dict[str, Any] = {
+    "write_file": {"properties": {"content": {"type": "string"}, "list": {"type": "array"}, "any": {}}},
+    "ping": {},
+}
+LINE = 'A line of "text" with <b>tags</b>, {braces} and \\ slashes.\n'
+
+
+def filled(text: str, size: int) -> str:
+    """At least `size` characters of a repeated text."""
+    return text * (size // len(text) + 1)
+
+
+def call(form: str) -> Callable[[int], str]:
+    """A call whose one string has the size."""
+    return lambda size: write([Call("write_file", json.dumps({"content": filled(LINE, size)}))], form)
+
+
+def around(before: str, unit: str, after: str = "") -> Callable[[int], str]:
+    """A repeated unit between two texts."""
+    return lambda size: before + filled(unit, size) + after
+
+
+WORKLOADS: dict[str, Callable[[int], str]] = {
+    **{f"a call in {form}": call(form) for form in sorted(FORMATS)},
+    "prose": around("", "The weather is fine today. "),
+    "markdown": around("", "## Title\n\n- item `code` **bold**\n\n```py\nx = {1: 2}\n```\n\n"),
+    "code": around("", "if (a < b) { return [x{1}]; } // <c>\n"),
+    "html": around("", '<div class="a"><p>text</p></div>\n'),
+    "newlines": around("a", "\n", "b"),
+    "carriage returns": around("a", "\r\n", "b"),
+    "blank lines": around("a", "\n   ", "b"),
+    "braces": around("", "{"),
+    "braces and quotes": around("", '{"'),
+    "braces both ways": around("", "{}"),
+    "nested objects": around('{"a":', '{"a":'),
+    "brackets": around("", "["),
+    "backticks": around("", "`"),
+    "backticks on lines": around("", "\n`"),
+    "fences": around("", "```\nx\n```\n"),
+    "an endless fence": around("```python\n", "x = {1}\n"),
+    "angle brackets": around("", "<"),
+    "openers": around("", "<tool_call>"),
+    "openers of several formats": around("", "<function_calls><invoke <function=[TOOL_CALLS]\n@\nTOOL_CALL: "),
+    "reasoning openers": around("", "<think>"),
+    "reasoning": around("<think>", "Let me see. <b> "),
+    "labels": around("", "TOOL_CALL: \n"),
+    "an answer": around('{"answer": [', '{"a": "b"},'),
+    "an answer of one string": around('{"answer": "', "text } "),
+    "unknown calls": around("", '<tool_call>{"name": "nope", "arguments": {"a": 1}}</tool_call>\n'),
+    "an unknown call": around('<tool_call>{"name": "nope", "arguments": {"a": "', "x } <tool_call> ", '"}}</tool_call>'),
+    "an unknown call with parameters": around("<function=nope>\n<parameter=a>\n", "x </parameter> y\n", "</function>"),
+    "broken calls": around("", '<tool_call>{"name": "ping", "arguments": {"a" oops}}</tool_call>\n'),
+    "a broken call": around('<tool_call>{"name": "ping", "arguments": {"a" ', "oops </tool "),
+    "calls": around("", '<tool_call>{"name": "ping", "arguments": {}}</tool_call>\n'),
+    "an array of calls": around("[TOOL_CALLS][", '{"name": "ping", "arguments": {}}, ', '{"name": "ping"}]'),
+    "single quotes": around("<tool_call>{'name': 'ping', 'arguments': {'a': '", "it's ' ", "'}}</tool_call>"),
+    "smart quotes": around("<tool_call>{“name”: “ping”, “arguments”: {“a”: “", "text ", "”}}</tool_call>"),
+    "raw newlines in a string": around('<tool_call>{"name": "ping", "arguments": {"a": "', "a\n\t", '"}}</tool_call>'),
+    "bad escapes": around('<tool_call>{"name": "ping", "arguments": {"a": "', "\\d\\", '"}}</tool_call>'),
+    "a long number": around('<tool_call>{"name": "ping", "arguments": {"a": ', "1", "}}</tool_call>"),
+    "many members": around('<tool_call>{"name": "ping", "arguments": {', '"a": 1, ', '"b": 2}}</tool_call>'),
+    "comments": around('<tool_call>{"name": "ping", "arguments": {', "/* c */ // d\n", "}}</tool_call>"),
+    "a long comment": around('<tool_call>{"name": "ping", "arguments": {/*', " * ", "*/}}</tool_call>"),
+    "commas": around('<tool_call>{"name": "ping", "arguments": {"a": 1,', " ,", "}}</tool_call>"),
+    "white space in arguments": around('<tool_call>{"name": "ping", "arguments": {', " \n", "}}</tool_call>"),
+    "white space after a comma": around('<tool_call>{"name": "ping", "arguments": {"a": 1,', " ", '"b": 2}}</tool_call>'),
+    "encoded twice": around('<tool_call>{"name": "ping", "arguments": "\\"{\\\\\\"a\\\\\\": \\\\\\"', "text ", '\\\\\\"}\\""}}'),
+    "arguments before the name": around('<tool_call>{"arguments": {"a": "', "text ", '"}, "name": "ping"}</tool_call>'),
+    "a value of open type": around("<function=write_file>\n<parameter=any>\n[", "1, ", "2]\n</parameter>\n</function>"),
+    "a value that is an array": around("<function=write_file>\n<parameter=list>\n[", '"a", ', "2]\n</parameter>\n</function>"),
+    "closers in a value": around("<function=write_file>\n<parameter=content>\n", "</parameter> x\n", "</parameter>\n</function>"),
+    "keys in a value": around("<function=write_file>\n<parameter=content>\n", "<parameter=zzz> x\n", "</parameter>\n</function>"),
+    "call closers in a value": around("<function=write_file>\n<parameter=content>\n", "</function> x\n", "</parameter>\n</function>"),
+    "many parameters": around("<function=ping>\n", "<parameter=a>\n1\n</parameter>\n", "</function>"),
+    "attributes": around('<invoke name="ping" a="', "text ", '"/>'),
+}
+
+
+def parse_time(text: str, size: int) -> float:
+    """Seconds per piece."""
+    parser = Parser(TOOLS)
+    cut = list(pieces(text, size))
+    feed = parser.feed
+    before = time.perf_counter()
+    for piece in cut:
+        feed(piece)
+    parser.close()
+    return (time.perf_counter() - before) / len(cut)
+
+
+def growth(small: Callable[[], float], large: Callable[[], float], allowed: float = ALLOWED) -> float:
+    """How much more the large workload costs per unit: the ratio of minima of interleaved runs.
+
+    A good ratio ends the measurement; one that looks bad is measured again, so that noise goes away and quadratic cost
+    does not.
+    """
+    least_small = least_large = float("inf")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(ROUNDS):
+            least_small = min(least_small, *(small() for _ in range(8)))
+            least_large = min(least_large, large())
+            if least_large < allowed * least_small:
+                break
+    finally:
+        gc.enable()
+    return least_large / least_small
+
+
+@pytest.mark.parametrize("make", WORKLOADS.values(), ids=WORKLOADS)
+def test_a_piece_costs_the_same_in_a_long_reply(make: Callable[[int], str]) -> None:
+    small, large = make(SMALL), make(LARGE)
+    ratio = growth(lambda: parse_time(small, 4), lambda: parse_time(large, 4))
+    assert ratio < ALLOWED, f"a piece costs {ratio:.1f} times as much"
+
+
+@pytest.mark.parametrize("make", WORKLOADS.values(), ids=WORKLOADS)
+def test_one_large_piece_costs_no_more_per_character(make: Callable[[int], str]) -> None:
+    """One feed with everything: never more than so much a character, whatever the length."""
+    small, large = make(4 * KIB), make(LARGE)
+
+    def per_character(text: str) -> float:
+        return parse_time(text, 0) / len(text)
+
+    ratio = growth(lambda: per_character(small), lambda: per_character(large), 2)
+    assert ratio < 2, f"a character costs {ratio:.1f} times as much"
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_writing_costs_the_same_per_character(form: str) -> None:
+    def timed(size: int) -> Callable[[], float]:
+        arguments = json.dumps({"content": filled(LINE, size)})
+
+        def run() -> float:
+            before = time.perf_counter()
+            write([Call("write_file", arguments)], form)
+            return (time.perf_counter() - before) / size
+
+        return run
+
+    # a large text costs less per character: what is fixed per call is shared by more
+    assert growth(timed(4 * KIB), timed(256 * KIB)) < ALLOWED
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_writing_costs_the_same_per_call(form: str) -> None:
+    def timed(count: int) -> Callable[[], float]:
+        calls = [Call("ping", '{"a": 1, "b": "x"}')] * count
+
+        def run() -> float:
+            before = time.perf_counter()
+            write(calls, form)
+            return (time.perf_counter() - before) / count
+
+        return run
+
+    assert growth(timed(50), timed(2000)) < ALLOWED
+
+
+@pytest.mark.parametrize("tools", [1, 200])
+def test_the_number_of_tools_does_not_matter_to_text(tools: int) -> None:
+    text = filled("The weather is fine today. ", 8 * KIB)
+
+    def run(count: int) -> float:
+        parser = Parser({f"tool_{number}": {} for number in range(count)})
+        before = time.perf_counter()
+        for piece in pieces(text, 4):
+            parser.feed(piece)
+        return time.perf_counter() - before
+
+    assert growth(lambda: run(1), lambda: run(tools)) < ALLOWED
