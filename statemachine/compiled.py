@@ -148,6 +148,8 @@ class Scanner:
     """What may become such a beginning."""
 
 
+TICKS = 32
+"""Backticks of a fence, at most."""
 INFO = 40
 """Characters of a fence's info string."""
 JSON_CHARS = r"[\s,:0-9eE+\-.truefalsn]++"
@@ -252,10 +254,10 @@ class Compiled:
         self.opening: Markers[Marked] = Markers(everywhere)
         """Every opener that may stand anywhere."""
         opens = rf"[{{\[]|{self.line.expression(complete='')}|{self.opening.expression(complete='')}" if lines else ""
-        head = rf"`{{3,}}+[^`\r\n]{{0,{INFO}}}"
+        head = rf"`{{3,{TICKS}}}+(?!`)[^`\r\n]{{0,{INFO}}}"
         self.plain_fence = re.compile(rf"(?=(`+)){head}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})").match
         """A fence, up to a first thing in it that is no call."""
-        self.begun_fence = re.compile(rf"`+\Z|{head}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
+        self.begun_fence = re.compile(rf"`{{1,{TICKS}}}+\Z|{head}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
         self.reason: Markers[Marked] = Markers([(span.open, span) for span in REASONING])
         self._scanners: dict[tuple[bool, frozenset[str]], Scanner] = {}
         self.first = self.scanner(first=True, closers=frozenset())

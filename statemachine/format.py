@@ -13,6 +13,7 @@ Markers are literal text with pieces of pattern in braces:
 In a format that is anchored to the line start, letters match in either case (labels are written as people write).
 """
 
+import itertools
 from collections.abc import Mapping
 from enum import Enum
 
@@ -145,7 +146,7 @@ def check(formats: Mapping[str, Format]) -> None:
 
     Raises:
         FormatError: a row's key is not its name; a shape without a way to tell the name; two formats whose openers
-            are equal and that go on in the same way.
+            are equal and that go on in the same way; an opener that begins with another one.
 
     """
     seen: dict[tuple[str, str], str] = {}
@@ -164,3 +165,9 @@ def check(formats: Mapping[str, Format]) -> None:
                 other = seen.setdefault((opener, goes_on), key)
                 if other != key:
                     raise FormatError(f"{key}: the opener {opener!r} followed by a {goes_on} is {other}'s already")
+    openers = sorted(
+        {opener for opener, _ in seen} | {wrapper for form in formats.values() for wrapper, _ in form.wrappers}
+    )
+    for one, other in itertools.pairwise(openers):
+        if other.startswith(one):
+            raise FormatError(f"the opener {other!r} begins with {one!r}: which one it is would depend on the cuts")

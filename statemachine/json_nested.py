@@ -25,7 +25,7 @@ def unescape(text: str) -> str:
         return text
     if '"' in text:
         text = quotes(lambda found: '\\"' if found[0] == '"' else found[0], text)
-    return str(scanstring(text + '"', 0, False)[0])  # noqa: FBT003  (the C function takes it by position)
+    return str(scanstring(text + '"', 0, False)[0])
 
 
 half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search

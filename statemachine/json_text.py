@@ -131,7 +131,7 @@ def member(reader: Reader, notes: Notes, base: int, *, first: bool) -> Generator
             first = False
             continue
         if not first:
-            if char != ",":
+            if char != "," or (reader.target is True and not reader.room):
                 raise Mismatch
             comma = [reader.take(1, "argument")]
             while True:
@@ -193,7 +193,7 @@ def bare_word(reader: Reader) -> Generator[None, None, str]:
         found = word(reader.text, reader.at)
         if not found or found.end() - reader.at > WORD:
             raise Mismatch
-        if found.end() < len(reader.text):
+        if found.end() < len(reader.text) or reader.ended:
             return found[0]
         yield from reader.more()
 

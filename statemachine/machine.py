@@ -64,14 +64,12 @@ class Machine(Reader):
         "wrapping",
     )
 
-    def __init__(self, tools: Tools, *, unknown: str, limits: Limits, ledger: bool) -> None:
+    def __init__(self, tools: Mapping[str, Any] | None, *, unknown: str, limits: Limits, ledger: bool) -> None:
         if unknown not in ("text", "discard"):
             raise ValueError(f"unknown must be 'text' or 'discard', not {unknown!r}")
         self.state = State.TEXT
         self.limits = limits
-        self.tools: Mapping[str, Any] | None = (
-            None if tools is None else tools if isinstance(tools, Mapping) else dict.fromkeys(tools)
-        )
+        self.tools = tools
         self.unknown_sink = Sink.TEXT if unknown == "text" else Sink.DISCARD
         self.folded: dict[str, str | None] | None = None
         self.calls = 0

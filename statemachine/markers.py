@@ -99,17 +99,20 @@ class Markers(Generic[T]):
         # groups are numbered in the order of the finished expression, values follow them
         by_node = dict(zip(map(id, order), self.values, strict=True))
         self.values = [by_node[id(node)] for node in ends(self.root)]
-        self.match = re.compile(self.expression() if self.root.next else r"(?!)").match
+        self.match = re.compile(self.expression()).match
 
     def expression(self, complete: str = "()") -> str:
         """The regular expression of a whole marker or of one begun at the end of the text."""
-        ways = (atom + child.expression(complete=complete) for atom, child in self.root.next.items())
-        return f"(?:{'|'.join(ways)})"
+        return alternatives(atom + child.expression(complete=complete) for atom, child in self.root.next.items())
 
     def begun(self) -> str:
         """The regular expression of a marker begun, and not finished, at the end of the text."""
-        ways = (atom + child.expression(complete="(?!)") for atom, child in self.root.next.items())
-        return f"(?:{'|'.join(ways)})"
+        return alternatives(atom + child.expression(complete="(?!)") for atom, child in self.root.next.items())
+
+
+def alternatives(ways: Iterable[str]) -> str:
+    """The regular expression of one of these; of nothing if there are none."""
+    return f"(?:{'|'.join(ways) or '(?!)'})"
 
 
 def ends(node: Node) -> Iterator[Node]:

@@ -6,7 +6,7 @@ head or an envelope and its body (`bodies/`), and `after` skips the closers. Two
 handled once: `Mismatch` in `mismatched` (a candidate is rejected, a call is broken), `Ended` in `over`.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from statemachine.bodies import envelope
@@ -65,6 +65,10 @@ class Parser(Spans):
                 raise ValueError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
         if in_fences not in ("text", "calls"):
             raise ValueError(f"in_fences must be 'text' or 'calls', not {in_fences!r}")
+        if tools is not None and not isinstance(tools, Mapping):
+            tools = dict.fromkeys(tools)
+        if tools is not None and not tools:
+            names = ()  # nothing can be a call
         self.calls_in_reasoning = calls_in_reasoning
         self.stopped = False
         """The model stopped by itself."""
@@ -90,10 +94,8 @@ class Parser(Spans):
         if self.state is State.CLOSED:
             return []
         self.ended = True
-        self.scan = self.run = None
         self.stopped = reason in (None, "stop")
-        next(self._grammar, None)
-        return self._collect()
+        return self._advance()
 
     # ---- the outline
 

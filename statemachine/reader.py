@@ -276,7 +276,7 @@ class Reader:
 
         """
         if self.target is True and length > self.room:
-            raise Mismatch
+            self.fill(self.at + length, None)
         piece = self.take(length, "argument" if self.target is not False else "syntax")
         self.out(piece)
         return piece

@@ -7,13 +7,14 @@ when text follows and text came before.
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from statemachine.candidate import Candidate
-from statemachine.compiled import INFO, JSON_FLAT, LEAD, TICK, Compiled, Found, Keys, Lead, Marked, Scanner
+from statemachine.compiled import INFO, JSON_FLAT, LEAD, TICK, TICKS, Compiled, Found, Keys, Lead, Marked, Scanner
 from statemachine.format import Span as ReasoningSpan
-from statemachine.machine import Limits, Machine, Tools
+from statemachine.machine import Limits, Machine
 from statemachine.markers import Markers, flowing_run
 from statemachine.reader import Grammar, Mismatch, Run, Sink
 from statemachine.states import Input
@@ -21,8 +22,8 @@ from statemachine.states import Input
 line_ends = re.compile(r"(?:\r?\n)++").match
 line_ends_before = re.compile(rf"(?:\r?\n){{1,{LEAD}}}+\Z").search
 blanks = re.compile(r"[ \t]*+").match
-fence_line = re.compile(rf"(`{{3,}}+)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
-fence_end = re.compile(r"[ \t]{0,3}+(`{3,}+)[ \t]{0,64}+(?:(?=\r?\n)|(\r?\Z))").match
+fence_line = re.compile(rf"(`{{3,{TICKS}}}+)(?!`)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
+fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
 fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
 
 FENCE = Run(
@@ -52,7 +53,14 @@ class Spans(Machine):
     __slots__ = ("fence_calls", "gap", "in_code", "line_start", "tables", "ticks")
 
     def __init__(
-        self, tools: Tools, tables: Compiled, *, fence_calls: bool, unknown: str, limits: Limits, ledger: bool
+        self,
+        tools: Mapping[str, Any] | None,
+        tables: Compiled,
+        *,
+        fence_calls: bool,
+        unknown: str,
+        limits: Limits,
+        ledger: bool,
     ) -> None:
         self.tables = tables
         self.fence_calls = fence_calls

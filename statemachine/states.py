@@ -11,10 +11,11 @@ does not know in a state is a bug of ours, never of the model's text.
                      │  └──DEMOTE──▶ object ──END──▶ text
                      └──REJECT──▶ text (or fence, when the candidate stood first in one)
 
-TEXT is where openers are looked for (not inside of inline code). FENCE is text in which none is. OBJECT is a JSON object that turned out to be no call: text to its closing brace. REASONING
-is a reasoning span; a call found inside (when that is allowed) returns to it. CANDIDATE holds what it consumes until it
-commits (CALL), is disowned because its name is not offered (UNKNOWN: read to its end like a call, with another sink),
-or is rejected. AFTER skips the closers of a call. BROKEN discards a call that stopped being readable. CLOSED is final.
+TEXT is where openers are looked for, except in inline code. FENCE is a code fence: text in which none is looked for.
+OBJECT is a JSON object that turned out to be no call: text to its closing brace. REASONING is a reasoning span; a call
+found inside (when that is allowed) returns to it. CANDIDATE holds what it consumes until it commits (CALL), is disowned
+because its name is not offered (UNKNOWN: read to its end like a call, with another sink), or is rejected. AFTER skips
+the closers of a call. BROKEN discards a call that stopped being readable. CLOSED is final.
 
 The same table as a picture is `docs/states.md`, generated from here by `python -m statemachine.states`. What may be
 emitted, and in which order, are the other two tables: `EMITS` by state, `FOLLOWS` by the event before.

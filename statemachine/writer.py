@@ -53,7 +53,11 @@ def write(calls: Iterable[Written], format: str) -> str:
 def arguments_of(call: Written) -> str:
     """The arguments on one line, everything else as it stands."""
     text = call.arguments.strip() or "{}"
-    if not text.startswith("{"):
+    try:
+        whole = isinstance(json.loads(text), dict)
+    except ValueError:
+        whole = False
+    if not whole:
         raise ValueError(f"the arguments of {call.name!r} are not a JSON object: {text[:60]}")
     # strict JSON has no line end inside of a string, so each one here is white space
     return text.replace("\r", " ").replace("\n", " ")
@@ -112,10 +116,8 @@ def tagged(form: Format, shape: Shape, body: Parameters, call: Written) -> str:
 
 def members(call: Written) -> list[tuple[str, str]]:
     """The members of the arguments: strings raw, every other value as the JSON text that it is."""
-    text = call.arguments.strip() or "{}"
+    text = arguments_of(call)
     scan = json.JSONDecoder().raw_decode
-    if not text.startswith("{"):
-        raise ValueError(f"the arguments of {call.name!r} are not a JSON object: {text[:60]}")
     found: list[tuple[str, str]] = []
     at = skip(text, 1)
     while text[at] != "}":

@@ -24,7 +24,7 @@ class Text:
 
 @frozen
 class Media:
-    """A part that is not text: an image, a document, audio. `kind` is `image`, `audio`, `file` or the wire's own word."""
+    """A part that is not text; `kind` is `image`, `audio`, `file` or the wire's own word."""
 
     kind: str
     raw: Mapping[str, Json]

@@ -78,23 +78,23 @@ class Json:
     def between(self, char: str) -> bool:
         """Reads a character between tokens."""
         match self.state, char:
-            case ("value" | "first value"), '"':
+            case (("value" | "first value"), '"'):
                 self.state, self.is_key = "string", False
-            case ("value" | "first value"), "{":
+            case (("value" | "first value"), "{"):
                 self.stack.append("}")
                 self.state = "first key"
-            case ("value" | "first value"), "[":
+            case (("value" | "first value"), "["):
                 self.stack.append("]")
                 self.state = "first value"
-            case ("value" | "first value"), ("t" | "f" | "n"):
+            case (("value" | "first value"), ("t" | "f" | "n")):
                 self.state, self.word = "literal", LITERALS[char][1:]
-            case ("value" | "first value"), "-":
+            case (("value" | "first value"), "-"):
                 self.state = "-"
-            case ("value" | "first value"), "0":
+            case (("value" | "first value"), "0"):
                 self.state = "zero"
-            case ("value" | "first value"), _ if char in DIGITS:
+            case (("value" | "first value"), _) if char in DIGITS:
                 self.state = "int"
-            case ("first key" | "key"), '"':
+            case (("first key" | "key"), '"'):
                 self.state, self.is_key = "string", True
             case "colon", ":":
                 self.state = "value"

@@ -28,7 +28,9 @@ def json_values() -> st.SearchStrategy[Any]:
     """Values that JSON has."""
     leaves = st.one_of(*TYPES.values())
     return st.recursive(
-        leaves, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)), max_leaves=8
+        leaves,
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+        max_leaves=8,
     )
 
 
@@ -133,14 +135,77 @@ SOUP_TOOLS: dict[str, Any] = {
     "a.b.v1.f": {},
 }
 FRAGMENTS = [
-    *'{}[]",:\\\'`@<>/=-#“”',
-    *("\n", "\r\n", "\r", "\n\n", " ", "\t", "``", "```", "```\n", "\n```", "```python\n", "//", "/*", "*/", "\ud83d", "😀"),
-    *("12", "-", "0.5", "1e", "true", "nul", "None", "\\u12", "\\n", "text", "Hello there. ", "name", "arguments", "s", "i", "o", "x"),
-    *('{"name": "ping", "arguments": {}}', '{"tool": "f", "arguments": {"k": "v"}}', '{"tool": "ping"}', '{"a": [1, {"b": "c"}]}'),
-    *('{"name": "nope", "arguments": {"x": {"tool": "ping"}}}', '{"final": {"content": "hi"}}', '"{\\"k\\": 1}"', "}}", "]}"),
-    *('name="ping">', 'name="typed">', 'name="s">', "s>", "i>", "typed>", "ping>", "ping", "typed", "f", "nope", "a.b.v1.f", "@f {", "@ping {}"),
+    *"{}[]\",:\\'`@<>/=-#“”",
+    *(
+        "\n",
+        "\r\n",
+        "\r",
+        "\n\n",
+        " ",
+        "\t",
+        "``",
+        "```",
+        "```\n",
+        "\n```",
+        "```python\n",
+        "//",
+        "/*",
+        "*/",
+        "\ud83d",
+        "😀",
+    ),
+    *(
+        "12",
+        "-",
+        "0.5",
+        "1e",
+        "true",
+        "nul",
+        "None",
+        "\\u12",
+        "\\n",
+        "text",
+        "Hello there. ",
+        "name",
+        "arguments",
+        "s",
+        "i",
+        "o",
+        "x",
+    ),
+    *(
+        '{"name": "ping", "arguments": {}}',
+        '{"tool": "f", "arguments": {"k": "v"}}',
+        '{"tool": "ping"}',
+        '{"a": [1, {"b": "c"}]}',
+    ),
+    *(
+        '{"name": "nope", "arguments": {"x": {"tool": "ping"}}}',
+        '{"final": {"content": "hi"}}',
+        '"{\\"k\\": 1}"',
+        "}}",
+        "]}",
+    ),
+    *(
+        'name="ping">',
+        'name="typed">',
+        'name="s">',
+        "s>",
+        "i>",
+        "typed>",
+        "ping>",
+        "ping",
+        "typed",
+        "f",
+        "nope",
+        "a.b.v1.f",
+        "@f {",
+        "@ping {}",
+    ),
 ]
-SOUP = st.lists(st.one_of(st.sampled_from(MARKERS), st.sampled_from(FRAGMENTS), st.sampled_from([*SOUP_TOOLS, "nope"])), max_size=16)
+SOUP = st.lists(
+    st.one_of(st.sampled_from(MARKERS), st.sampled_from(FRAGMENTS), st.sampled_from([*SOUP_TOOLS, "nope"])), max_size=16
+)
 WRITTEN_ARGUMENTS = (
     "{}",
     '{"s": "a", "i": 3}',
@@ -155,7 +220,11 @@ def broken_replies(draw: st.DrawFn) -> str:
     """Well-formed calls in any format, damaged: pieces cut out, put in, doubled; prose and fences around."""
     parts: list[str] = []
     for _ in range(draw(st.integers(1, 3))):
-        parts.append(draw(st.sampled_from(["", "", "Now. ", "text\n", "\r\n", "```xml\n", "```\n", "`", "<think>a</think>", "  "])))
+        parts.append(
+            draw(
+                st.sampled_from(["", "", "Now. ", "text\n", "\r\n", "```xml\n", "```\n", "`", "<think>a</think>", "  "])
+            )
+        )
         name = draw(st.sampled_from([*SOUP_TOOLS, "nope", "PING", "functions.f"]))
         calls = [Call(name, draw(st.sampled_from(WRITTEN_ARGUMENTS))) for _ in range(draw(st.integers(1, 2)))]
         parts.append(written(calls, draw(st.sampled_from(sorted(FORMATS)))))

@@ -38,7 +38,9 @@ def test_agrees_with_json_on_anything(text: str) -> None:
     assert judge.whole == strict(text)
 
 
-@pytest.mark.parametrize("text", ['{"a" 1', "{a", "{,", "[1,]", '{"a":1,}', "01", "1.e", "-x", '"\\x', '"\n', "tru e", "}", "1 2", "[1}"])
+@pytest.mark.parametrize(
+    "text", ['{"a" 1', "{a", "{,", "[1,]", '{"a":1,}', "01", "1.e", "-x", '"\\x', '"\n', "tru e", "}", "1 2", "[1}"]
+)
 def test_refuses_what_no_json_begins_with(text: str) -> None:
     assert not is_prefix(text)
 

@@ -90,7 +90,9 @@ def test_a_call_starts_in_the_feed_that_commits_it(form: str, tools: Any) -> Non
             commits = text.index("{") + 1
         case _:
             pytest.fail(f"say where {form} commits")
-    start = next(end for end, events in every(text, form, tools) if any(isinstance(event, CallStart) for event in events))
+    start = next(
+        end for end, events in every(text, form, tools) if any(isinstance(event, CallStart) for event in events)
+    )
     assert start <= commits
 
 
@@ -118,7 +120,13 @@ def test_several_calls_in_one_piece() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "value", "held"),
-    [("string", "12", 0), ("integer", "12", 2), (["string", "integer"], "12", 2), (["string", "integer"], "12x", 0), ("integer", "x", 0)],
+    [
+        ("string", "12", 0),
+        ("integer", "12", 2),
+        (["string", "integer"], "12", 2),
+        (["string", "integer"], "12x", 0),
+        ("integer", "x", 0),
+    ],
 )
 def test_a_value_is_held_only_while_its_type_is_open(kind: Any, value: str, held: int) -> None:
     parser = Parser({"f": {"properties": {"k": {"type": kind}}}})

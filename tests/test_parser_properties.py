@@ -41,7 +41,9 @@ def both(test: Callable[..., None]) -> Callable[..., None]:
 
 @both
 @given(st.data(), REPLIES, options(), REASONS)
-def test_the_outcome_does_not_depend_on_the_pieces(data: st.DataObject, text: str, chosen: dict[str, Any], reason: str | None) -> None:
+def test_the_outcome_does_not_depend_on_the_pieces(
+    data: st.DataObject, text: str, chosen: dict[str, Any], reason: str | None
+) -> None:
     whole = outcome([text], SOUP_TOOLS, reason, **chosen)
     assert outcome(text, SOUP_TOOLS, reason, **chosen) == whole, "character by character"
     assert outcome(data.draw(cut(text)), SOUP_TOOLS, reason, **chosen) == whole
@@ -102,12 +104,16 @@ def test_without_tools_everything_is_text(text: str, chosen: dict[str, Any], rea
 @both
 @given(st.data(), REPLIES, options(), REASONS)
 def test_the_ledger_changes_nothing(data: st.DataObject, text: str, chosen: dict[str, Any], reason: str | None) -> None:
-    assert outcome(data.draw(cut(text)), SOUP_TOOLS, reason, ledger=True, **chosen) == outcome([text], SOUP_TOOLS, reason, **chosen)
+    assert outcome(data.draw(cut(text)), SOUP_TOOLS, reason, ledger=True, **chosen) == outcome(
+        [text], SOUP_TOOLS, reason, **chosen
+    )
 
 
 @both
 @given(st.data(), REPLIES, REPLIES, REASONS)
-def test_a_prefix_is_read_and_its_text_not_emitted(data: st.DataObject, prefix: str, text: str, reason: str | None) -> None:
+def test_a_prefix_is_read_and_its_text_not_emitted(
+    data: st.DataObject, prefix: str, text: str, reason: str | None
+) -> None:
     """Never raises, stays legal, and does not depend on the pieces; text that is emitted was fed, not prefixed."""
     whole = outcome([text], SOUP_TOOLS, reason, prefix=prefix)
     assert outcome(data.draw(cut(text)), SOUP_TOOLS, reason, prefix=prefix) == whole

@@ -69,7 +69,9 @@ WORKLOADS: dict[str, Callable[[int], str]] = {
     "an answer": around('{"answer": [', '{"a": "b"},'),
     "an answer of one string": around('{"answer": "', "text } "),
     "unknown calls": around("", '<tool_call>{"name": "nope", "arguments": {"a": 1}}</tool_call>\n'),
-    "an unknown call": around('<tool_call>{"name": "nope", "arguments": {"a": "', "x } <tool_call> ", '"}}</tool_call>'),
+    "an unknown call": around(
+        '<tool_call>{"name": "nope", "arguments": {"a": "', "x } <tool_call> ", '"}}</tool_call>'
+    ),
     "an unknown call with parameters": around("<function=nope>\n<parameter=a>\n", "x </parameter> y\n", "</function>"),
     "broken calls": around("", '<tool_call>{"name": "ping", "arguments": {"a" oops}}</tool_call>\n'),
     "a broken call": around('<tool_call>{"name": "ping", "arguments": {"a" ', "oops </tool "),
@@ -85,14 +87,26 @@ WORKLOADS: dict[str, Callable[[int], str]] = {
     "a long comment": around('<tool_call>{"name": "ping", "arguments": {/*', " * ", "*/}}</tool_call>"),
     "commas": around('<tool_call>{"name": "ping", "arguments": {"a": 1,', " ,", "}}</tool_call>"),
     "white space in arguments": around('<tool_call>{"name": "ping", "arguments": {', " \n", "}}</tool_call>"),
-    "white space after a comma": around('<tool_call>{"name": "ping", "arguments": {"a": 1,', " ", '"b": 2}}</tool_call>'),
-    "encoded twice": around('<tool_call>{"name": "ping", "arguments": "\\"{\\\\\\"a\\\\\\": \\\\\\"', "text ", '\\\\\\"}\\""}}'),
+    "white space after a comma": around(
+        '<tool_call>{"name": "ping", "arguments": {"a": 1,', " ", '"b": 2}}</tool_call>'
+    ),
+    "encoded twice": around(
+        '<tool_call>{"name": "ping", "arguments": "\\"{\\\\\\"a\\\\\\": \\\\\\"', "text ", '\\\\\\"}\\""}}'
+    ),
     "arguments before the name": around('<tool_call>{"arguments": {"a": "', "text ", '"}, "name": "ping"}</tool_call>'),
     "a value of open type": around("<function=write_file>\n<parameter=any>\n[", "1, ", "2]\n</parameter>\n</function>"),
-    "a value that is an array": around("<function=write_file>\n<parameter=list>\n[", '"a", ', "2]\n</parameter>\n</function>"),
-    "closers in a value": around("<function=write_file>\n<parameter=content>\n", "</parameter> x\n", "</parameter>\n</function>"),
-    "keys in a value": around("<function=write_file>\n<parameter=content>\n", "<parameter=zzz> x\n", "</parameter>\n</function>"),
-    "call closers in a value": around("<function=write_file>\n<parameter=content>\n", "</function> x\n", "</parameter>\n</function>"),
+    "a value that is an array": around(
+        "<function=write_file>\n<parameter=list>\n[", '"a", ', "2]\n</parameter>\n</function>"
+    ),
+    "closers in a value": around(
+        "<function=write_file>\n<parameter=content>\n", "</parameter> x\n", "</parameter>\n</function>"
+    ),
+    "keys in a value": around(
+        "<function=write_file>\n<parameter=content>\n", "<parameter=zzz> x\n", "</parameter>\n</function>"
+    ),
+    "call closers in a value": around(
+        "<function=write_file>\n<parameter=content>\n", "</function> x\n", "</parameter>\n</function>"
+    ),
     "many parameters": around("<function=ping>\n", "<parameter=a>\n1\n</parameter>\n", "</function>"),
     "attributes": around('<invoke name="ping" a="', "text ", '"/>'),
 }

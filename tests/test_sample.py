@@ -1,7 +1,5 @@
 """The embedded upstream: it knows what its prompt says and nothing else."""
 
-# ruff: noqa: A002 - `format` is a word of the design
-
 import json
 import random
 import string

@@ -1,7 +1,5 @@
 """Where a conversation stands."""
 
-# ruff: noqa: A002 - `format` and `id` are words of the design
-
 import pytest
 
 from streamtool.conversation import Call, Message, Result, Text

@@ -101,6 +101,8 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
         mark, length = yield from look(machine, table.between, 0)
         if mark is Mark.KEY:
             machine.take(length)
+            if machine.candidate.known and not machine.candidate.committed:
+                machine.commit()
             yield from reader.parameter()
         elif mark is Mark.CALL_END:
             reader.end()

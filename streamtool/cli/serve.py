@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, complain, read_settings
 from streamtool.errors import SettingsError, StreamtoolError
@@ -70,7 +70,7 @@ class Flags:
         if self.host is not None or self.port is not None:
             host = found.host if self.host is None else self.host
             port = found.port if self.port is None else self.port
-            found = read_settings(self.config, overrides | {"listen": address(host, port)})
+            found = evolve(found, listen=address(host, port))
         return check_safety(found)
 
 

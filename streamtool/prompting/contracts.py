@@ -12,8 +12,6 @@ first sentence. The last tier is never cut; whether it fits is the business of t
 The sections and their headings are read by `streamtool.sample`, which stands for a model; a test holds both together.
 """
 
-# ruff: noqa: A002 - `format` and `id` are words of the design
-
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache

@@ -5,8 +5,6 @@ Calls are written by `statemachine.write`, in the format that is taught. Results
 result when the model itself writes them, so that such a reply can be ended there.
 """
 
-# ruff: noqa: A002 - `format` and `id` are words of the design
-
 import json
 import re
 from collections.abc import Iterable, Sequence

@@ -11,8 +11,6 @@ An upstream without a system role (or with strictly alternating roles) gets the 
 no assistant message is the user's, neighbours of one role are one message, the contract stands in the first one.
 """
 
-# ruff: noqa: A002 - `format` and `id` are words of the design
-
 from collections.abc import Iterable, Sequence
 
 from attrs import evolve

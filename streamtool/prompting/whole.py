@@ -4,8 +4,6 @@ In every other format text is text. Which formats these are, and under which key
 of formats: an envelope with a `final` key (and a `thought`).
 """
 
-# ruff: noqa: A002 - `format` is a word of the design
-
 import json
 from functools import lru_cache
 

@@ -177,7 +177,7 @@ class Settings:
     unknown_tools: Literal["retry", "text", "drop", "deliver"] = setting(
         "retry", read.one_of("retry", "text", "drop", "deliver")
     )
-    malformed: Literal["text", "drop"] = setting("text", read.one_of("text", "drop", later=("retry",)))
+    malformed: Literal["text"] = setting("text", read.one_of("text", later=("drop", "retry")))
     """Markup that never became a call."""
     truncated: Literal["reason", "error"] = setting("reason", read.one_of("reason", "error"))
     reasoning: Literal["emit", "drop", "text"] = setting("emit", read.one_of("emit", "drop", "text"))
@@ -203,7 +203,7 @@ class Settings:
     """The path at the app; None: the one that the client asked for."""
     passthrough: tuple[str, ...] = setting((), read.list_of(read.text))
     """Further paths that the proxy passes on."""
-    allow_overrides: bool = setting(False, read.flag)
+    allow_overrides: Literal[False] = setting(False, read.not_yet)
     """Honour `x-streamtool-*` request headers."""
     limits: Limits = setting(Limits(), read.table_of(Limits))
     results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))

@@ -78,6 +78,13 @@ def flag(value: Any, path: str) -> bool:
     return value
 
 
+def not_yet(value: Any, path: str) -> bool:
+    """False; true is refused, since nothing reads it yet."""
+    if flag(value, path):
+        raise SettingsError(f"{path} = true is not available in this version yet", param=path, code="not_available")
+    return False
+
+
 def integer(minimum: int) -> Reader:
     """An integer, `minimum` or more."""
 

@@ -1,7 +1,5 @@
 """The contract: what it says, in which size, and that its examples are true."""
 
-# ruff: noqa: A002 - `format` and `id` are words of the design
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A conversation with tools as one that a model of text only can read."""
 
-# ruff: noqa: A001, A002 - `format` and `id` are words of the design
-
 import copy
 
 import pytest

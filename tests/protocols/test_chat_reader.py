@@ -74,7 +74,7 @@ def bare(events):
     return [TextDelta(found.choice, found.text) if isinstance(found, TextDelta) else found for found in events]
 
 
-def call(index=0, id="c", name="f", arguments="", **more):  # noqa: A002
+def call(index=0, id="c", name="f", arguments="", **more):
     return {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}} | more
 
 

@@ -72,7 +72,7 @@ def write_whole(
     conversation: Conversation,
     reply: Reply,
     *,
-    id: str,  # noqa: A002 — the name of the field
+    id: str,
     created: int,
     model: str,
     new_id: NewId | None = None,

@@ -106,7 +106,7 @@ class ReplyWriter:
         self,
         conversation: Conversation,
         *,
-        id: str,  # noqa: A002 — the name of the field
+        id: str,
         created: int,
         model: str,
         new_id: NewId | None = None,

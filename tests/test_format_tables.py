@@ -1,0 +1,127 @@
+"""The table of formats: data alone, unambiguous, and nothing in it that nothing uses."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import attrs
+import pytest
+
+from statemachine import FORMATS, OPT_IN, Parser, formats
+from statemachine.compiled import compiled
+from statemachine.format import Anchor, Envelope, Format, FormatError, Head, Json, Parameters, Shape, check
+from statemachine.formats import DEFAULT, REASONING
+
+TAUGHT = {
+    *("tool_call", "labelled", "invoke", "fenced", "object", "openai_fragment", "command", "action_object", "react"),
+    *("qwen3_coder", "mistral"),
+}
+
+
+def test_the_formats() -> None:
+    assert set(FORMATS) >= TAUGHT
+    assert set(FORMATS) >= OPT_IN
+    assert set(DEFAULT) == set(FORMATS) - OPT_IN
+    assert "action_object" in OPT_IN
+    assert all(name == form.name for name, form in FORMATS.items())
+
+
+def test_the_table_holds_no_function() -> None:
+    """Neither in its file nor in a row."""
+    tree = ast.parse(Path(inspect.getfile(formats)).read_text("utf-8"))
+    assert not [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef)
+    ]
+
+    def plain(value: object) -> bool:
+        if attrs.has(type(value)):
+            return all(plain(getattr(value, field.name)) for field in attrs.fields(type(value)))
+        if isinstance(value, tuple | frozenset):
+            return all(map(plain, value))
+        return value is None or isinstance(value, str | bool | int | Anchor)
+
+    assert all(plain(form) for form in FORMATS.values())
+
+
+def test_the_table_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        FORMATS["x"] = FORMATS["object"]  # type: ignore[index]
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        FORMATS["object"].name = "x"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_each_format_works_alone_and_with_every_other(name: str) -> None:
+    for other in FORMATS:
+        compiled(tuple(dict.fromkeys((name, other))))
+        Parser(["f"], formats=[name, other]).feed("text <{[\n@")
+
+
+def test_the_order_of_formats_does_not_matter_to_what_is_read() -> None:
+    from statemachine import Call, parse, write
+
+    names = tuple(FORMATS)
+    for order in (names, names[::-1], names[5:] + names[:5]):
+        for form in FORMATS:
+            text, calls = parse(write([Call("f", '{"a": 1}')], form), {"f": {}}, formats=order)
+            assert text == ""
+            assert [call.arguments for call in calls] == ['{"a": 1}']
+
+
+def test_tables_are_shared_between_parsers() -> None:
+    assert compiled(DEFAULT) is compiled(DEFAULT)
+    assert Parser(["f"]).tables is Parser({"g": {}}).tables
+
+
+def test_reasoning_spans() -> None:
+    assert {span.open: span.close for span in REASONING} == {
+        "<think>": "</think>",
+        "<thinking>": "</thinking>",
+        "<seed:think>": "</seed:think>",
+        "<|START_THINKING|>": "<|END_THINKING|>",
+    }
+
+
+HEAD = Head(ends=(">",))
+WRONG = {
+    "no shape": (Format("a", shapes=(), openers=("<a>",)), "at least one shape"),
+    "an envelope with a head": (Format("a", shapes=(Shape(Envelope(), HEAD),), openers=("<a>",)), "head"),
+    "a body without a head": (Format("a", shapes=(Shape(Json()),), openers=("<a>",)), "head"),
+    "a head without an opener": (Format("a", shapes=(Shape(Json(), HEAD),)), "opener"),
+    "the wrong key": (Format("b", shapes=(Shape(Envelope()),), openers=("<a>",)), "b"),
+}
+
+
+@pytest.mark.parametrize(("form", "word"), WRONG.values(), ids=WRONG)
+def test_a_declaration_that_cannot_be_read_is_refused(form: Format, word: str) -> None:
+    with pytest.raises(FormatError, match=word):
+        check({"a": form})
+
+
+def test_two_formats_that_cannot_be_told_apart_are_refused() -> None:
+    one = Format("a", shapes=(Shape(Envelope()),), openers=("<x>",))
+    two = Format("b", shapes=(Shape(Envelope()),), openers=("<x>",))
+    with pytest.raises(FormatError, match="<x>"):
+        check({"a": one, "b": two})
+
+
+def test_one_opener_may_lead_to_several_bodies() -> None:
+    one = Format("a", shapes=(Shape(Envelope()),), openers=("<x>",))
+    two = Format("b", shapes=(Shape(Parameters(key="<k=", head=HEAD, close="</k>"), HEAD),), openers=("<x>",))
+    check({"a": one, "b": two})
+
+
+def test_an_opener_that_begins_with_another_is_refused() -> None:
+    """Else the answer would depend on how the text is cut."""
+    one = Format("a", shapes=(Shape(Envelope()),), openers=("<x",))
+    two = Format("b", shapes=(Shape(Envelope()),), openers=("<xy",))
+    with pytest.raises((FormatError, ValueError)):
+        check({"a": one, "b": two})
+
+
+def test_every_format_is_documented_in_its_file() -> None:
+    folder = Path(__file__).parent / "formats"
+    for name in FORMATS:
+        assert (folder / f"{name}.md").read_text("utf-8").startswith(f"# {name}\n")

@@ -1,0 +1,107 @@
+"""Finding literals in text that arrives in pieces."""
+
+import re
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from statemachine.markers import Markers, flowing, spelled
+
+QUICK = settings(derandomize=True, max_examples=300, deadline=None, database=None)
+
+
+def what(markers: Markers[str], text: str) -> str | None:
+    """The value of the marker at the beginning, "…" if one may have begun, None if none is there."""
+    found = markers.match(text, 0)
+    if found is None:
+        return None
+    return "…" if found.lastindex is None else markers.values[found.lastindex - 1]
+
+
+def test_a_marker_the_beginning_of_one_and_neither() -> None:
+    markers = Markers([("<tool_call>", "call"), ("<think>", "think"), ("[X]", "x")])
+    assert what(markers, "<tool_call>rest") == "call"
+    assert what(markers, "<think>") == "think"
+    assert what(markers, "[X]") == "x"
+    for begun in ("<", "<t", "<th", "<tool_call", "["):
+        assert what(markers, begun) == "…"
+    for other in ("<b", "<tool call>", "x", "[Y"):
+        assert what(markers, other) is None
+
+
+@pytest.mark.parametrize("texts", [("<a", "<ab"), ("<ab", "<a"), ("<a", "<a")])
+def test_a_set_whose_answer_depends_on_the_cut_is_refused(texts: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="marker"):
+        Markers([(text, text) for text in texts])
+
+
+def test_pieces_of_pattern() -> None:
+    markers = Markers(
+        [("<{ns}invoke{ }", "invoke"), ("LABEL{_}:", "label"), ("{{*}key{*}:", "key"), ("[{quote}", "quoted")]
+    )
+    for text in ("<invoke ", "<invoke\n", "<x:invoke ", "<a.b-c:invoke\t"):
+        assert what(markers, text) == "invoke"
+    for text in ("LABEL:", "LABEL  :", "LABEL\t:"):
+        assert what(markers, text) == "label"
+    assert what(markers, "{\n key :") == "key"
+    for quote in "\"'“”‘’":
+        assert what(markers, f"[{quote}") == "quoted"
+    for text in ("<x", "<x:", "<x:inv", "LABEL ", "{ ", "{\nke"):
+        assert what(markers, text) == "…"
+    for text in ("<1", "<x:y", "LABEL\n:", "{ x", "[x"):
+        assert what(markers, text) is None
+
+
+def test_blanks_are_bounded() -> None:
+    markers = Markers([("L{_}:", "l"), ("{{*}k", "k")])
+    assert what(markers, "L" + " " * 1000) is None
+    assert what(markers, "{" + "\n" * 1000) is None
+
+
+def test_letters_in_either_case() -> None:
+    markers = Markers([("Action:", "a")], any_case=True)
+    assert what(markers, "aCTION:") == "a"
+    assert what(Markers([("Action:", "a")]), "action:") is None
+
+
+WORDS = st.lists(st.text("<a/b>", min_size=1, max_size=5), min_size=1, max_size=5, unique=True)
+
+
+@QUICK
+@given(WORDS, st.text("<a/b>x", max_size=30))
+def test_text_flows_exactly_to_the_next_marker(words: list[str], text: str) -> None:
+    assume(not any(one != other and other.startswith(one) for one in words for other in words))
+    markers = Markers([(word, word) for word in words])
+    found = re.compile(flowing(markers)).match(text)
+    assert found is not None
+    stop = found.start(1) if found.lastindex else found.end()
+    firsts = [text.index(word) for word in words if word in text]
+    begun = [at for at in range(len(text)) if any(word.startswith(text[at:]) for word in words)]
+    assert stop == min([*firsts, *begun, len(text)])
+    if found.lastindex:
+        assert found.end() == len(text)
+
+
+@QUICK
+@given(WORDS, st.text("<a/b>x", min_size=1, max_size=12))
+def test_matching_agrees_with_comparing(words: list[str], text: str) -> None:
+    assume(not any(one != other and other.startswith(one) for one in words for other in words))
+    markers = Markers([(word, word) for word in words])
+    whole = next((word for word in words if text.startswith(word)), None)
+    begun = any(word.startswith(text) for word in words)
+    assert what(markers, text) == (whole or ("…" if begun else None))
+
+
+@pytest.mark.parametrize(
+    ("marker", "text"),
+    [
+        ("<{ns}invoke{ }", "<invoke"),
+        ("TOOL{_}:{_}", "TOOL: "),
+        ('"calls"{*}:', '"calls":'),
+        ("ARGS{_}:", "ARGS:"),
+        ("</{ns}x>", "</x>"),
+    ],
+)
+def test_how_a_marker_is_written(marker: str, text: str) -> None:
+    assert spelled(marker) == text

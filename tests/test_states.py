@@ -1,0 +1,145 @@
+"""The law of the machine: the table is complete, every state is used, and what it does not know is our bug."""
+
+import pytest
+from statemachine_fold import Watched, pieces
+from strategies import SOUP_TOOLS
+
+from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, Parser, ReasoningDelta, State, TextDelta
+from statemachine.states import EMITS, FOLLOWS, TRANSITIONS, Input, diagram, violations
+
+START, MORE, END = CallStart(0, "f", None, "tool_call"), ArgumentsDelta(0, "{}"), CallEnd(0, True)
+
+
+def test_the_table_knows_every_state_and_every_input() -> None:
+    assert set(TRANSITIONS) == set(State) == set(EMITS)
+    assert {found for row in TRANSITIONS.values() for found in row} == set(Input)
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached = {State.TEXT}
+    for _ in State:
+        reached |= {target for state in reached for target in TRANSITIONS[state].values()}
+    assert reached == set(State)
+    for state in set(State) - {State.CLOSED}:
+        assert TRANSITIONS[state][Input.CLOSE] is State.CLOSED
+    assert TRANSITIONS[State.CLOSED] == {}
+    assert EMITS[State.CLOSED] == frozenset()
+
+
+def test_calls_stand_inside_of_a_call_only() -> None:
+    for state, kinds in EMITS.items():
+        assert (CallStart in kinds) == (ArgumentsDelta in kinds) == (CallEnd in kinds) == (state is State.CALL)
+    assert all(kind in FOLLOWS for kind in (TextDelta, ReasoningDelta, CallStart, ArgumentsDelta, CallEnd, Discarded))
+
+
+def test_the_diagram_shows_every_transition() -> None:
+    drawn = diagram()
+    assert drawn.startswith("stateDiagram-v2\n    [*] --> text\n")
+    for state, row in TRANSITIONS.items():
+        for found, target in row.items():
+            line = next(
+                line for line in drawn.splitlines() if line.startswith(f"    {state.value} --> {target.value}:")
+            )
+            assert found.name.lower() in line
+
+
+LEGAL: list[list[Event]] = [
+    [],
+    [TextDelta("a"), START, MORE, END, TextDelta("b")],
+    [
+        START,
+        END,
+        Discarded("x", "malformed"),
+        CallStart(1, "f", None, "tool_call"),
+        ArgumentsDelta(1, "{"),
+        ArgumentsDelta(1, "}"),
+        CallEnd(1, True),
+    ],
+    [ReasoningDelta("a"), TextDelta("b"), ReasoningDelta("c")],
+]
+ILLEGAL: list[tuple[list[Event], str]] = [
+    ([MORE], "ArgumentsDelta after the start"),
+    ([END], "CallEnd after the start"),
+    ([START, TextDelta("a"), END], "TextDelta after CallStart"),
+    ([START, Discarded("a", "unknown"), END], "Discarded after CallStart"),
+    ([START, START], "CallStart after CallStart"),
+    ([START, END, START, END], "call 0 begins where 1 is next"),
+    ([CallStart(1, "f", None, "x"), CallEnd(1, True)], "call 1 begins where 0 is next"),
+    ([START, ArgumentsDelta(1, "{}"), END], "ArgumentsDelta of call 1 inside call 0"),
+    ([START, END, MORE], "ArgumentsDelta after CallEnd"),
+    ([START, MORE], "the last call has no end"),
+    ([TextDelta("")], "empty TextDelta"),
+    ([Discarded("", "unknown")], "empty Discarded"),
+]
+
+
+@pytest.mark.parametrize("events", LEGAL)
+def test_legal_sequences(events: list[Event]) -> None:
+    assert violations(events) == []
+
+
+@pytest.mark.parametrize(("events", "sentence"), ILLEGAL)
+def test_illegal_sequences_are_named(events: list[Event], sentence: str) -> None:
+    assert sentence in violations(events)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("", State.TEXT),
+        ("Some text", State.TEXT),
+        ("a `", State.TEXT),
+        ("<thi", State.TEXT),
+        ("<think>a", State.REASONING),
+        ("<think>a</think>", State.TEXT),
+        ("<tool_call>", State.CANDIDATE),
+        ('<tool_call>{"na', State.CANDIDATE),
+        ('<tool_call>{"name": "ping"', State.CALL),
+        ('<tool_call>{"name": "nope"', State.UNKNOWN),
+        ('{"tool": "ping"', State.CANDIDATE),
+        ('{"tool": "ping", "arguments": {', State.CALL),
+        ('{"city": ', State.OBJECT),
+        ('{"city": 1} ', State.TEXT),
+        ("```py\nx", State.FENCE),
+        ("```py\nx\n```\n.", State.TEXT),
+        ('<tool_call>{"name": "ping", "arguments": {"a" oops ', State.BROKEN),
+        ('<tool_call>{"name": "ping", "arguments": {}}', State.AFTER),
+        ('<tool_call>{"name": "ping", "arguments": {}}</tool_call>x', State.TEXT),
+        ("<function=ping>\n", State.CANDIDATE),
+        ("<function=ping>\n</function>x", State.TEXT),
+        ("@ping {", State.CALL),
+        ("@alice s", State.TEXT),
+    ],
+)
+def test_where_the_machine_stands(text: str, state: State) -> None:
+    for size in (0, 1):
+        parser = Parser(SOUP_TOOLS)
+        for piece in pieces(text, size):
+            parser.feed(piece)
+        assert parser.state is state, f"in pieces of {size}"
+
+
+def test_closing_is_final() -> None:
+    parser = Parser(SOUP_TOOLS)
+    parser.feed("a <too")
+    assert parser.close() == [TextDelta("<too")]
+    assert parser.state is State.CLOSED
+    assert parser.close() == []
+
+
+def test_the_machine_moves_by_the_table_only() -> None:
+    parser = Watched(SOUP_TOOLS)
+    before = parser.state
+    for char in '<think>a</think>b <tool_call>{"name": "nope"}</tool_call>\n{"a": 1}\n```\nx\n```\n<tool_call>{"name": "ping", "arguments": {x':
+        parser.visited = []
+        parser.feed(char)
+        for state in parser.visited:
+            assert state in TRANSITIONS[before].values(), f"{before} -> {state}"
+            before = state
+        assert parser.state is before
+
+
+@pytest.mark.parametrize("options", [{"unknown": "shout"}, {"in_fences": "maybe"}, {"formats": ["nope"]}])
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"shout|maybe|nope"):
+        Parser(SOUP_TOOLS, **options)  # type: ignore[arg-type]
