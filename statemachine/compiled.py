@@ -163,8 +163,9 @@ JSON_FLAT = (
 def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys) -> tuple[Run, Run, Run]:
     """Three runs of text in which nothing begins: inside of a line, at its start (only blanks came in it), inline code.
 
-    Whole inline code on one line is passed over, and so is a whole small object that is no call by one of its first
-    keys. Line ends at the end of a piece wait for what follows them; blanks after them do not, the run changes instead.
+    Whole inline code on one line is passed over, and so is a small object that is no call by one of its first keys, to
+    its end or to where it stops being JSON. Line ends at the end of a piece wait for what follows them; blanks after
+    them do not, the run changes instead.
     """
     first: dict[str, str] = {}
     for atom, child in at.root.next.items():
@@ -177,7 +178,7 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
     begins = "|".join(
         [
             *first.values(),
-            *([plain_object(keys)[0] + JSON_FLAT + r"\}"] if keys else []),
+            *([plain_object(keys)[0] + JSON_FLAT + r"(?:\}|(?=[^}\]{\[\"]))"] if keys else []),
             rf"{TICK}[^{TICK}\r\n]*+{TICK}",
             rf"(?<![\r\n])[\r\n]++(?!{opens})",
         ],

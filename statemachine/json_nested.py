@@ -5,7 +5,7 @@ JSON in the same pass. Nothing is collected: what arrives in a piece of the oute
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs lack the function that json itself uses
 from json.encoder import encode_basestring
 
@@ -20,12 +20,19 @@ quotes = re.compile(r'\\.|"').sub
 
 
 def unescape(text: str) -> str:
-    """The text of a piece of a JSON string, its escapes valid and whole; quotes may stand in it as they are."""
-    if "\\" not in text:
-        return text
-    if '"' in text:
-        text = quotes(lambda found: '\\"' if found[0] == '"' else found[0], text)
-    return str(scanstring(text + '"', 0, False)[0])
+    """The text of a piece of a JSON string, its escapes valid and whole."""
+    return str(scanstring(text + '"', 0, False)[0]) if "\\" in text else text
+
+
+def unescape_loose(text: str) -> str:
+    """The same for a string in other quotes: double quotes may stand in it as they are."""
+    return unescape(quotes(lambda found: '\\"' if found[0] == '"' else found[0], text))
+
+
+half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
+
+
+quotes = re.compile(r'\\.|"').sub
 
 
 half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
@@ -144,7 +151,7 @@ def doubled(reader: Reader, notes: Notes, name: str) -> Grammar:
         notes.mend(name)
     inner = Nested(notes)
     target = reader.target
-    decode = Decoder(inner)
+    decode = Decoder(inner, unescape if quote == '"' else unescape_loose)
     notes.cut = notes.quoted = True
     reader.take(1)
     run = string_run(CLOSERS[quote], decode)
@@ -179,18 +186,21 @@ def doubled(reader: Reader, notes: Notes, name: str) -> Grammar:
 class Decoder:
     """The conversion of a run: the text of a string, decoded, through the inner reader. Joins surrogate escapes."""
 
-    __slots__ = ("half", "inner")
+    __slots__ = ("half", "inner", "unescape")
 
-    def __init__(self, inner: Nested) -> None:
+    def __init__(self, inner: Nested, unescape: Callable[[str], str]) -> None:
         self.inner = inner
+        self.unescape = unescape
         self.half = ""
 
     def __call__(self, text: str) -> str:
         """Strict JSON of the inner value that this piece of the outer string brings."""
-        text, self.half = whole_escapes(self.half + text)
-        return self.inner.push(unescape(text)) if text else ""
+        if self.half or "\\" in text:
+            text, self.half = whole_escapes(self.half + text)
+            text = self.unescape(text)
+        return self.inner.push(text) if text else ""
 
     def rest(self) -> str:
         """What a lone half brings."""
         half, self.half = self.half, ""
-        return self.inner.push(unescape(half)) if half else ""
+        return self.inner.push(self.unescape(half)) if half else ""

@@ -35,6 +35,8 @@ class Limits:
     name: int = 256
 
 
+NO_STACK: list[str] = []
+"""The stack of a machine that is in no object; never changed."""
 NOTHING = Candidate()
 """The candidate of a machine that has not met one; never changed."""
 
@@ -74,9 +76,9 @@ class Machine(Reader):
         self.folded: dict[str, str | None] | None = None
         self.calls = 0
         self.candidate = NOTHING
-        self.wrapping: list[str] = []
+        self.wrapping: tuple[str, ...] = ()
         """Closers of the wrappers that are open, outermost first."""
-        self.stack: list[str] = []
+        self.stack: list[str] = NO_STACK
         """Closers of an object that is no call, outermost first."""
         self.quoted = False
         """Inside one of its strings."""

@@ -23,6 +23,7 @@ from statemachine.reader import Ended, Grammar, Mismatch, Run, Sink
 from statemachine.spans import Spans, closers_of, line_ends, run_to
 from statemachine.states import Input, State
 
+LIMITS = Limits()
 BROKEN_LINE = Run(r"[^\r\n]*+")
 
 
@@ -77,7 +78,7 @@ class Parser(Spans):
             compiled(names),
             fence_calls=in_fences == "calls",
             unknown=unknown,
-            limits=limits or Limits(),
+            limits=limits or LIMITS,
             ledger=ledger,
         )
         if prefix:
@@ -311,17 +312,17 @@ class Parser(Spans):
         own = [form.close] if form and form.close and not candidate.self_closed else []
         if candidate.wrappers and not shown:
             if any(close[0] == TICK for close in candidate.wrappers):
-                self.wrapping = [close for close in self.wrapping if close[0] != TICK]
-            self.wrapping += [close for close in candidate.wrappers if close not in self.wrapping]
+                self.wrapping = tuple(close for close in self.wrapping if close[0] != TICK)
+            self.wrapping += tuple(close for close in candidate.wrappers if close not in self.wrapping)
             candidate.wrappers = []
-        pending = own + (candidate.wrappers if shown else self.wrapping)[::-1]
+        pending = [*own, *reversed(candidate.wrappers if shown else self.wrapping)]
         while pending:
             length, close = yield from self.next_closer(pending)
             if not length:
                 break
             self.take(length)
             if close in self.wrapping:
-                del self.wrapping[self.wrapping.index(close) :]
+                self.wrapping = self.wrapping[: self.wrapping.index(close)]
             pending = pending[pending.index(close) + 1 :]
         self.ticks = 0
         self.gap = not shown

@@ -153,7 +153,8 @@ class Reader:
         self.room = 0
         """Characters that the arguments of this call may still have."""
         self.scan: Callable[[str], object] | None = None
-        self.delta: Callable[[str], Event] = TextDelta
+        self.delta: Callable[[str], Event] | None = TextDelta
+        """The event of a piece that flows; None: arguments."""
         self.run: Run | None = None
         self.ran: Run | None = None
         self._events: list[Event] = []
@@ -173,8 +174,9 @@ class Reader:
         """The events that this piece of the reply brings; [] if all of it has to wait. Never raises on model text."""
         scan = self.scan
         if scan is not None and scan(text) is None:
-            if self.target is not True:
-                return [self.delta(text)] if text else []
+            delta = self.delta
+            if delta is not None:
+                return [delta(text)] if text else []
             if len(text) <= self.room:
                 self.room -= len(text)
                 return [ArgumentsDelta(self.index, text)] if text else []
@@ -186,7 +188,8 @@ class Reader:
                 self.text = ""
                 self.scan = run.search
             found = run.whole(text)
-            if found is not None and (self.target is not True or self.room > FAR * len(text)):
+            delta = self.delta
+            if found is not None and (delta is not None or self.room > FAR * len(text)):
                 group = found.lastindex
                 if group is not None:
                     if group == 1:
@@ -199,8 +202,8 @@ class Reader:
                     else:
                         self.run = run.others[group]
                         self.scan = self.run.search
-                if self.target is not True:
-                    return [self.delta(text)] if text else []
+                if delta is not None:
+                    return [delta(text)] if text else []
                 convert = run.convert
                 if convert is not None:
                     text = encode_basestring(text)[1:-1] if convert is quote else convert(text)
@@ -335,6 +338,7 @@ class Reader:
         if self.muted or self._spans is not None:
             return
         if self.target is True and self.sink is Sink.SYNTAX:
+            self.delta = None
             self.run = run
             self.scan = None if waiting else run.search
         elif self.target is False and self.sink in DELTA and run.convert in (None, quote):

@@ -164,6 +164,8 @@ class Spans(Machine):
             if found is not None:
                 if found.lastindex is None:
                     yield from self.more()
+                elif self.text[start] == TICK and self.plain_fence(lead):
+                    return True
                 self.line_start = True
                 return False
         found = markers.match(self.text, start)
@@ -221,7 +223,7 @@ class Spans(Machine):
             return True
         self.sink = Sink.SYNTAX
         self.take(end)
-        del self.wrapping[self.wrapping.index(close) :]
+        self.wrapping = self.wrapping[: self.wrapping.index(close)]
         self.sink = self.visible
         self.line_start = False
         self.gap = True
@@ -250,16 +252,11 @@ class Spans(Machine):
                     break
                 yield from self.more()
         value = self.tables.line.values[found.lastindex - 1]
-        if value is Found.FENCE and (length := (yield from self.fence_closer(begin))):
-            return self.closer(next(close for close in self.wrapping if close[0] == TICK), lead, length)
-        if value is Found.FENCE and not self.fence_calls:
-            plain = self.tables.plain_fence(self.text, self.at + lead)
-            if plain is not None:
-                self.ticks = len(plain[1])
-                self.say_text(plain.end() - self.at)
-                self.go(Input.OPEN)
-                self.go(Input.FENCE)
+        if value is Found.FENCE:
+            if self.plain_fence(lead):
                 return True
+            if length := (yield from self.fence_closer(begin)):
+                return self.closer(next(close for close in self.wrapping if close[0] == TICK), lead, length)
         self.open()
         if lead:
             self.take(lead)
@@ -269,10 +266,22 @@ class Spans(Machine):
             yield from self.call(value, found.end() - self.at)
         return True
 
+    def plain_fence(self, lead: int) -> bool:
+        """True if a fence stands here, after line ends, in which no call stands first: it is text from here on."""
+        plain = self.tables.plain_fence(self.text, self.at + lead)
+        if plain is None or self.fence_calls or self.wrapping:
+            return False
+        self.ticks = len(plain[1])
+        self.say_text(plain.end() - self.at)
+        self.go(Input.OPEN)
+        self.go(Input.FENCE)
+        return True
+
     def fence_begun(self, offset: int) -> bool:
         """True if a fence stands here of which too little has come to say whether a call stands first in it."""
         return (
-            not self.fence_calls
+            self.text[self.at + offset] == TICK
+            and not self.fence_calls
             and all(close[0] != TICK for close in self.wrapping)
             and self.tables.begun_fence(self.text, self.at + offset) is not None
         )
@@ -380,14 +389,12 @@ class Spans(Machine):
                 self.say_text(1)
                 self.line_start = True
             found = fence_end(self.text, self.at)
-            if found is None or len(found[1]) < self.ticks:
-                if found is None and fence_begun(self.text, self.at):
-                    yield from self.more()
-                else:
-                    self.line_start = False
-                    self.say_text(1) if self.text[self.at] != "\n" else None
-            elif found.lastindex == 2:
+            if (found.lastindex == 2) if found else fence_begun(self.text, self.at):
                 yield from self.more()
+            elif found is None or len(found[1]) < self.ticks:
+                self.line_start = False
+                if self.text[self.at] != "\n":
+                    self.say_text(1)
             else:
                 self.say_text(found.end() - self.at)
                 self.ticks = 0
@@ -416,9 +423,10 @@ class Spans(Machine):
                     stack.append("}" if char == "{" else "]")
                 elif stack and char == stack[-1]:
                     stack.pop()
-                else:
+                else:  # not JSON: text in which openers count again
                     self.take(at - self.at)
-                    raise Mismatch
+                    self.go(Input.RESUME if self.thinking else Input.REJECT)
+                    return
                 at += 1
                 if not stack:
                     self.take(at - self.at)

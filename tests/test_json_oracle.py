@@ -3,10 +3,12 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_oracle import Json, is_object, is_prefix
 from strategies import json_values
+
+QUICK = settings(derandomize=True, max_examples=100, deadline=None, database=None)
 
 
 def strict(text: str) -> bool:
@@ -22,6 +24,7 @@ def strict(text: str) -> bool:
     return True
 
 
+@QUICK
 @given(json_values(), st.sampled_from([None, 0, 2]), st.booleans())
 def test_takes_every_prefix_of_what_json_writes(value: object, indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
@@ -31,6 +34,7 @@ def test_takes_every_prefix_of_what_json_writes(value: object, indent: int | Non
     assert judge.whole
 
 
+@QUICK
 @given(st.text(alphabet='{}[]:,"\\u0019-+.eEtrufalsn \n\x01é', max_size=12))
 def test_agrees_with_json_on_anything(text: str) -> None:
     judge = Json()

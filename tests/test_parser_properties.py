@@ -20,8 +20,8 @@ from statemachine.format import Parameters
 from statemachine.formats import REASONING
 from statemachine.states import violations
 
-QUICK = settings(derandomize=True, max_examples=300, deadline=None, database=None)
-FEW = settings(QUICK, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)
+FEW = settings(QUICK, max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 LONG = settings(
     max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )

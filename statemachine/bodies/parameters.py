@@ -86,10 +86,10 @@ def tables(body: Parameters, close: str) -> Tables:
     if close:
         ends.append((close, Mark.CALL_END))
     around = [(text, mark) for pair in body.wrappers for text, mark in zip(pair, (Mark.OPEN, Mark.CLOSE), strict=True)]
-    inside = Markers(
-        [(lead + text, mark) for text, mark in ends for lead in (("", "\n", "\r\n") if body.trim else ("",))]
-    )
-    return Tables(Markers(ends + around), inside, flowing_run(inside, convert=quote))
+    leads = ("", "\n", "\r\n") if body.trim else ("",)
+    inside = Markers([(lead + text, mark) for text, mark in ends for lead in leads])
+    run = flowing_run(Markers(ends), convert=quote, trim=body.trim)
+    return Tables(Markers(ends + around), inside, run)
 
 
 def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
