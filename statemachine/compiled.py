@@ -211,7 +211,6 @@ class Compiled:
         "line",
         "opening",
         "plain_fence",
-        "reason",
         "usual",
     )
 
@@ -259,7 +258,6 @@ class Compiled:
         self.plain_fence = re.compile(rf"(?=(`+)){head}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})").match
         """A fence, up to a first thing in it that is no call."""
         self.begun_fence = re.compile(rf"`{{1,{TICKS}}}+\Z|{head}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
-        self.reason: Markers[Marked] = Markers([(span.open, span) for span in REASONING])
         self._scanners: dict[tuple[bool, frozenset[str]], Scanner] = {}
         self.first = self.scanner(first=True, closers=frozenset())
         """How text is read while reasoning may open."""

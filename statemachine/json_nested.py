@@ -47,7 +47,7 @@ def whole_escapes(text: str) -> tuple[str, str]:
 class Nested(Reader):
     """JSON inside of a JSON string: `push` takes decoded pieces of the string and gives back strict JSON."""
 
-    __slots__ = ("broken", "notes", "object", "whole")
+    __slots__ = ("broken", "notes", "whole")
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
@@ -55,8 +55,6 @@ class Nested(Reader):
         """True once the inner value is complete."""
         self.broken = False
         """True once the inner text cannot be read."""
-        self.object = False
-        """True once the inner value is known to be an object."""
         super().__init__(ledger=False)
 
     def grammar(self) -> Grammar:
@@ -79,14 +77,12 @@ class Nested(Reader):
             yield from skip(self, self.notes)
         except Ended:
             self.whole = True
-            self.object = True
             self.out("{}")
             raise
         if self.text[self.at] in QUOTES:
             yield from holds_object(self)
             yield from doubled(self, self.notes, "double_encoded")
         elif self.text[self.at] == "{":
-            self.object = True
             yield from value(self, self.notes)
         else:
             raise Mismatch
@@ -102,6 +98,7 @@ class Nested(Reader):
         """The strict JSON that this piece brings."""
         run = self.run
         if run is not None:
+            self.scan = None  # something may wait: `feed` must not look at this piece alone
             whole = self.text + text if self.text else text
             found = run.match(whole, 0)
             if found is not None and found.end() == len(whole) and run.convert is None:

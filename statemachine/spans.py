@@ -20,7 +20,6 @@ from statemachine.reader import Grammar, Mismatch, Run, Sink
 from statemachine.states import Input
 
 line_ends = re.compile(r"(?:\r?\n)++").match
-line_ends_before = re.compile(rf"(?:\r?\n){{1,{LEAD}}}+\Z").search
 blanks = re.compile(r"[ \t]*+").match
 fence_line = re.compile(rf"(`{{3,{TICKS}}}+)(?!`)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
 fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match

@@ -23,7 +23,7 @@ from statemachine.states import violations
 QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)
 FEW = settings(QUICK, max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 LONG = settings(
-    max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=4_000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 REASONS = st.sampled_from([None, "stop", "length"])
 

@@ -8,6 +8,7 @@ from collections.abc import Generator
 
 from statemachine import json_text
 from statemachine.bodies.json_object import arguments
+from statemachine.candidate import Candidate
 from statemachine.compiled import Key, Keys, Role
 from statemachine.format import Envelope, Format
 from statemachine.machine import Machine
@@ -89,32 +90,41 @@ def members(machine: Machine, keys: Keys) -> Grammar:
     candidate = machine.candidate
     candidate.outer.stack.append("}")
     machine.take(1)
+    while (name := (yield from next_key(machine, candidate))) is not None:
+        found = keys.get(name)
+        if found is None and not candidate.marked and not candidate.committed:
+            if candidate.outer.repairs:
+                raise Mismatch
+            raise NoCall
+        yield from colon(machine)
+        yield from member(machine, keys, found, name)
+
+
+def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, str | None]:
+    """The key of the next member, consumed; None at the end of the object, its brace consumed or found missing."""
     while True:
         yield from blank(machine)
         char = machine.text[machine.at]
         if char == "}":
             candidate.outer.stack.pop()
             machine.take(1)
-            return
-        if char == ",":
-            machine.take(1)
-            continue
+            return None
         if candidate.whole and (char == "]" or (char in "<[`" and (yield from machine.sibling(0, own=True)))):
             candidate.notes.mend("missing_closer")
             candidate.outer.stack.pop()
-            return
-        name = yield from key(machine)
-        found = keys.get(name)
-        if found is None and not candidate.marked and not candidate.committed:
-            if candidate.outer.repairs:
-                raise Mismatch
-            raise NoCall
-        yield from blank(machine)
-        if machine.text[machine.at] != ":":
-            raise Mismatch
+            return None
+        if char != ",":
+            return (yield from key(machine))
         machine.take(1)
-        yield from blank(machine)
-        yield from member(machine, keys, found, name)
+
+
+def colon(machine: Machine) -> Grammar:
+    """The colon after a key; then the value is there."""
+    yield from blank(machine)
+    if machine.text[machine.at] != ":":
+        raise Mismatch
+    machine.take(1)
+    yield from blank(machine)
 
 
 def key(machine: Machine) -> Generator[None, None, str]:
@@ -256,22 +266,8 @@ def final(machine: Machine, form: Format) -> Grammar:
     candidate.marked = True
     candidate.outer.stack.append("}")
     machine.take(1)
-    while True:
-        yield from blank(machine)
-        char = machine.text[machine.at]
-        if char == "}":
-            candidate.outer.stack.pop()
-            machine.take(1)
-            return
-        if char == ",":
-            machine.take(1)
-            continue
-        name = yield from key(machine)
-        yield from blank(machine)
-        if machine.text[machine.at] != ":":
-            raise Mismatch
-        machine.take(1)
-        yield from blank(machine)
+    while (name := (yield from next_key(machine, candidate))) is not None:
+        yield from colon(machine)
         if name == envelope_of(form).final[1]:
             yield from spoken(machine, form, Sink.TEXT, 0)
         else:
