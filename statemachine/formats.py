@@ -123,6 +123,7 @@ REASONING = (
     Span("<thinking>", "</thinking>"),
     Span("<seed:think>", "</seed:think>"),
     Span("<|START_THINKING|>", "<|END_THINKING|>"),
+    Span("[THINK]", "[/THINK]"),
 )
 
 check(dict(FORMATS))

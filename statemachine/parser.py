@@ -138,7 +138,7 @@ class Parser(Spans):
         candidate = self.candidate
         self.target = False
         if self.state is State.CALL:
-            self.emit(CallEnd(self.index, False, tuple(candidate.notes.repairs)))
+            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
             self.because("malformed")
             self.sink = Sink.DISCARD
             self.go(Input.BREAK)
