@@ -148,6 +148,7 @@ class Scanner:
     """What may become such a beginning."""
 
 
+LINES = r"(?:\r?\n)"
 TICKS = 32
 """Backticks of a fence, at most."""
 INFO = 40
@@ -180,12 +181,14 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
             *first.values(),
             *([plain_object(keys)[0] + JSON_FLAT + r"(?:\}|(?=[^}\]{\[\"]))"] if keys else []),
             rf"{TICK}[^{TICK}\r\n]*+{TICK}",
-            rf"(?<![\r\n])[\r\n]++(?!{opens})",
+            rf"(?<!\n){LINES}++(?!{opens}|\r\Z)",
+            r"\r(?!\n|\Z)",
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
-    waits = rf"[\r\n]{{1,{LEAD}}}+(?:\Z|{openers.begun()}|{line.begun()})|{openers.begun()}"
-    changes = rf"(?<![\r\n])[\r\n]++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z"
+    held = rf"{LINES}{{1,{LEAD // 2}}}+"
+    waits = rf"{held}(?:\r?\Z|{openers.begun()}|{line.begun()})|\r\Z|{openers.begun()}"
+    changes = rf"(?<!\n){LINES}++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z"
     inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
     at_start = rf"(?=[^ \t])(?!{line.expression(complete='')})(?![{special}]){safe}"
     start = Run(rf"[ \t]*+(?:({line.begun()})|{at_start}())?+")

@@ -81,6 +81,7 @@ def test_reasoning_spans() -> None:
         "<thinking>": "</thinking>",
         "<seed:think>": "</seed:think>",
         "<|START_THINKING|>": "<|END_THINKING|>",
+        "[THINK]": "[/THINK]",
     }
 
 

@@ -134,7 +134,7 @@ def test_strict_json_passes_through_byte_for_byte(data: st.DataObject, text: str
 
 
 @pytest.mark.long
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=4_000, deadline=None)
 @given(st.data(), json_texts(CONTAINERS))
 def test_strict_json_passes_through_byte_for_byte_at_length(data: st.DataObject, text: str) -> None:
     assert read(data.draw(cut(text)))[:2] == (text, ())
