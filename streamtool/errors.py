@@ -75,10 +75,7 @@ class UpstreamError(StreamtoolError):
 
 
 class UpstreamRefused(UpstreamError):
-    """The upstream answered with an error status that is the caller's business: it is passed on as it came.
-
-    `retry_after` is the upstream's `retry-after` header, if any.
-    """
+    """The upstream answered with an error status that is the caller's business: it is passed on as it came."""
 
     def __init__(
         self,
@@ -88,12 +85,10 @@ class UpstreamRefused(UpstreamError):
         kind: str = "upstream_error",
         param: str | None = None,
         code: str | None = None,
-        retry_after: str | None = None,
     ) -> None:
         super().__init__(message, param=param, code=code)
         self.status = status
         self.kind = kind
-        self.retry_after = retry_after
 
 
 class UpstreamTimeout(UpstreamError):

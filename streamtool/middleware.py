@@ -29,12 +29,14 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+OnExchange = Callable[[Record], object]
 
 UPSTREAM_KEY = "streamtool.upstream"
 """Key of the ASGI scope under which the app is told the name of the upstream that the settings choose."""
 
 GRACE = 5.0
-"""Seconds that the app may go on after the reply has ended by itself, to finish its own business."""
+"""Seconds that the app may go on after the reply has ended by itself, to finish its own business, and that the last
+write may take once the client has left."""
 _TICKS = 4
 """How often in one keep-alive time the silence is looked at."""
 
@@ -50,6 +52,15 @@ WIRES: Mapping[str, Wire] = MappingProxyType({"chat": chat})
 def new_id(prefix: str) -> str:
     """`prefix` and 24 random letters and digits."""
     return prefix + uuid.uuid4().hex[:24]
+
+
+def report(exchange: Exchange, on_exchange: OnExchange | None) -> None:
+    """Tell `on_exchange` that the exchange is over; whatever it does, the reply is not harmed."""
+    if on_exchange is not None:
+        try:
+            on_exchange(exchange.record())
+        except Exception:  # noqa: BLE001  it is the caller's
+            _log.exception("on_exchange failed")
 
 
 class ToolMiddleware:
@@ -77,7 +88,7 @@ class ToolMiddleware:
         app_path: str | None = None,
         keepalive: float = 10.0,
         limits: Limits = Limits(),  # noqa: B008  frozen
-        on_exchange: Callable[[Record], object] | None = None,
+        on_exchange: OnExchange | None = None,
     ) -> None:
         given: dict[str, Any] = {
             "mode": mode,
@@ -174,6 +185,7 @@ class _Run:
         "_scope",
         "_send",
         "_started",
+        "_whole",
         "_writing",
     )
 
@@ -196,22 +208,26 @@ class _Run:
         self._comment: anyio.Event | None = None
         """While a comment is being written: set once it is out."""
         self._inner: anyio.CancelScope | None = None
+        """Around the app while it runs."""
+        self._whole: anyio.CancelScope | None = None
+        """Around everything."""
 
     async def run(self) -> None:
         middleware = self._middleware
         try:
             async with anyio.create_task_group() as tasks:
+                self._whole = tasks.cancel_scope
                 tasks.start_soon(self._watch)
                 if self._exchange.conversation.stream:
                     tasks.start_soon(self._break_silence, middleware.settings.keepalive / _TICKS)
                 await self._attempts()
                 tasks.cancel_scope.cancel()
+        except Exception:  # an app may fail while it is cancelled
+            if not self._gone.is_set():
+                raise
+            _log.exception("the application failed, after its client had left")
         finally:
-            if middleware.on_exchange is not None:
-                try:
-                    middleware.on_exchange(self._exchange.record())
-                except Exception:  # noqa: BLE001  whatever a callback does, the reply is not harmed
-                    _log.exception("on_exchange failed")
+            report(self._exchange, middleware.on_exchange)
 
     async def _attempts(self) -> None:
         exchange = self._exchange
@@ -240,19 +256,16 @@ class _Run:
             return {"type": "http.disconnect"}
 
         error: StreamtoolError
-        with anyio.CancelScope() as self._inner:
-            if self._gone.is_set():
-                self._inner.cancel()
-            try:
+        try:
+            with anyio.CancelScope() as self._inner:
                 await self._middleware.app(scope, receive, self._inner_send)
-                error = UpstreamError("the application ended without a whole response")
-            except StreamtoolError as raised:
-                error = raised
-            except Exception as raised:  # noqa: BLE001  whatever an app does, the client gets an answer
-                if not self._gone.is_set():
-                    _log.exception("the application failed")
-                error = StreamtoolError("the application failed")
-                error.__cause__ = raised
+            error = UpstreamError("the application ended without a whole response")
+        except StreamtoolError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001  whatever an app does, the client gets an answer
+            _log.exception("the application failed")
+            error = StreamtoolError("the application failed")
+            error.__cause__ = raised
         self._inner = None
         if not (exchange.done or exchange.retry or self._gone.is_set()):
             await self._write(exchange.fail(error))
@@ -312,15 +325,17 @@ class _Run:
 
     def _leave(self) -> None:
         self._gone.set()
-        if self._inner is not None:
-            self._inner.cancel()
+        if self._whole is not None:
+            self._whole.cancel()
 
     async def _watch(self) -> None:
         """Wait for the client to leave."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if not self._over:  # servers also say so once a reply is complete
+        if not self._over:
             self._leave()
+        elif self._whole is not None:  # servers also say so once a reply is complete
+            self._whole.deadline = anyio.current_time() + GRACE
 
     async def _break_silence(self, tick: float) -> None:
         """A comment for the client whenever it heard nothing for the keep-alive time."""

@@ -11,18 +11,18 @@ the server shuts down. Without any upstream in the settings it serves the embedd
 import hmac
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import httpx
 
 from streamtool.conversation import Conversation
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
-from streamtool.exchange import Record
 from streamtool.middleware import (
     UPSTREAM_KEY,
     WIRES,
     ASGIApp,
     Message,
+    OnExchange,
     Receive,
     Scope,
     Send,
@@ -55,7 +55,7 @@ class Proxy:
         *,
         apps: Mapping[str, ASGIApp] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
-        on_exchange: Callable[[Record], object] | None = None,
+        on_exchange: OnExchange | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._keys = [key.encode() for key in self.settings.client_keys]
@@ -115,7 +115,7 @@ class Proxy:
                 if scope["method"] != "POST":
                     raise MethodError(f"{path} takes POST, not {scope['method']}")
                 app: ASGIApp = self._tools
-            elif path == MODELS or path.startswith(MODELS + "/"):
+            elif path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
                 if scope["method"] not in ("GET", "HEAD"):
                     raise MethodError(f"{path} takes GET, not {scope['method']}")
                 app = self._route
@@ -170,7 +170,7 @@ class _Guard:
                 await send_error(chat, error, self._send)
             elif self._stream:
                 conversation = Conversation(chat.NAME, "", (), stream=True)
-                writer = chat.ReplyWriter(conversation, id=new_id("chatcmpl-"), created=int(time.time()), model="")
+                writer = chat.ReplyWriter(conversation, id=new_id(chat.REPLY_ID), created=int(time.time()), model="")
                 data = b"\n\n" + writer.feed([Failure(error)])
                 await self._send({"type": "http.response.body", "body": data, "more_body": False})
             else:
@@ -179,11 +179,16 @@ class _Guard:
     async def _watch(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._started = True
-            self._stream = any(
-                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-                for name, value in message.get("headers", ())
+            headers = {name.lower(): value for name, value in message.get("headers", ())}
+            self._stream = headers.get(b"content-type", b"").startswith(b"text/event-stream") and not (
+                b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
             )
         await self._send(message)
+
+
+def _climbs(path: str) -> bool:
+    """Whether the path is not below what it begins with: the upstream would take its dots away."""
+    return any(part in (".", "..") for part in path.split("/"))
 
 
 async def _answer(send: Send, body: bytes) -> None:

@@ -156,7 +156,7 @@ class ReplyCall:
     """A call that the reply makes."""
 
     id: str | None
-    """None: the text carried none, and whoever writes the reply makes one."""
+    """None: the text carried none, and the exchange makes one."""
     name: str
     arguments: str
     """JSON text as far as it came."""

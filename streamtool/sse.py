@@ -63,6 +63,11 @@ class Reader:
         self._plain = True  # no line of this event was anything but its first `data: …LF`
         self._skip_lf = False  # the last chunk ended in CR: an LF at the start of the next one belongs to it
 
+    @property
+    def idle(self) -> bool:
+        """Whether the next byte begins an event."""
+        return self._started and self._plain and not (self._held or self._piece or self._skip_lf)
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes."""
         if (

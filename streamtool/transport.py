@@ -13,7 +13,7 @@ Both work: requests, responses and streams are made of the package that the call
 
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from typing import Any, Self, cast
 
@@ -21,14 +21,12 @@ import anyio
 import httpx
 
 from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import Exchange, Headers, Record, Wire
-from streamtool.middleware import WIRES, new_id
+from streamtool.exchange import Exchange, Headers, Wire
+from streamtool.middleware import WIRES, OnExchange, new_id, report
 from streamtool.settings import Settings
 
 _DRAIN = 0.1
 """Seconds to wait for the end of a body whose reply is over, so that the connection can be used again."""
-
-OnExchange = Callable[[Record], object]
 
 
 class _Tools:
@@ -59,9 +57,13 @@ class _Tools:
             request.method, request.url, headers=headers, content=attempt.body, extensions=request.extensions
         )
 
-    def over(self, exchange: Exchange) -> None:
-        if self.on_exchange is not None:
-            self.on_exchange(exchange.record())
+    def broken(self, exchange: Exchange, error: Exception) -> bytes:
+        """What the client is to receive when the upstream broke off; raises `error` while it has received nothing."""
+        if exchange.head is None:
+            raise error
+        if not isinstance(error, StreamtoolError):
+            error = UpstreamError(f"the connection to the upstream broke: {type(error).__name__}")
+        return exchange.fail(error)
 
 
 class ToolTransport(httpx.AsyncBaseTransport):
@@ -160,13 +162,10 @@ class _AsyncReply:
             if self._pieces is None:
                 return await self._open()
             data = await anext(self._pieces, None)
-        except StreamtoolError:
-            raise
-        except Exception as error:
-            if exchange.head is None:
-                raise
-            return exchange.fail(UpstreamError(f"the connection to the upstream broke: {type(error).__name__}"))
-        out = exchange.close() if data is None else exchange.feed(data)
+        except Exception as error:  # noqa: BLE001  whatever a transport raises
+            out = self._tools.broken(exchange, error)
+        else:
+            out = exchange.close() if data is None else exchange.feed(data)
         if exchange.cut or exchange.retry:
             await self._close_attempt()
         return out
@@ -191,7 +190,7 @@ class _AsyncReply:
         if not self._closed:
             self._closed = True
             await self._close_attempt()
-            self._tools.over(self._exchange)
+            report(self._exchange, self._tools.on_exchange)
 
 
 class SyncToolTransport(httpx.BaseTransport):
@@ -273,13 +272,10 @@ class _SyncReply:
             if self._pieces is None:
                 return self._open()
             data = next(self._pieces, None)
-        except StreamtoolError:
-            raise
-        except Exception as error:
-            if exchange.head is None:
-                raise
-            return exchange.fail(UpstreamError(f"the connection to the upstream broke: {type(error).__name__}"))
-        out = exchange.close() if data is None else exchange.feed(data)
+        except Exception as error:  # noqa: BLE001  whatever a transport raises
+            out = self._tools.broken(exchange, error)
+        else:
+            out = exchange.close() if data is None else exchange.feed(data)
         if exchange.cut or exchange.retry:
             self._close_attempt()
         return out
@@ -300,7 +296,7 @@ class _SyncReply:
         if not self._closed:
             self._closed = True
             self._close_attempt()
-            self._tools.over(self._exchange)
+            report(self._exchange, self._tools.on_exchange)
 
 
 def _package(request: httpx.Request) -> Any:

@@ -12,7 +12,7 @@ watched by one small task per request, because a timer per piece costs more than
 
 from types import TracebackType
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio
 import httpx
@@ -38,6 +38,8 @@ RESPONSE_HEADERS = frozenset(
 )
 """The upstream's headers that reach the client, besides rate limits."""
 _RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_IN_PATHS = "/:@!$&'()*+,;=~"
+"""What stands in a path as it is, besides letters, digits and `_.-`."""
 _ENDING = 0.1
 """Seconds that a body which was given up may take to end."""
 _LOOKS = 8
@@ -113,7 +115,7 @@ class HttpUpstream:
             if self._base_path.endswith(version) and path.startswith(version + "/"):
                 path = path.removeprefix(version)
                 break
-        return self._base + path + ("?" + query.decode("latin-1") if query else "")
+        return self._base + quote(path, safe=_IN_PATHS) + ("?" + query.decode("latin-1") if query else "")
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         found: dict[bytes, bytes] = {}

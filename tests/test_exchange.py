@@ -163,6 +163,28 @@ def test_a_request_with_neither_tools_nor_history_passes():
     assert dict(exchange.request().headers)[b"accept-encoding"] == b"gzip"
 
 
+def test_what_cannot_be_read_and_has_no_tools_keeps_all_but_the_model():
+    settings = Settings(models=(ModelRule("m", use="other"),))
+    body = {"model": "m", "messages": [{"role": "critic", "content": 7}], "n": 1000, "x": [1]}
+    exchange = make(settings, body=json.dumps(body).encode())
+    assert exchange.passthrough
+    assert json.loads(exchange.request().body) == body | {"model": "other"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "tool", "content": "x"},
+        {"role": "function", "content": "x"},
+        {"role": "assistant", "tool_calls": [{}]},
+        {"role": "assistant", "function_call": {}},
+    ],
+)
+def test_what_cannot_be_read_and_has_tool_history_is_refused(message):
+    with pytest.raises(RequestError):
+        make(tools=None, messages=[message])
+
+
 def test_tool_history_alone_keeps_the_conversation_emulated():
     messages = [
         {"role": "user", "content": "hi"},
@@ -311,6 +333,25 @@ def test_ids_of_calls_are_new_in_the_conversation():
     ids = [d["tool_calls"][0]["id"] for d in outcome.deltas if "tool_calls" in d and "id" in d["tool_calls"][0]]
     assert len(set(ids)) == 2
     assert "call_2" not in ids
+
+
+@pytest.mark.parametrize("given", [None, "", "functions.ping:0", "x" * 41, "call_old"])
+def test_an_id_that_cannot_be_used_is_made_anew(given):
+    messages = [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "call_old", "type": "function", "function": {"name": "ping", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "call_old", "content": "pong"},
+    ]
+    native = {"index": 0, "id": given, "type": "function", "function": {"name": "ping", "arguments": "{}"}}
+    for stream in (True, False):
+        outcome = run(
+            make(messages=messages, stream=stream),
+            Script((chunk({"tool_calls": [native]}), chunk({}, finish="stop"), DONE)),
+        )
+        assert b'"id":"call_2"' in outcome.out
 
 
 def test_usage_is_reported_when_asked_for():
@@ -487,6 +528,14 @@ def test_a_forced_call_that_did_not_come_is_asked_for_again():
     assert all("I cannot" not in str(m["content"]) for m in outcome.requests[1]["messages"])
 
 
+def test_a_cut_call_that_was_left_out_is_asked_for_again_though_there_may_be_only_one():
+    exchange = make(Settings(arguments="complete"), tool_choice="required", parallel_tool_calls=False)
+    outcome = run(exchange, text('<tool_call>{"name": "ping", "arguments": {"x": '), text(CALL))
+    assert outcome.record.attempts == ("required call missing",)
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
+
+
 def test_attempts_are_bounded_and_the_honest_text_comes_out():
     script = text("I will not.")
     outcome = run(make(tool_choice="required"), script, script, script)
@@ -587,6 +636,22 @@ def test_with_complete_arguments_a_cut_call_is_left_out():
     assert outcome.text.strip() == "Go:"
 
 
+def test_a_call_that_was_left_out_does_not_spoil_the_next_one():
+    broken = '<tool_call>{"name": "ping", "arguments": {"x": 1 : 2}}</tool_call>'
+    outcome = run(make(Settings(arguments="complete")), text(broken, CALL))
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
+    assert run(make(), text(broken, CALL)).reasons == ["length"]  # what was seen of it cannot be taken back
+    assert run(make(Settings(arguments="complete")), text(CALL, broken)).reasons == ["length"]
+
+
+def test_one_choice_that_lacks_its_call_is_told_whatever_the_others_do():
+    steps = (chunk({"content": "No."}), chunk({"content": CALL}, choice=1))
+    ends = (chunk({}, finish="stop"), chunk({}, finish="stop", choice=1), DONE)
+    outcome = run(make(n=2, tool_choice="required"), Script((*steps, *ends)))
+    assert outcome.record.unmet == "required call missing"
+
+
 def test_a_custom_tool_gets_its_raw_text():
     custom = {"type": "custom", "custom": {"name": "patch", "description": "apply a patch"}}
     outcome = run(
@@ -672,6 +737,116 @@ def test_a_failure_before_anything_was_sent_is_its_own_status():
     assert exchange.head.status == 502
     assert exchange.done
     assert exchange.fail(UpstreamError("again")) == b""
+
+
+def test_a_connection_that_breaks_when_all_was_said_has_cut_nothing():
+    said = text("Look: ", CALL, done=False)
+    exchange = make()
+    exchange.request()
+    exchange.respond(200, [])
+    out = b"".join(exchange.feed(step) for step in said.steps if isinstance(step, bytes))
+    out += exchange.fail(UpstreamError("the connection broke"))
+    assert exchange.done
+    assert Outcome(exchange, out).reasons == ["tool_calls"]
+    assert_valid(validate_chat_stream(out, json.loads(request())))
+    assert exchange.record().error is None
+
+
+def test_a_failure_between_two_attempts_is_told():
+    exchange = make(tool_choice="required")
+    run(exchange, text("No."))
+    assert exchange.retry
+    out = exchange.fail(UpstreamError("no way on"))
+    assert exchange.done
+    assert json.loads(out)["error"]["message"] == "no way on"
+
+
+def test_an_endless_refusal_is_cut():
+    exchange = make()
+    exchange.request()
+    exchange.respond(500, [])
+    for _ in range(64):
+        exchange.feed(b"x" * 2048)
+    assert exchange.done
+    assert exchange.cut
+    assert exchange.head is not None
+    assert exchange.head.status == 500
+
+
+def test_an_endless_page_is_cut():
+    exchange = make()
+    exchange.request()
+    exchange.respond(200, [])
+    out = exchange.feed(b"<html><title>Welcome</title>")
+    for _ in range(64):
+        out += exchange.feed(b"x" * 2048)
+    assert exchange.done
+    assert exchange.cut
+    assert "a web page (Welcome)" in json.loads(out)["error"]["message"]
+
+
+def test_reasoning_that_waits_with_text_is_bounded_as_well():
+    exchange = make(Settings(limits=Limits(held=1000)), tool_choice="required")
+    exchange.request()
+    exchange.respond(200, [])
+    exchange.feed(chunk({"content": "I say "}))
+    out = b"".join(exchange.feed(chunk({"reasoning_content": "x" * 100})) for _ in range(20))
+    assert b"I say " in out
+
+
+# --- the caller's stop strings
+
+
+STOPS = ["STOP", "}", "\n\n\n"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_stop_string_never_cuts_a_call_and_is_not_for_the_upstream(stream):
+    outcome = run(make(stop=STOPS, stream=stream), text("See: ", CALL))
+    assert "stop" not in outcome.requests[0]
+    if stream:
+        assert outcome.text == "See: "
+        assert outcome.calls == [("ping", '{"x": 1}')]
+        assert outcome.reasons == ["tool_calls"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 50])
+def test_visible_text_ends_before_a_stop_string_and_the_upstream_is_cut(size):
+    outcome = run(make(stop=STOPS), text("STO ST S and STOP or not } ", CALL, size=size))
+    assert outcome.text == "STO ST S and "
+    assert outcome.calls == []
+    assert outcome.reasons == ["stop"]
+    assert outcome.exchange.cut
+
+
+def test_what_only_begins_like_a_stop_string_waits_no_longer_than_that():
+    exchange = make(stop="STOP")
+    exchange.request()
+    exchange.respond(200, [])
+    exchange.feed(chunk({"role": "assistant", "content": ""}))
+    assert b"No " in exchange.feed(chunk({"content": "No ST"}))
+    assert b"STAY" in exchange.feed(chunk({"content": "AY"}))
+    assert exchange.feed(chunk({"content": "S"})) == b""
+    assert b'"S"' in exchange.feed(chunk({"content": CALL}))
+
+
+def test_the_beginning_of_a_stop_string_at_the_end_is_text():
+    assert run(make(stop="STOP"), text("And STO")).text == "And STO"
+
+
+def test_each_choice_stops_by_itself():
+    steps = [chunk({"content": f"{i} a#b"}, choice=i) for i in (0, 1)]
+    outcome = run(make(stop="#", n=2), Script((*steps, chunk({"content": "more"}, choice=1))))
+    assert outcome.text == "0 a1 a"
+    assert outcome.exchange.cut
+    assert outcome.exchange.done
+
+
+def test_a_forced_call_outranks_a_stop_string_before_it():
+    outcome = run(make(stop="#", tool_choice="required"), text("One # two. ", CALL))
+    assert outcome.text == "One "
+    assert outcome.calls == [("ping", '{"x": 1}')]
+    assert outcome.reasons == ["tool_calls"]
 
 
 def test_a_comment_ends_the_wait_for_the_status():

@@ -170,6 +170,8 @@ async def test_the_app_may_have_another_path():
     [
         b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}',
         b'{ "messages" : [{"role":"user","content":"\\u00e4"}],\n "model": "m", "tools": [], "x": 1.50}',
+        b'{"messages":[{"role":"critic","content":7}],"n":1000,"stream":"yes"}',  # the app may know what it means
+        b'{"model":"m","messages":[],"tool_choice":"none","stop":7}',
     ],
 )
 async def test_a_request_without_tools_passes_byte_for_byte(body):
@@ -419,6 +421,46 @@ async def test_the_app_is_cancelled_when_the_client_leaves(said):
         with anyio.fail_after(5):
             await reply.finished.wait()
     assert upstream.left == 1
+
+
+@both
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_an_app_that_fails_while_it_is_cancelled_is_nobodys_error(leaves, caplog):
+    async def fail_at_the_end() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise RuntimeError("mine")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail_at_the_end)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for step in text(CALL, finish=None, done=False).steps:
+                await send({"type": "http.response.body", "body": step, "more_body": True})
+            await anyio.sleep_forever()
+
+    body = request(parallel_tool_calls=leaves)  # the app is cut after its call, or left
+    async with stream_asgi(ToolMiddleware(app), body=body) as reply:
+        await anext(reply)
+        if leaves:
+            reply.disconnect()
+        with anyio.fail_after(5):
+            await reply.finished.wait()
+        rest = await reply.body()
+    assert leaves or rest.endswith(DONE)
+
+
+@virtual
+async def test_nothing_waits_for_a_client_that_left_without_reading(autojump_clock):
+    upstream = ScriptedUpstream(text("Hello", finish=None, done=False).then(Die()))
+    async with stream_asgi(ToolMiddleware(upstream), body=request(), buffer=0) as reply:
+        for _ in range(3):  # the role and two pieces of text: what remains is the error
+            await anext(reply)
+        await trio.sleep(1)
+        reply.disconnect()
+        with trio.fail_after(6):
+            await reply.finished.wait()
 
 
 @both

@@ -145,6 +145,7 @@ async def test_without_tools_bytes_pass_both_ways():
         ("https://h/api/v1", "/v1/models", "https://h/api/v1/models"),
         ("https://h/api", "/v1/models", "https://h/api/v1/models"),
         ("https://h/v1x", "/v1/models", "https://h/v1x/v1/models"),
+        ("http://h:1", "/v1/models/a?b#c d%/\u00e4", "http://h:1/v1/models/a%3Fb%23c%20d%25/%C3%A4"),
     ],
 )
 def test_a_version_in_the_address_counts_once(base, path, expected):
@@ -197,7 +198,9 @@ async def test_what_is_served_and_what_is_not():
     assert (await ask(app, b"", "/v1/models/x", "GET"))[0] == 200
     assert (await ask(app, b"{}", "/v1/embeddings"))[0] == 200
     assert [r.url.path for r in network.requests] == ["/v1/models", "/v1/models/x", "/v1/embeddings"]
-    for path, method in (("/", "HEAD"), ("/api/delete", "DELETE"), ("/v1/chat", "POST"), ("/v1/files", "GET")):
+    below = ("/v1/models/../../api/tags", "/v1/models/./x", "/v1/models/..")
+    elsewhere = (("/", "HEAD"), ("/api/delete", "DELETE"), ("/v1/chat", "POST"), ("/v1/files", "GET"))
+    for path, method in (*elsewhere, *((each, "GET") for each in below)):
         status, body, _ = await ask(app, b"", path, method)
         assert status == 404
         assert json.loads(body)["error"]["type"] == "not_found_error"
@@ -373,6 +376,16 @@ async def test_a_connection_that_breaks_is_an_error_in_the_stream(tools):
 @both
 async def test_a_whole_body_that_breaks_when_passed_on_is_cut_off():
     app, _ = proxy(lambda _: (200, [JSON], [b'{"a', httpx.ReadError("cut")]))
+    async with stream_asgi(app, body=request(tools=None)) as reply:
+        with pytest.raises(Exception, match="broke"):
+            await reply.body()
+
+
+@both
+@pytest.mark.parametrize("header", [("content-length", "99"), ("content-encoding", "gzip")])
+async def test_a_stream_that_cannot_be_added_to_is_cut_off(header):
+    headers = [("content-type", "text/event-stream"), header]
+    app, _ = proxy(lambda _: (200, headers, [b"data: {}\n\n", httpx.ReadError("cut")]))
     async with stream_asgi(app, body=request(tools=None)) as reply:
         with pytest.raises(Exception, match="broke"):
             await reply.body()

@@ -274,6 +274,39 @@ def test_a_connection_that_breaks_is_an_error_in_the_stream_of_the_sync_client(p
 
 @both
 @packages
+async def test_a_connection_that_breaks_when_all_was_said_has_cut_nothing(package):
+    from streamtool.testing import Die
+
+    for forced in (False, True):
+        scripts = [text("No. " if forced else CALL, done=False).then(Die()), text(CALL, done=False).then(Die())]
+        inner = Inner(package, *scripts)
+        body = request(tool_choice="required" if forced else "auto")
+        async with package.AsyncClient(transport=ToolTransport(inner)) as client:
+            if forced:  # nothing has left, so whoever asked may ask again
+                with pytest.raises(package.ReadError):
+                    await client.post(URL, json=body)
+            else:
+                assert calls((await client.post(URL, json=body)).content) == ['{"x": 1}']
+        assert all(inner.closed)
+
+
+@both
+@packages
+async def test_a_failing_callback_does_not_harm_the_reply(package, caplog):
+    def fail(record: Any) -> None:
+        raise RuntimeError("mine")
+
+    transport = ToolTransport(Inner(package, text(CALL)), on_exchange=fail)
+    async with package.AsyncClient(transport=transport) as client:
+        assert calls((await client.post(URL, json=request())).content) == ['{"x": 1}']
+    sync = SyncToolTransport(Inner(package, text(CALL)), on_exchange=fail)
+    with package.Client(transport=sync) as client:
+        assert calls(client.post(URL, json=request()).content) == ['{"x": 1}']
+    assert caplog.text.count("on_exchange failed") == 2
+
+
+@both
+@packages
 async def test_an_error_as_the_first_event_is_a_status(package):
     inner = Inner(package, Script((event({"error": {"message": "busy", "code": 503}}),)))
     async with package.AsyncClient(transport=ToolTransport(inner)) as client:

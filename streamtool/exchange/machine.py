@@ -21,11 +21,12 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import cast
 
+from attrs import evolve
+
 import statemachine
-import statemachine.formats
 from streamtool import prompting
 from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange.encoding import Inflate, decode_body
 from streamtool.exchange.shapes import Head, Headers, Reader, Record, UpstreamRequest, Wire, Writer
 from streamtool.policy import Cause, Gate, Ids, cause, correction, rules_for
@@ -41,7 +42,7 @@ from streamtool.reply import (
     Usage,
     UsageReport,
 )
-from streamtool.settings import ModelSettings, Settings
+from streamtool.settings import Limits, ModelSettings, Settings
 
 ERROR_BODY = 64 * 1024
 """Bytes of an upstream's error body that are looked at."""
@@ -86,11 +87,11 @@ class Exchange:
         self._new_id = new_id
         self._now = now
         self._request_id = new_id("req_")
-        self.conversation = wire.read_request(decode_body(body, self._headers, settings.limits.body), settings.limits)
+        self.conversation = _read(wire, decode_body(body, self._headers, settings.limits.body), settings.limits)
         self.model: ModelSettings = settings.for_model(self.conversation.model)
         self._rules = rules_for(self.conversation, settings)
         self._ids = Ids(
-            lambda: new_id("call_"), (call.id for message in self.conversation.messages for call in message.calls)
+            lambda: new_id(wire.CALL_ID), (call.id for message in self.conversation.messages for call in message.calls)
         )
         self._dropped = self.conversation.dropped
         self._gates: dict[int, Gate] = {}
@@ -156,10 +157,11 @@ class Exchange:
     def _project(self) -> Conversation:
         """The conversation with its tools as text; after a refused attempt with the correction."""
         model, again = self.model, self._again
+        asked = evolve(self.conversation, stop=())  # only we know which text is visible
         if again is None:
-            return prompting.project(self.conversation, model, model.format)
+            return prompting.project(asked, model, model.format)
         return prompting.project(
-            self.conversation,
+            asked,
             model,
             model.format,
             correction=correction(again, self.conversation, self._attempts),
@@ -180,10 +182,9 @@ class Exchange:
 
     def _parser(self) -> statemachine.Parser:
         settings, limits = self._settings, self._settings.limits
-        listened = statemachine.formats.DEFAULT if self.model.formats is None else self.model.formats
         return statemachine.Parser(
             self._rules.callable,
-            formats=(*listened, self.model.format),
+            formats=self.model.listens,
             unknown="discard" if self._rules.unknown == "drop" else "text",
             in_fences=settings.in_fences,
             calls_in_reasoning=settings.calls_in_reasoning,
@@ -215,7 +216,7 @@ class Exchange:
 
     def feed(self, data: bytes) -> bytes:
         """More of the upstream's body has arrived. Returns what the client is to receive now."""
-        if self._settled() or not data:
+        if self.done or self.retry or not data:
             return b""
         if self._inflate is not None:
             try:
@@ -224,7 +225,7 @@ class Exchange:
                 return self.fail(UpstreamError("the upstream's compressed reply cannot be decoded"))
         if self._refused is not None:
             self._refusal += data[: ERROR_BODY - len(self._refusal)]
-            return b""
+            return self.close() if len(self._refusal) == ERROR_BODY else b""
         return self._take(self._reader.feed(data))
 
     def close(self) -> bytes:
@@ -232,7 +233,7 @@ class Exchange:
         if self._settled():
             return b""
         if self._refused is not None:
-            return self.fail(self._refusal_error(self._refused))
+            return self._take([Failure(self._refusal_error(self._refused))])
         out = self._take(self._reader.close())
         if not self._settled():
             ended: list[ReplyEvent] = []
@@ -242,11 +243,18 @@ class Exchange:
 
     def fail(self, error: StreamtoolError) -> bytes:
         """There is no (more) reply, for this reason. Returns what the client is to receive at the end."""
-        if self._settled():
+        if self.done:
             return b""
-        out: list[ReplyEvent] = []
-        self._fail(error, out)
-        return self._send(out)
+        if self.retry:  # the next attempt could not even begin
+            self.retry = False
+            return self._take([Failure(error)])
+        if self._refused is not None:
+            return self._take([Failure(self._refusal_error(self._refused))])
+        # what the upstream had said may be the whole reply, though its connection did not end as it should
+        events = self._reader.close() or [Failure(error)]
+        if type(events[-1]) is Failure:
+            events[-1] = Failure(error)
+        return self._take(events)
 
     def keepalive(self) -> bytes:
         """Nothing came for a while. Returns a comment for the client; the status no longer waits."""
@@ -355,12 +363,14 @@ class Exchange:
         if why is not None and self._may_retry():
             self._again = why
             return
-        self._unmet = why
+        self._unmet = self._unmet or why
         gate.finished = True
         self._finished(gate, event, out)
 
     def _finished(self, gate: Gate, event: Finish, out: list[ReplyEvent]) -> None:
         gate.release(out)
+        if gate.stopped is not None:
+            event = Finish(event.choice, Reason.STOP_SEQUENCE, gate.stopped)
         if gate.incomplete and event.reason is not Reason.FILTER:
             if self._rules.truncated == "error":
                 self._fail(UpstreamError("the reply ended inside a call", code="truncated_call"), out)
@@ -408,7 +418,7 @@ class Exchange:
         self._error = error
         self._failed = True
         self._again = None
-        self.done = True
+        self.done = self.cut = True
         out.append(Failure(error))
 
     # --- bytes -------------------------------------------------------------------------------------------------------
@@ -418,7 +428,9 @@ class Exchange:
         self._started = True
         start = self._start
         self._start = Start(
-            start.id or self._new_id("chatcmpl-"), start.created or self._now, start.model or self.conversation.model
+            start.id or self._new_id(self._wire.REPLY_ID),
+            start.created or self._now,
+            start.model or self.conversation.model,
         )
         return self._start
 
@@ -463,8 +475,8 @@ class Exchange:
         error = self._error
         assert error is not None  # noqa: S101  only called after a failure
         body = self._wire.write_error(error, self._request_id)
-        retry_after = tuple(pair for pair in self._kept if pair[0] in _RETRY_HINTS)
-        self.head = Head(error.status, (*retry_after, *self._own(body), *self._marks()))
+        hints = tuple(pair for pair in self._kept if pair[0] in _RETRY_HINTS)
+        self.head = Head(error.status, (*hints, *self._own(body), *self._marks()))
         return body
 
     def _stream_head(self) -> Head:
@@ -484,11 +496,21 @@ class Exchange:
         """The error that an upstream's own status and error body amount to."""
         if status < 400:
             return UpstreamError(f"the upstream answered with status {status}")
-        retry_after = dict(self._kept).get(b"retry-after", b"").decode("latin-1") or None
-        told = self._wire.read_error(status, self._refusal, retry_after=retry_after)
+        told = self._wire.read_error(status, self._refusal)
         if status in _AUTH_KINDS:  # whoever holds the key decides whose fault this is; here it is the client's
             return UpstreamRefused(told.message, status=status, kind=_AUTH_KINDS[status], code=told.code)
         return told
+
+
+def _read(wire: Wire, body: bytes, limits: Limits) -> Conversation:
+    """The conversation; one without messages if it cannot be read and need not be, since it will pass as it came."""
+    try:
+        return wire.read_request(body, limits)
+    except RequestError:
+        conversation = wire.read_unread(body, limits)
+        if conversation is None:
+            raise
+        return conversation
 
 
 _AUTH_KINDS = {401: "authentication_error", 403: "permission_error"}

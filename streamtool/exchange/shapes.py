@@ -30,12 +30,17 @@ class Wire(Protocol):
     @property
     def PATH(self) -> str: ...  # noqa: N802
     @property
+    def REPLY_ID(self) -> str: ...  # noqa: N802
+    @property
+    def CALL_ID(self) -> str: ...  # noqa: N802
+    @property
     def KEEPALIVE(self) -> bytes: ...  # noqa: N802
     @property
     def STREAM_HEADERS(self) -> Headers: ...  # noqa: N802
     @property
     def WHOLE_HEADERS(self) -> Headers: ...  # noqa: N802
     def read_request(self, body: bytes, limits: Limits) -> Conversation: ...
+    def read_unread(self, body: bytes, limits: Limits) -> Conversation | None: ...
     def write_request(self, conversation: Conversation, *, model: str, stream: bool) -> bytes: ...
     def write_whole(
         self,
@@ -47,7 +52,7 @@ class Wire(Protocol):
         model: str,
     ) -> bytes: ...
     def write_error(self, error: StreamtoolError, request_id: str | None) -> bytes: ...
-    def read_error(self, status: int, body: bytes, *, retry_after: str | None = None) -> UpstreamError: ...
+    def read_error(self, status: int, body: bytes) -> UpstreamError: ...
     @property
     def ReplyReader(self) -> Callable[..., Reader]: ...  # noqa: N802  a class of the module
     @property

@@ -17,6 +17,7 @@ import msgspec
 
 import statemachine
 from streamtool.policy.rules import Rules
+from streamtool.policy.stops import Stops
 from streamtool.reply import (
     ArgumentsDelta,
     CallEnd,
@@ -63,8 +64,8 @@ class Gate:
 
     __slots__ = (
         "_forced", "_held", "_held_size", "_ids", "_named", "_new_parser", "_open", "_parser", "_pending", "_rules",
-        "_said", "calls", "choice", "discarded", "finished", "formats", "forwards", "held_most", "incomplete", "length",
-        "over", "refused", "repairs", "visible",
+        "_said", "_seen_cut", "_stops", "calls", "choice", "discarded", "finished", "formats", "forwards", "held_most",
+        "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], statemachine.Parser]) -> None:
@@ -74,22 +75,26 @@ class Gate:
         self._new_parser = new_parser
         self._parser = new_parser()
         self._forced = rules.forced
-        self._held: list[ReplyEvent] = []
+        self._held: list[TextDelta | ReasoningDelta] = []
         self._held_size = 0
         self._open: str | None = None
         self._named = ""
         self._pending: list[str] | None = None
         self._said: list[str] = []
-        self.forwards = not rules.forced
+        self._stops = Stops(rules.stop) if rules.stop else None
+        self.forwards = not rules.forced and self._stops is None
         """Visible text goes out at once, as the event that came."""
         self.calls = 0
         """Calls that the client has seen begin; the next one's number."""
         self.visible = False
         """The client has seen text or a call."""
         self.incomplete = False
-        """A call was cut."""
+        """The last call was cut, or one of which the client has seen a part."""
+        self._seen_cut = False
         self.over = False
         """The reply of this choice ends here, whatever the upstream still says."""
+        self.stopped: str | None = None
+        """The caller's stop string at which the text ended."""
         self.finished = False
         self.refused = 0
         """Calls that were not allowed to pass."""
@@ -109,14 +114,15 @@ class Gate:
     def restart(self) -> None:
         """The next attempt begins: what the last one held back is dropped, what it showed stays."""
         self._parser = self._new_parser()
-        self.incomplete = False
+        self.over = self.incomplete = False
+        self.stopped = None
         self.refused = 0
         self._held.clear()
         self._held_size = 0
         self._open = None
         self._pending = None
         self._forced = self._rules.forced and self.calls == 0
-        self.forwards = not self._forced
+        self.forwards = not self._forced and self._stops is None
 
     def feed(self, event: Upstream, out: list[ReplyEvent]) -> None:
         """One event of the upstream."""
@@ -160,14 +166,16 @@ class Gate:
         self._found(self._parser.close("broken" if reason is None else _CLOSE[reason]), out)
         if self._open is not None:  # a call of the upstream's own that was never ended
             self._end(False, out)
+        self._no_stop(out)
 
     def release(self, out: list[ReplyEvent]) -> None:
-        """What waited for a forced call comes out, in order."""
+        """What waited comes out, in order."""
         self._forced = False
         for event in self._held:
             self._show(event, out)
         self._held.clear()
         self._held_size = 0
+        self._no_stop(out)
 
     def _found(self, events: Iterable[statemachine.Event], out: list[ReplyEvent]) -> None:
         for event in events:
@@ -193,27 +201,50 @@ class Gate:
 
     def _text(self, event: TextDelta, out: list[ReplyEvent]) -> None:
         if self._forced:
-            self._held.append(event)
-            self._held_size += len(event.text)
-            self.held_most = max(self.held_most, self._held_size)
-            if self._held_size > self._rules.held:
-                self.release(out)
+            self._wait(event, out)
         else:
             self._show(event, out)
 
-    def _show(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
+    def _wait(self, event: TextDelta | ReasoningDelta, out: list[ReplyEvent]) -> None:
+        """Hold `event` back until a forced call comes, or the limit is reached."""
+        self._held.append(event)
+        self._held_size += len(event.text)
+        self.held_most = max(self.held_most, self._held_size)
+        if self._held_size > self._rules.held:
+            self.release(out)
+
+    def _show(self, event: TextDelta | ReasoningDelta, out: list[ReplyEvent]) -> None:
+        if self.over:
+            return
         if type(event) is TextDelta:
+            if self._stops is None:
+                self._say(event, out)
+                return
+            text, self.stopped = self._stops.feed(event.text)
+            self.over = self.stopped is not None
+            self._say(TextDelta(self.choice, text), out)
+        else:
+            self._no_stop(out)
+            out.append(event)
+
+    def _say(self, event: TextDelta, out: list[ReplyEvent]) -> None:
+        if event.text:
             self.visible = True
             if self._rules.forced:
                 self._said.append(event.text)
-        out.append(event)
+            out.append(event)
+
+    def _no_stop(self, out: list[ReplyEvent]) -> None:
+        """What might have become a stop string is text: something else follows."""
+        if self._stops is not None:
+            self._say(TextDelta(self.choice, self._stops.close()), out)
 
     def _reasoning(self, text: str, out: list[ReplyEvent]) -> None:
         match self._rules.reasoning:
             case "emit" if self._held:
-                self._held.append(ReasoningDelta(self.choice, text))
+                self._wait(ReasoningDelta(self.choice, text), out)
             case "emit":
-                out.append(ReasoningDelta(self.choice, text))
+                self._show(ReasoningDelta(self.choice, text), out)
             case "text":
                 self._text(TextDelta(self.choice, text), out)
             case "drop":
@@ -238,10 +269,10 @@ class Gate:
             self._commit(out)
 
     def _commit(self, out: list[ReplyEvent]) -> None:
-        if self._forced:
-            self.release(out)
+        self.release(out)
+        self.over, self.stopped = False, None  # the call stands, whatever was said before it
         self.visible = True
-        self.forwards = True
+        self.forwards = self._stops is None
         out.append(CallStart(self.choice, self.calls, self._open, self._named))
         self.calls += 1
 
@@ -256,8 +287,9 @@ class Gate:
     def _end(self, complete: bool, out: list[ReplyEvent]) -> None:
         if self._open is None:
             return
-        if not complete:
-            self.incomplete = True
+        if self._pending is None:
+            self._seen_cut = self._seen_cut or not complete
+        self.incomplete = self._seen_cut or not complete
         if self._pending is None:
             out.append(CallEnd(self.choice, self.calls - 1, complete))
         elif complete:
@@ -271,7 +303,7 @@ class Gate:
             self._discard("".join(self._pending), "incomplete")
         self._pending = None
         self._open = None
-        if self._rules.single:
+        if self._rules.single and self.calls:
             self.over = True
             self.forwards = False
 

@@ -42,6 +42,8 @@ class Rules:
     """Tools that take raw text; their calls too go out whole, since the text has to be taken out of the JSON first."""
     held: int = 256 * 1024
     """Characters of text that may wait for a forced call."""
+    stop: tuple[str, ...] = ()
+    """Strings at which visible text ends, and the reply with it."""
 
     @property
     def callable(self) -> Mapping[str, Mapping[str, Json]]:
@@ -77,4 +79,5 @@ def rules_for(conversation: Conversation, settings: Settings) -> Rules:
         complete=frozenset(name for name in names if settings.arguments_for(name) == "complete"),
         custom=frozenset(tool.name for tool in allowed if tool.custom),
         held=settings.limits.held,
+        stop=conversation.stop,
     )

@@ -102,7 +102,7 @@ class Joiner:
         return text
 
 
-def upstream_error(error: Json, *, status: int | None = None, retry_after: str | None = None) -> UpstreamError:
+def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     """What an upstream's error says, in any of the shapes that are in use.
 
     `error` is the error object, its message, or a whole body that holds one of them under `error`. `status` is the
@@ -129,7 +129,6 @@ def upstream_error(error: Json, *, status: int | None = None, retry_after: str |
         kind=kind or ("upstream_error" if status >= 500 else "invalid_request_error"),
         param=_mend(param) if isinstance(param, str) else None,
         code=word,
-        retry_after=retry_after,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtool.conversation import Call, Conversation, Message, Tool
+from streamtool.conversation import Conversation, Tool
 from streamtool.errors import (
     AuthenticationError,
     RequestError,
@@ -175,7 +175,7 @@ class TestForwarding:
 
     def test_not_behind_a_call(self):
         machine = writer()
-        machine.feed([Start("up", 9, "m"), CallStart(0, 0, None, "f"), CallEnd(0, 0)])
+        machine.feed([Start("up", 9, "m"), CallStart(0, 0, "call_A", "f"), CallEnd(0, 0)])
         assert machine.feed([TextDelta(0, "hi", self.RAW)]) != self.RAW
 
     def test_not_after_the_end(self):
@@ -226,19 +226,19 @@ class TestCalls:
     @pytest.mark.parametrize("pieces", [[], [" ", "\n"]])
     def test_a_call_without_arguments_is_an_empty_object(self, pieces):
         data = written(
-            CallStart(0, 0, None, "f"), *(ArgumentsDelta(0, 0, each) for each in pieces), CallEnd(0, 0), *STOP
+            CallStart(0, 0, "call_A", "f"), *(ArgumentsDelta(0, 0, each) for each in pieces), CallEnd(0, 0), *STOP
         )
         assert deltas(data)[-2]["tool_calls"] == [{"index": 0, "function": {"arguments": "{}"}}]
 
     @pytest.mark.parametrize("upstream", [Reason.STOP, Reason.LENGTH, Reason.FILTER])
     @pytest.mark.parametrize("end", [[CallEnd(0, 0, complete=False)], []])
     def test_a_cut_call_stays_as_it_came_and_ends_with_length(self, upstream, end):
-        data = written(CallStart(0, 0, None, "f"), ArgumentsDelta(0, 0, '{"a'), *end, Finish(0, upstream), End())
+        data = written(CallStart(0, 0, "call_A", "f"), ArgumentsDelta(0, 0, '{"a'), *end, Finish(0, upstream), End())
         assert deltas(data)[2:] == [{"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}, {}]
         assert reason(data) == "length"
 
     def test_a_cut_call_without_arguments_gets_none(self):
-        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0, complete=False), *STOP)
+        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0, complete=False), *STOP)
         assert len(deltas(data)) == 3
         assert reason(data) == "length"
 
@@ -254,22 +254,22 @@ class TestCalls:
     )
     def test_reasons(self, upstream, with_call, without):
         end = [Finish(0, upstream), End()]
-        assert reason(written(CallStart(0, 0, None, "f"), CallEnd(0, 0), *end)) == with_call
+        assert reason(written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *end)) == with_call
         assert reason(written(TextDelta(0, "a"), *end)) == without
 
     def test_white_space_behind_a_call_is_dropped(self):
-        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0), TextDelta(0, "\n"), TextDelta(0, " "), *STOP)
+        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), TextDelta(0, "\n"), TextDelta(0, " "), *STOP)
         assert "content" not in deltas(data)[-2]
 
     def test_white_space_between_calls_is_dropped(self):
-        call = [CallStart(0, 0, None, "f"), CallEnd(0, 0)]
-        again = [CallStart(0, 1, None, "f"), CallEnd(0, 1)]
+        call = [CallStart(0, 0, "call_A", "f"), CallEnd(0, 0)]
+        again = [CallStart(0, 1, "call_B", "f"), CallEnd(0, 1)]
         data = written(*call, TextDelta(0, "\n\n"), *again, *STOP)
         assert [delta for delta in deltas(data) if delta.get("content")] == []
 
     def test_white_space_before_text_is_text(self):
         data = written(
-            CallStart(0, 0, None, "f"),
+            CallStart(0, 0, "call_A", "f"),
             CallEnd(0, 0),
             TextDelta(0, "\n"),
             TextDelta(0, " Done"),
@@ -281,7 +281,7 @@ class TestCalls:
 
     def test_endless_white_space_is_let_go(self):
         events = [TextDelta(0, " " * 1000) for _ in range(6)]
-        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0), *events, *STOP)
+        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *events, *STOP)
         assert sum(len(delta.get("content", "")) for delta in deltas(data)) >= 5000
 
     def test_a_custom_tool(self):
@@ -297,10 +297,10 @@ class TestCalls:
 
     def test_the_legacy_function_call(self):
         data = written(
-            CallStart(0, 0, None, "f"),
+            CallStart(0, 0, "call_A", "f"),
             ArgumentsDelta(0, 0, '{"a":1}'),
             CallEnd(0, 0),
-            CallStart(0, 1, None, "g"),
+            CallStart(0, 1, "call_B", "g"),
             ArgumentsDelta(0, 1, '{"b":1}'),
             CallEnd(0, 1),
             *STOP,
@@ -314,42 +314,8 @@ class TestCalls:
         assert reason(data) == "function_call"
 
     def test_a_legacy_call_without_arguments(self):
-        data = written(CallStart(0, 0, None, "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
+        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
         assert deltas(data)[2] == {"function_call": {"arguments": "{}"}}
-
-
-class TestIds:
-    def ids(self, *given, history=(), new_id=None):
-        past = Message("assistant", calls=tuple(Call(each, "f", "{}") for each in history))
-        asked = Conversation("chat", "m", (past,), tools=TOOLS)
-        machine = ReplyWriter(asked, id="chatcmpl-1", created=7, model="m", new_id=new_id)
-        events = [each for i, name in enumerate(given) for each in (CallStart(0, i, name, "f"), CallEnd(0, i))]
-        return [
-            delta["tool_calls"][0]["id"]
-            for delta in deltas(machine.feed(events))
-            if "id" in delta.get("tool_calls", [{}])[0]
-        ]
-
-    def test_a_legal_one_is_kept(self):
-        assert self.ids("call_abc", "x-1") == ["call_abc", "x-1"]
-
-    def test_a_missing_one_is_made(self):
-        assert self.ids(None, new_id=lambda prefix: prefix + "new") == ["call_new"]
-
-    @pytest.mark.parametrize("bad", ["", "functions.f:0", "x" * 41, "call_old"])
-    def test_one_that_cannot_be_used_is_made_anew(self, bad):
-        assert self.ids(bad, history=["call_old"], new_id=lambda prefix: prefix + "new") == ["call_new"]
-
-    def test_without_a_function_they_are_derived_from_the_reply(self):
-        first, second = self.ids(None, None)
-        assert first != second
-        assert (len(first), first[:5]) == (29, "call_")
-        assert self.ids(None, None) == [first, second]
-
-    def test_a_function_that_repeats_itself_is_not_asked_forever(self):
-        first, second = self.ids(None, None, new_id=lambda prefix: prefix + "same")
-        assert first == "call_same"
-        assert second not in ("call_same", "")
 
 
 class TestChoices:
@@ -394,7 +360,7 @@ class TestEnd:
 
     def test_an_error_is_the_last_thing(self):
         machine = writer()
-        machine.feed([Start(), TextDelta(0, "a"), CallStart(0, 0, None, "f")])
+        machine.feed([Start(), TextDelta(0, "a"), CallStart(0, 0, "call_A", "f")])
         data = machine.feed([Failure(UpstreamError("gone", code="c"))])
         assert payloads(data) == [{"error": {"message": "gone", "type": "upstream_error", "param": None, "code": "c"}}]
         assert machine.feed([ArgumentsDelta(0, 0, "x"), CallEnd(0, 0), TextDelta(0, "b"), *STOP]) == b""
@@ -480,12 +446,12 @@ class TestWhole:
         assert body["choices"][0]["finish_reason"] == "tool_calls"
 
     def test_a_cut_call(self):
-        body = self.whole(CallStart(0, 0, None, "f"), ArgumentsDelta(0, 0, '{"a'), *STOP)
+        body = self.whole(CallStart(0, 0, "call_A", "f"), ArgumentsDelta(0, 0, '{"a'), *STOP)
         assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
         assert body["choices"][0]["finish_reason"] == "length"
 
     def test_the_legacy_function_call(self):
-        body = self.whole(CallStart(0, 0, None, "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
+        body = self.whole(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
         assert body["choices"][0]["message"]["function_call"] == {"name": "f", "arguments": "{}"}
         assert body["choices"][0]["finish_reason"] == "function_call"
 
@@ -553,8 +519,7 @@ def choices(draw, index: int, *, broken: bool):
             whole = not broken or draw(st.booleans())
             if not whole:
                 arguments = arguments[: draw(st.integers(0, 8))]
-            given = draw(st.sampled_from([None, "call_x", "bad id", "", f"call_{index}_{calls}"]))
-            events.append(CallStart(index, calls, given, draw(st.sampled_from(["f", "g"]))))
+            events.append(CallStart(index, calls, f"call_{index}_{calls}", draw(st.sampled_from(["f", "g"]))))
             places = draw(st.lists(st.integers(0, 20), max_size=3))
             events += [ArgumentsDelta(index, calls, piece) for piece in cut(arguments, places)]
             events.append(CallEnd(index, calls, complete=whole))

@@ -7,7 +7,7 @@ under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a
 """
 
 from streamtool.protocols.chat.reader import ReplyReader, read_error
-from streamtool.protocols.chat.request import read_request
+from streamtool.protocols.chat.request import read_request, read_unread
 from streamtool.protocols.chat.upstream import write_request
 from streamtool.protocols.chat.whole import write_error, write_whole
 from streamtool.protocols.chat.writer import (
@@ -19,17 +19,24 @@ from streamtool.protocols.chat.writer import (
 
 NAME = "chat"
 PATH = "/v1/chat/completions"
+REPLY_ID = "chatcmpl-"
+"""How the id of a reply begins."""
+CALL_ID = "call_"
+"""How the id of a call begins."""
 
 __all__ = [
+    "CALL_ID",
     "KEEPALIVE",
     "NAME",
     "PATH",
+    "REPLY_ID",
     "STREAM_HEADERS",
     "WHOLE_HEADERS",
     "ReplyReader",
     "ReplyWriter",
     "read_error",
     "read_request",
+    "read_unread",
     "write_error",
     "write_request",
     "write_whole",

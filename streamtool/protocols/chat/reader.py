@@ -4,7 +4,9 @@ Theory of operation. The first byte that is not white space decides what the ans
 or `[` is a whole JSON document (a reply, or an error), `<` is a web page, anything else is an event stream. A whole
 reply goes through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole, which
 takes half a microsecond; the common one, which holds a piece of text and nothing else, is recognised first and leaves
-with its own bytes in `TextDelta.raw`.
+with its own bytes in `TextDelta.raw`. The events of one reply differ in nothing but their text, as a rule: once one was
+read and recognised, what stands before and behind its text is remembered, and an event that begins and ends so is not
+decoded any more.
 
 What is worth knowing about upstreams:
 - Some put a finish reason on every chunk, some send two. A choice is therefore finished when the stream says so
@@ -16,6 +18,7 @@ What is worth knowing about upstreams:
 Nothing here raises on what an upstream sends.
 """
 
+import re
 from typing import Any, Final
 
 from streamtool import sse
@@ -35,8 +38,11 @@ _REASONS: Final = {
 }
 """Everything else (`stop`, `tool_calls`, `function_call`, `eos`, …) is a stop."""
 
-_PAGE: Final = 8192  # bytes of a web page that are kept, for its title
+_PAGE: Final = 8192  # bytes of a web page that are read, for its title
 _decode: Final = wire.decode
+_content: Final = re.compile(rb'"content":[ ]?"').search
+_escaped: Final = re.compile(rb'["\\\x00-\x1f]').search
+_LOOKS: Final = 4  # how often the shape of an event is remembered; an upstream whose events all differ has none
 
 
 class ReplyReader:
@@ -46,7 +52,8 @@ class ReplyReader:
     """
 
     __slots__ = (
-        "_choices", "_created", "_head", "_held", "_id", "_model", "_n", "_named", "_pieces", "_sse", "ended", "usage",
+        "_before", "_behind", "_choices", "_created", "_head", "_held", "_id", "_looks", "_model", "_n", "_named",
+        "_pieces", "_speaker", "_sse", "ended", "usage",
     )  # fmt: skip
 
     def __init__(self, *, n: int = 1) -> None:
@@ -62,9 +69,20 @@ class ReplyReader:
         self._head = b""  # the beginning, until its kind is known
         self._pieces: list[bytes] | None = None  # of a whole document or a page
         self._held = 0
+        self._before = self._behind = b""  # the shape of an event of nothing but text
+        self._speaker: ChoiceReader | None = None  # the choice whose text it is
+        self._looks = 0
 
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """What `data` says."""
+        speaker = self._speaker
+        if speaker is not None and data.startswith(self._before) and data.endswith(self._behind):
+            text = data[len(self._before) : -len(self._behind)]
+            if text and _escaped(text) is None and speaker.plain and self._sse is not None and self._sse.idle:
+                try:
+                    return [TextDelta(speaker.index, text.decode(), data)]
+                except UnicodeDecodeError:
+                    pass
         events: list[ReplyEvent] = []
         if self.ended:
             return events
@@ -106,14 +124,14 @@ class ReplyReader:
             return
         self._sse = sse.Reader(final=(b"[DONE]",))
         self._head = start[:80]
-        self._stream(self._sse, head, events)
+        self._stream(self._sse, start, events)
 
     def _keep(self, pieces: list[bytes], data: bytes, events: list[ReplyEvent]) -> None:
-        if pieces and pieces[0][:1] == b"<" and self._held > _PAGE:
-            return
         pieces.append(data)
         self._held += len(data)
-        if self._held > sse.HELD:
+        if self._held > _PAGE and pieces[0][:1] == b"<":
+            self._fail(_not_a_reply(b"".join(pieces)), events)
+        elif self._held > sse.HELD:
             self._fail(_too_large(), events)
 
     def _whole(self, body: bytes, events: list[ReplyEvent]) -> None:
@@ -157,6 +175,8 @@ class ReplyReader:
             if text is not None:
                 text.raw = event.raw
                 events.append(text)
+                if self._looks < _LOOKS:
+                    self._remember(text, event.raw)
                 return
         if event.name == "error" and not chunk.get("error"):
             self._fail(wire.upstream_error(chunk), events)
@@ -189,6 +209,21 @@ class ReplyReader:
         ):
             return TextDelta(index, text)
         return None
+
+    def _remember(self, event: TextDelta, raw: bytes) -> None:
+        """Keep what stands before and behind the text of this event, if that is all there is to it."""
+        text, content = event.text.encode(), _content(raw)
+        known = self._speaker is not None and raw.startswith(self._before)
+        if known or content is None or _escaped(text) is not None:
+            return
+        self._looks += 1
+        before, behind = raw[: content.end()], raw[content.end() + len(text) :]
+        try:
+            again = self._forwardable(_decode(before[6:] + b"x" + behind))
+        except wire.UNREADABLE:
+            return
+        if before + text + behind == raw and again == TextDelta(event.choice, "x"):
+            self._before, self._behind, self._speaker = before, behind, self._choices[event.choice]
 
     def _odd(self, event: sse.Event, events: list[ReplyEvent]) -> None:
         """An event that is not strict JSON: the end mark, damaged JSON, or something that nobody defined."""
@@ -299,9 +334,10 @@ class ReplyReader:
     def _fail(self, error: UpstreamError, events: list[ReplyEvent]) -> None:
         events.append(Failure(error))
         self.ended = True
+        self._speaker = None
 
 
-def read_error(status: int, body: bytes, *, retry_after: str | None = None) -> UpstreamError:
+def read_error(status: int, body: bytes) -> UpstreamError:
     """The error that an upstream answered with: `status` is its HTTP status, not 200; `body` may be anything.
 
     401 and 403 become a plain `UpstreamError` (502): the key is ours. Where the client's own key was passed on, the
@@ -314,7 +350,7 @@ def read_error(status: int, body: bytes, *, retry_after: str | None = None) -> U
         value = text or f"The upstream answered with status {status}."
     if isinstance(value, list) and value:
         value = value[0]
-    return wire.upstream_error(value, status=status, retry_after=retry_after)
+    return wire.upstream_error(value, status=status)
 
 
 def _usage(fields: dict[str, Json]) -> Usage:

@@ -32,7 +32,7 @@ def read_request(body: bytes, limits: Limits) -> Conversation:
     """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
     if len(body) > limits.body:
         raise TooLargeError(f"The request body is larger than {limits.body} bytes.", code="request_too_large")
-    raw = _object(_decoded(body, limits), None, "The request body must be a JSON object.")
+    raw = _fields(body, limits)
     model = raw.get("model")
     if not isinstance(model, str) or not model:
         raise _refused("model", "Name the model to use as a string.")
@@ -57,6 +57,30 @@ def read_request(body: bytes, limits: Limits) -> Conversation:
     )
     _no_open_calls(messages)
     return _with_choice(conversation, raw, hosted=bool(dropped))
+
+
+def read_unread(body: bytes, limits: Limits) -> Conversation | None:
+    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
+
+    What has nothing to do with tools passes as it came: whoever answers it may know what it means.
+    """
+    raw = _fields(body, limits)
+    if any(raw.get(key) not in (None, []) for key in ("tools", "functions")):
+        return None
+    if any(raw.get(key) not in (None, "auto", "none") for key in ("tool_choice", "function_call")):
+        return None
+    messages = raw.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict) and (
+            message.get("role") in ("tool", "function") or not {"tool_calls", "function_call"}.isdisjoint(message)
+        ):
+            return None
+    model = raw.get("model")
+    return Conversation("chat", model if isinstance(model, str) else "", (), stream=raw.get("stream") is True, raw=raw)
+
+
+def _fields(body: bytes, limits: Limits) -> Fields:
+    return _object(_decoded(body, limits), None, "The request body must be a JSON object.")
 
 
 def _decoded(body: bytes, limits: Limits) -> Json:

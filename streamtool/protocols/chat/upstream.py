@@ -25,6 +25,8 @@ _COMMON: Final = ("temperature", "top_p", "max_tokens", "seed")
 def write_request(conversation: Conversation, *, model: str, stream: bool) -> bytes:
     """The JSON body that asks `model` of the upstream for the next reply."""
     raw = conversation.raw
+    if not conversation.messages:  # a request that nobody here could read
+        return wire.encode({**raw, "model": model})
     body: dict[str, Json] = {"model": model}
     body["messages"] = [wired for message in conversation.messages for wired in _message(message)]
     if conversation.protocol == "chat":

@@ -1,9 +1,6 @@
 """Writes a whole reply, and errors; and what a whole reply and a streamed one must agree on."""
 
-import hashlib
-import re
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
@@ -11,39 +8,6 @@ from streamtool.protocols import wire
 from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
 
 Json = Any  # a JSON value
-NewId = Callable[[str], str]
-
-_LEGAL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_ASKED: Final = 8  # how often a function that makes ids may give one that cannot be used
-
-
-class CallIds:
-    """Decides the ids of a reply's calls: the one that came if it is legal and new in the conversation, else a new one.
-
-    Without `new_id` an id is derived from the reply's id and the call's place, so that a reply that is written twice
-    gets the same ids.
-    """
-
-    __slots__ = ("_new_id", "_reply", "_used")
-
-    def __init__(self, conversation: Conversation, reply: str, new_id: NewId | None) -> None:
-        self._used = {call.id for message in conversation.messages for call in message.calls}
-        self._reply = reply
-        self._new_id = new_id
-
-    def take(self, given: str | None, choice: int, index: int) -> str:
-        """The id of call `index` of `choice`."""
-        identity = given
-        attempt = 0
-        while identity is None or identity in self._used or not _LEGAL_ID.fullmatch(identity):
-            if self._new_id is not None and attempt < _ASKED:
-                identity = self._new_id("call_")
-            else:
-                seed = f"{self._reply}/{choice}/{index}/{attempt}".encode("utf-8", "replace")
-                identity = "call_" + hashlib.blake2b(seed, digest_size=12).hexdigest()
-            attempt += 1
-        self._used.add(identity)
-        return identity
 
 
 def finish_reason(reason: Reason, *, calls: bool, cut: bool, legacy: bool) -> str:
@@ -75,7 +39,6 @@ def write_whole(
     id: str,
     created: int,
     model: str,
-    new_id: NewId | None = None,
 ) -> bytes:
     """The JSON body of a reply that is not streamed; the reply's own id, time and model win over those given.
 
@@ -85,21 +48,19 @@ def write_whole(
         raise reply.failure
     if len(reply.choices) < conversation.n or any(choice.reason is None for choice in reply.choices):
         raise UpstreamError("The upstream's reply ended without saying why.", code="upstream_closed")
-    identity = reply.id or id
-    ids = CallIds(conversation, identity, new_id)
     body = {
-        "id": identity,
+        "id": reply.id or id,
         "object": "chat.completion",
         "created": created if reply.created is None else reply.created,
         "model": reply.model or model,
-        "choices": [_choice(conversation, choice, ids) for choice in reply.choices],
+        "choices": [_choice(conversation, choice) for choice in reply.choices],
         "usage": usage_fields(reply.usage or Usage()),
         "system_fingerprint": None,
     }
     return wire.encode(body)
 
 
-def _choice(conversation: Conversation, choice: Choice, ids: CallIds) -> dict[str, Json]:
+def _choice(conversation: Conversation, choice: Choice) -> dict[str, Json]:
     legacy = conversation.legacy_functions
     calls = choice.calls[:1] if legacy else choice.calls
     text = _text(choice)
@@ -115,10 +76,7 @@ def _choice(conversation: Conversation, choice: Choice, ids: CallIds) -> dict[st
         message["function_call"] = {"name": calls[0].name, "arguments": _arguments(calls[0])}
     elif calls:
         custom = {tool.name for tool in conversation.tools if tool.custom}
-        message["tool_calls"] = [
-            _call(call, ids.take(call.id, choice.index, number), custom=call.name in custom)
-            for number, call in enumerate(calls)
-        ]
+        message["tool_calls"] = [_call(call, custom=call.name in custom) for call in calls]
     reason = finish_reason(
         choice.reason or Reason.STOP,
         calls=bool(calls),
@@ -128,10 +86,10 @@ def _choice(conversation: Conversation, choice: Choice, ids: CallIds) -> dict[st
     return {"index": choice.index, "message": message, "logprobs": None, "finish_reason": reason}
 
 
-def _call(call: ReplyCall, identity: str, *, custom: bool) -> dict[str, Json]:
+def _call(call: ReplyCall, *, custom: bool) -> dict[str, Json]:
     if custom:
-        return {"id": identity, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
-    return {"id": identity, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
 
 
 def _arguments(call: ReplyCall) -> str:

@@ -21,7 +21,7 @@ from attrs import define
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.protocols import wire
-from streamtool.protocols.chat.whole import CallIds, NewId, error_fields, finish_reason, usage_fields
+from streamtool.protocols.chat.whole import error_fields, finish_reason, usage_fields
 from streamtool.reply import (
     ArgumentsDelta,
     CallEnd,
@@ -93,13 +93,12 @@ class _Choice:
 class ReplyWriter:
     """Writes one streamed reply.
 
-    `id`, `created` and `model` name it unless its `Start` does. `new_id("call_")` makes the id of a call that came
-    without one, or with one that is not legal or not new; without it the id is derived from the reply's id.
+    `id`, `created` and `model` name it unless its `Start` does. The ids of its calls are the exchange's.
     """
 
     __slots__ = (
-        "_call_suffix", "_choices", "_conversation", "_created", "_custom", "_ended", "_forwards", "_id", "_ids",
-        "_legacy", "_model", "_n", "_new_id", "_started", "_suffix", "_tail", "_usage",
+        "_call_suffix", "_choices", "_conversation", "_created", "_custom", "_ended", "_forwards", "_id",
+        "_legacy", "_model", "_n", "_started", "_suffix", "_tail", "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -109,12 +108,9 @@ class ReplyWriter:
         id: str,
         created: int,
         model: str,
-        new_id: NewId | None = None,
     ) -> None:
         self._conversation = conversation
         self._id, self._created, self._model = id, created, model
-        self._new_id = new_id
-        self._ids: CallIds | None = None
         self._n = conversation.n
         self._legacy = conversation.legacy_functions
         self._custom = frozenset(tool.name for tool in conversation.tools if tool.custom)
@@ -242,9 +238,7 @@ class ReplyWriter:
             choice.arguments = choice.prefix + b'"function_call":{"arguments":'
             out += (choice.prefix, b'"function_call":{"name":', name, b',"arguments":""}', self._suffix)
             return
-        if self._ids is None:
-            self._ids = CallIds(self._conversation, self._id, self._new_id)
-        identity = _string(self._ids.take(event.id, event.choice, number))
+        identity = wire.encode(event.id)
         kind, value = (b"custom", b"input") if choice.custom else (b"function", b"arguments")
         entry = b'"tool_calls":[{"index":%d,' % number
         choice.arguments = choice.prefix + entry + b'"%b":{"%b":' % (kind, value)
