@@ -152,6 +152,7 @@ class Parser(Spans):
         """The candidate is no call: what it held is text, and scanning goes on at this character."""
         fenced = self.ticks
         self.saw(any(piece.strip() for piece, _ in self.raw))
+        self.give_back()
         self.line_start = bool(self.raw) and self.raw[-1][0].endswith("\n")
         self.release(self.visible)
         if fenced and not self.fence_calls:
@@ -159,6 +160,18 @@ class Parser(Spans):
         else:
             self.ticks = 0
             self.go(Input.RESUME if self.thinking else Input.REJECT)
+
+    def give_back(self) -> None:
+        """Line ends that end what is held may stand before another opener: they are looked at again, and only they."""
+        taken: list[str] = []
+        while len(self.raw) > 1 and self.raw[-1][0].isspace():
+            taken.append(self.raw.pop()[0])
+        blank = "".join(reversed(taken))
+        lines = blank[len(blank.rstrip("\r\n")) :]
+        if blank != lines:
+            self.raw.append((blank[: len(blank) - len(lines)], "syntax"))
+        self.raw_length -= len(lines)
+        self.text, self.at = lines + self.text[self.at :], 0
 
     def demote(self) -> None:
         """The candidate is an object, and no call: text to its closing brace."""
