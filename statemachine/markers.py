@@ -60,13 +60,10 @@ class Node:
         self.next: dict[str, Node] = {}
         self.group = 0
 
-    def expression(self, *, pending: bool = True, complete: str = "()") -> str:
-        """What may follow; `complete` stands where a marker ends, `pending`: the end of the text matches too."""
-        ways = [atom + child.expression(pending=pending, complete=complete) for atom, child in self.next.items()]
-        if self.group:
-            ways.append(complete)
-        elif pending:
-            ways.append(END)
+    def expression(self, *, complete: str = "()") -> str:
+        """What may follow, or the end of the text; `complete` stands where a marker ends."""
+        ways = [atom + child.expression(complete=complete) for atom, child in self.next.items()]
+        ways.append(complete if self.group else END)
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from statemachine import FORMATS, OPT_IN, Call, Format, write
 from statemachine.format import Anchor, Envelope, Json, Parameters
+from statemachine.formats import REASONING
 from streamtool.cli.common import Screen
 from streamtool.settings.readers import format_name
 
@@ -125,7 +126,7 @@ def arguments(form: Format) -> str:
 
 def page() -> str:
     """`docs/formats.md`."""
-    parts = [_BEFORE]
+    parts = [_BEFORE.replace("SPANS", ", ".join(f"`{span.open}`" for span in REASONING))]
     for form in FORMATS.values():
         parts.append(f"## `{form.name}`\n")
         parts.append("\n".join(f"- {label}: {cell(label, text)}" for label, text in facts(form)) + "\n")
@@ -159,8 +160,9 @@ For every format the same holds:
   is named on the call.
 - A call of a tool that nobody offered is read to its end, and nothing inside of it is executed.
 - An opener in inline code or in a fence that is no call is text.
-- What stands in a reasoning span (`<think>`, `<thinking>`, `<seed:think>`, `<|START_THINKING|>`) at the beginning of a
-  reply is reasoning, and calls in it do not count unless `calls_in_reasoning` is set.
+- What stands in a reasoning span at the beginning of a reply is reasoning, and calls in it do not count unless
+  `calls_in_reasoning` is set. The spans are opened by
+  SPANS.
 - A call that the end of the text cut off is marked incomplete, never completed.
 
 The examples below are what `write` makes of two calls; the parser reads them back. More than the examples shows
