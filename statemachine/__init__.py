@@ -14,7 +14,7 @@ from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, E
 from statemachine.format import Format
 from statemachine.formats import FORMATS, OPT_IN
 from statemachine.machine import Limits
-from statemachine.parser import Parser, parse
+from statemachine.parser import Parser, parse, warm
 from statemachine.reader import Span
 from statemachine.states import State
 from statemachine.writer import write
@@ -38,5 +38,6 @@ __all__ = [
     "State",
     "TextDelta",
     "parse",
+    "warm",
     "write",
 ]

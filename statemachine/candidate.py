@@ -5,6 +5,9 @@ from attrs import define, field, frozen
 from statemachine.format import Format
 from statemachine.notes import Notes
 
+NO_KEYS: set[str] = set()
+"""The parameters of a call that has none yet; never changed."""
+
 
 @frozen
 class Call:
@@ -23,6 +26,8 @@ class Candidate:
     format: Format | None = None
     marked: bool = True
     """False while nothing but its keys says that this is a call (a bare object)."""
+    bare: bool = False
+    """No marker opened it, so none closes it."""
     name: str | None = None
     """The offered tool's name; or, when it is not offered, the name as it was written."""
     known: bool = False
@@ -46,7 +51,7 @@ class Candidate:
     """How many of the held pieces stand before the call itself: line ends, wrappers, the bracket of an array."""
     wrappers: list[str] = field(factory=list)
     """Closers of the wrappers that were opened with it, outermost first."""
-    given: set[str] = field(factory=set)
+    given: set[str] = NO_KEYS
     """Parameters that were given."""
     spoke: bool = False
     """Its object said something to the reader: it need not be a call."""

@@ -1,105 +1,25 @@
 """What a set of formats compiles into: the markers of the text, and what may follow each. Made once, shared by parsers.
 
-Openers form a tree of `Lead`s: `<tool_call>` may be followed by JSON (an envelope), by a name (a head), or, since it is
-also the wrapper of another format, by that format's opener. Everything that starts with the same literal is told apart
-by what follows, so no format has to know the others.
+What follows an opener is in `leads.py`; here is how text is searched for openers, and what is a call without one.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from re import Match
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from statemachine.format import ONLY_CALLS_KEYS, Anchor, Envelope, Format, Shape
-from statemachine.format import Span as ReasoningSpan
+from statemachine.format import Anchor, Envelope, Expression, Format, Message, Shape, Span, openers_of
 from statemachine.formats import FORMATS, REASONING
+from statemachine.leads import Keys, Lead, Opening, Role, envelope_of, is_array, keys_of
 from statemachine.markers import END, Markers
 from statemachine.reader import Run
 
 TICK = "`"
 LEAD = 64
 """Line ends before an opener that are held as markup; older ones of a longer run are text."""
-
-
-class Role(Enum):
-    """What a key of an envelope holds."""
-
-    NAME = "name"
-    ARGUMENTS = "arguments"
-    ID = "id"
-    TYPE = "type"
-    NEST = "nest"
-    CALLS = "calls"
-    THOUGHT = "thought"
-    FINAL = "final"
-
-
-@frozen
-class Key:
-    """A key of an envelope: what it holds, and the format whose key it is. `nests`: an object here holds the call."""
-
-    role: Role
-    format: Format
-    nests: bool = False
-    decisive: bool = False
-    """Only calls have this key: an object with nothing else is a call without arguments."""
-
-
-Keys = Mapping[str, Key]
-
-
-def keys_of(formats: Iterable[Format]) -> dict[str, Key]:
-    """The keys by which the envelopes of these formats are read; the first format to name a key has it."""
-    found: dict[str, Key] = {}
-    for form in formats:
-        for shape in form.shapes:
-            body = shape.body
-            if not isinstance(body, Envelope):
-                continue
-            if body.thought:
-                found.setdefault(body.thought, Key(Role.THOUGHT, form))
-            if body.final:
-                found.setdefault(body.final[0], Key(Role.FINAL, form))
-            if body.calls:
-                found.setdefault(body.calls, Key(Role.CALLS, form))
-            for name in body.name:
-                found.setdefault(name, Key(Role.NAME, form, name in body.nest, name in ONLY_CALLS_KEYS))
-            for name in body.nest:
-                found.setdefault(name, Key(Role.NEST, form, nests=True))
-            for name in body.arguments:
-                found.setdefault(name, Key(Role.ARGUMENTS, form))
-            for name in body.id:
-                found.setdefault(name, Key(Role.ID, form))
-            found.setdefault("type", Key(Role.TYPE, form))
-    return found
-
-
-class Lead:
-    """What may follow an opener."""
-
-    __slots__ = ("_children", "blank", "children", "close", "head", "keys", "line", "literal")
-
-    def __init__(self, literal: str) -> None:
-        self.literal = literal
-        self.keys: Keys | None = None
-        """How an envelope that follows is read."""
-        self.head: tuple[Format, Shape] | None = None
-        """The format whose name follows."""
-        self.close = ""
-        """As a wrapper: its closer."""
-        self.line = False
-        """Only blanks may stand between the opener and a name."""
-        self.blank = False
-        """Blanks may stand there."""
-        self._children: dict[str, Lead] = {}
-        self.children: Markers[Lead] | None = None
-        """As a wrapper: the openers that may follow."""
-
-    def __repr__(self) -> str:
-        return f"Lead({self.literal!r})"
 
 
 def plain_object(keys: Keys) -> tuple[str, str]:
@@ -109,24 +29,25 @@ def plain_object(keys: Keys) -> tuple[str, str]:
     names = "|".join(map(re.escape, keys))
     small = (Role.NAME, Role.ID, Role.TYPE)
     passed = "|".join(re.escape(name) for name, key in keys.items() if key.role in small and not key.decisive)
-    space, text, word = r"[ \t\r\n]{0,64}+", r"[^\"\\\\]{0,64}+", r"[\w.+-]{1,32}+"
+    space, text, word = r"[ \t\r\n]{0,64}+", r"[^\"\\\\\x00-\x1f]{0,64}+", r"[\w.+-]{1,32}+"
     open_brace = rf"\{{{space}"
     member = rf'"(?:{passed})"{space}:{space}(?:"{text}"|{word}){space},{space}'
     members = rf"{open_brace}(?:{member}){{0,3}}+"
     value = rf'"{text}(?:\Z|"{space}\Z)|{word}{space}\Z'
     begun = rf'{members}(?:\Z|"(?:{text}\Z|(?:{passed})"{space}(?:\Z|:{space}(?:\Z|{value}))))'
-    return rf'{members}"(?!(?:{names})")[^"\\]*+"', begun
+    return rf'{members}"(?!(?:{names})")[^"\\\x00-\x1f]*+"', begun
 
 
 class Found(Enum):
     """What the text markers stand for besides openers."""
 
-    BARE = "an object without a marker"
+    BARE = "an object, or an array of objects, without a marker"
+    LIST = "a list of call expressions without a marker"
     TICK = "a backtick"
     FENCE = "a code fence"
 
 
-Marked = Lead | ReasoningSpan | Found | str  # a str is the closer of a wrapper
+Marked = Lead | Span | Found | str  # a str is the closer of a wrapper
 
 
 @frozen
@@ -140,8 +61,8 @@ class Scanner:
     code: Run
     """Inside of inline code."""
     at: Markers[Marked]
-    keys: Keys
-    """How an object without a marker is read here."""
+    keys: Mapping[str, Keys]
+    """How an object or array without a marker is read here, by its first character."""
     plain: Callable[[str, int], Match[str] | None]
     """The beginning of an object that is no call."""
     begun: Callable[[str, int], Match[str] | None]
@@ -187,7 +108,7 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
     held = rf"{LINES}{{1,{LEAD // 2}}}+"
-    waits = rf"{held}(?:\r?\Z|{openers.begun()}|{line.begun()})|\r\Z|{openers.begun()}"
+    waits = rf"{held}(?:\r?\Z|{line.begun()})|\r\Z|(?:{held})?+{openers.begun()}"
     changes = rf"(?<!\n){LINES}++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z"
     inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
     at_start = rf"(?=[^ \t])(?!{line.expression(complete='')})(?![{special}]){safe}"
@@ -199,107 +120,209 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
 
 
 class Compiled:
-    """The tables of one set of formats."""
+    """The tables of one set of formats, and of the tools that are openers themselves."""
 
     __slots__ = (
         "_scanners",
         "bare",
+        "bare_list",
         "bare_reply",
         "begun_fence",
+        "closers",
+        "fence_expressions",
         "fence_infos",
         "fenced",
         "first",
         "formats",
         "leads",
         "line",
+        "lone",
         "opening",
         "plain_fence",
+        "siblings",
+        "spans",
+        "strays",
         "usual",
+        "wrappers",
     )
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.formats = tuple(FORMATS[name] for name in names)
+    def __init__(self, formats: tuple[Format, ...], tools: tuple[str, ...]) -> None:
+        self.formats = formats
         self.leads: dict[str, Lead] = {}
-        for form in self.formats:
-            for opener in form.openers:
-                lead = self._lead(opener)
-                lead.line = form.anchor is Anchor.LINE
-                lead.blank = opener.endswith("{_}")
-                for shape in form.shapes:
-                    if isinstance(shape.body, Envelope):
-                        lead.keys = lead.keys or keys_of([form])
-                    else:
-                        lead.head = lead.head or (form, shape)
-                for wrapper, close in form.wrappers:
-                    outer = self._lead(wrapper)
-                    outer.close = close
-                    outer._children[opener] = lead  # noqa: SLF001  (the tree is built here and nowhere else)
-        for lead in self.leads.values():
-            if lead._children:  # noqa: SLF001
-                lead.children = Markers(lead._children.items())  # noqa: SLF001
-        bare = [form for form in self.formats if not form.openers and not form.fence]
-        calls = [
-            form for form in self.formats if any(isinstance(s.body, Envelope) and s.body.calls for s in form.shapes)
-        ]
-        reply = [form for form in bare if form.anchor is Anchor.REPLY]
-        self.bare: Keys = keys_of([form for form in bare if form not in reply] + calls) if bare else {}
-        self.bare_reply: Keys = keys_of(reply + [form for form in bare if form not in reply] + calls) if bare else {}
-        fences = [form for form in self.formats if form.fence]
-        self.fenced: Keys = keys_of([*reply, *fences, *(calls if fences else [])])
-        self.fence_infos = frozenset(info for form in fences for info in form.fence)
+        self._openers(tools)
+        self._unmarked()
+        self.spans = tuple(dict.fromkeys((*REASONING, *(span for form in self.formats for span in form.spans))))
+        self.lone = frozenset(span.close for span in self.spans if not span.text)
+        """Closers of reasoning: one that stands first in a reply closes what the prompt has opened."""
+        self.strays = frozenset(span.close for span in self.spans if span.anchor is Anchor.ANYWHERE)
+        """Closers that are special tokens: markup wherever they stand."""
+        self.closers = self._closers()
+        """Every closer that may count in text while something is open."""
         lines: list[tuple[str, Marked]] = [
             (text.removesuffix("{_}"), lead) for text, lead in self.leads.items() if lead.line
         ]
-        if fences:
+        if self.fenced or self.fence_expressions:
             lines.append(("```", Found.FENCE))
         self.line: Markers[Marked] = Markers(lines, any_case=True)
         everywhere = self._everywhere()
         self.opening: Markers[Marked] = Markers(everywhere)
         """Every opener that may stand anywhere."""
-        opens = rf"[{{\[]|{self.line.expression(complete='')}|{self.opening.expression(complete='')}" if lines else ""
-        head = rf"`{{3,{TICKS}}}+(?!`)[^`\r\n]{{0,{INFO}}}"
-        self.plain_fence = re.compile(rf"(?=(`+)){head}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})").match
-        """A fence, up to a first thing in it that is no call."""
-        self.begun_fence = re.compile(rf"`{{1,{TICKS}}}+\Z|{head}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
-        self._scanners: dict[tuple[bool, frozenset[str]], Scanner] = {}
-        self.first = self.scanner(first=True, closers=frozenset())
+        own = dict.fromkeys(form.close for form in self.formats if form.close and form.close[0] != TICK)
+        taken = {marker for marker, _ in everywhere}
+        ends: list[tuple[str, Marked]] = [(close, close) for close in (*own, *self.closers) if "{tool}" not in close]
+        self.siblings: Markers[Marked] = Markers(
+            [*everywhere, *((m, v) for m, v in dict(ends).items() if m not in taken)]
+        )
+        """Every opener that may stand anywhere and every closer."""
+        self._fence_starts(bool(lines))
+        self._scanners: dict[tuple[bool, bool], Scanner] = {}
+        self.first = self.scanner(first=True, closers=False)
         """How text is read while reasoning may open."""
-        self.usual = self.scanner(first=False, closers=frozenset())
+        self.usual = self.scanner(first=False, closers=False)
         """How text is read after that, with no wrapper open."""
 
-    def _lead(self, opener: str) -> Lead:
-        if opener not in self.leads:
-            self.leads[opener] = Lead(opener)
-        return self.leads[opener]
+    def _openers(self, tools: tuple[str, ...]) -> None:
+        """Makes the tree of openers."""
+        around: dict[str, Format] = {}
+        for form in self.formats:
+            for shape in form.shapes:
+                for opener in openers_of(form, shape):
+                    if "{tool}" in opener:
+                        self._named_openers(form, shape, opener, tools)
+                        continue
+                    for lead in self._places(form, opener, around):
+                        lead.line = form.anchor is Anchor.LINE
+                        lead.blank = opener.endswith("{_}")
+                        lead.add(form, shape)
+        for lead in self.leads.values():
+            lead.finish(around)
+            lead.inherit(self.leads)
+        self.wrappers = {lead.close: lead for lead in self.leads.values() if lead.close}
+        """Wrappers by their closers."""
+
+    def _places(self, form: Format, opener: str, around: dict[str, Format]) -> list[Lead]:
+        """Where an opener of a format may stand: by itself, and in each of its wrappers, which nest."""
+        places: list[Lead] = []
+        outer: list[Lead] = []
+        for text, close in (*form.wrappers, (opener, "")):
+            found = [lead.child(text) for lead in outer]
+            if not text[0].isalpha() or form.anchor is Anchor.LINE:
+                found.append(self.leads.setdefault(text, Lead(text)))
+            if close:
+                around.setdefault(text, form)
+                for lead in found:
+                    lead.close = close
+                outer += found
+            else:
+                places = found
+        return places
+
+    def _named_openers(self, form: Format, shape: Shape, opener: str, tools: tuple[str, ...]) -> None:
+        """An opener for each tool, in a format whose opener is the tool's name."""
+        for tool in tools:
+            if re.fullmatch(r"[\w.:-]+", tool):
+                own = evolve(form, close=form.close.replace("{tool}", tool))
+                lead = self.leads.setdefault(opener.replace("{tool}", tool), Lead(opener))
+                lead.tool = lead.tool or (own, shape, tool)
+
+    def _unmarked(self) -> None:
+        """What is a call without a marker: by its keys, in a fence, or as a list of expressions."""
+        bare = [form for form in self.formats if not form.fence and not openers_of(form, form.shapes[0])]
+        objects = [form for form in bare if not is_array(form)]
+        calls = [form for form in self.formats if envelope_of(form).calls]
+        reply = [form for form in objects if form.anchor is Anchor.REPLY]
+        anywhere = [form for form in objects if form not in reply]
+        array = [form for form in bare if is_array(form)]
+        self.bare: dict[str, Keys] = {}
+        self.bare_reply: dict[str, Keys] = {}
+        if objects:
+            self.bare["{"] = keys_of(anywhere + calls)
+            self.bare_reply["{"] = keys_of(reply + anywhere + calls)
+        if array:
+            self.bare["["] = self.bare_reply["["] = keys_of(array + anywhere)
+        fences = [form for form in self.formats if form.fence and isinstance(form.shapes[0].body, Envelope)]
+        inside = [*reply, *fences, *(calls if fences else [])]
+        self.fenced: dict[str, Keys] = {}
+        if inside:
+            self.fenced["{"] = keys_of(inside)
+        if inside or array:
+            self.fenced["["] = keys_of(inside + array)
+        self.fence_infos = frozenset(info for form in fences for info in form.fence)
+        self.fence_expressions: dict[str, Opening] = {}
+        self.bare_list: Opening | None = None
+        for form in self.formats:
+            for shape in form.shapes:
+                if isinstance(shape.body, Expression):
+                    for info in form.fence:
+                        self.fence_expressions.setdefault(info, (form, shape))
+                    if shape.body.bare:
+                        self.bare_list = self.bare_list or (form, shape)
+
+    def _closers(self) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for form in self.formats:
+            found.update((close, None) for _, close in form.wrappers)
+            for shape in form.shapes:
+                if isinstance(shape.body, Message):
+                    found.update((end, None) for end in shape.body.ends)
+        found.update((span.close, None) for span in self.spans)
+        return tuple(found)
 
     def _everywhere(self) -> list[tuple[str, Marked]]:
         markers: list[tuple[str, Marked]] = [(text, lead) for text, lead in self.leads.items() if not lead.line]
-        if self.bare_reply:
+        markers.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix comes before any prefix
+        markers += [(span.open, span) for span in self.spans if span.anchor is Anchor.ANYWHERE]
+        if "{" in self.bare_reply:
             markers.append(("{{*}{quote}", Found.BARE))
-            names = [name for name, key in self.bare_reply.items() if key.role is not Role.TYPE]
+            names = [name for name, key in self.bare_reply["{"].items() if key.role is not Role.TYPE]
             markers += [(f"{{{{*}}{name}{{*}}:", Found.BARE) for name in names]
+        if "[" in self.bare_reply:
+            markers.append(("[{*}{{*}{quote}", Found.BARE))
         return markers
 
-    def scanner(self, *, first: bool, closers: frozenset[str]) -> Scanner:
-        """The scanner for text: `first` while reasoning may open, with the closers of wrappers that are open."""
+    def _fence_starts(self, lines: bool) -> None:
+        opens = rf"[{{\[]|{self.line.expression(complete='')}|{self.opening.expression(complete='')}" if lines else ""
+        head = rf"`{{3,{TICKS}}}+(?!`)[^`\r\n]{{0,{INFO}}}"
+        infos = "|".join(map(re.escape, self.fence_expressions))
+        other = rf"(?!`++[ \t]*+(?i:{infos})[ \t]*+(?:\r?\n|\r?\Z))" if infos else ""
+        self.plain_fence = re.compile(rf"(?=(`+)){other}{head}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})").match
+        """A fence, up to a first thing in it that is no call."""
+        self.begun_fence = re.compile(rf"`{{1,{TICKS}}}+\Z|{head}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
+
+    def warm(self) -> None:
+        """Compiles what is otherwise compiled when it is needed."""
+        for first in (True, False):
+            for closers in (True, False):
+                self.scanner(first=first, closers=closers).at.match("", 0)
+        for markers in (self.line, self.opening, self.siblings):
+            markers.match("", 0)
+
+    def scanner(self, *, first: bool, closers: bool) -> Scanner:
+        """The scanner for text: `first` while reasoning may open; with `closers` while something is open."""
         known = self._scanners.get((first, closers))
         if known is None:
             markers = self._everywhere()
             if first:
-                markers += [(span.open, span) for span in REASONING]
+                markers += [(span.open, span) for span in self.spans if span.anchor is Anchor.REPLY]
+                if self.bare_list:
+                    markers.append(("[{*}{a}", Found.LIST))
             taken = {marker for marker, _ in markers}
-            markers += [(close, close) for close in sorted(closers) if close not in taken]
+            ends = self.closers if closers else self.strays | self.lone if first else self.strays
+            markers += [(close, close) for close in sorted(ends) if close not in taken]
             openers: Markers[Marked] = Markers(markers)
             at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])
             keys = self.bare_reply if first else self.bare
-            runs = text_runs(at, openers, self.line, keys)
-            plain, begun = map(re.compile, plain_object(keys) if keys else ("(?!)", "(?!)"))
+            runs = text_runs(at, openers, self.line, keys.get("{", {}))
+            plain, begun = map(re.compile, plain_object(keys["{"]) if "{" in keys else ("(?!)", "(?!)"))
             known = Scanner(*runs, at, keys, plain.match, begun.match)
             self._scanners[first, closers] = known
         return known
 
 
 @lru_cache(maxsize=64)
-def compiled(names: tuple[str, ...]) -> Compiled:
-    """The tables of these formats, made once."""
-    return Compiled(names)
+def compiled(names: tuple[str, ...], tools: tuple[str, ...] = (), others: tuple[Format, ...] = ()) -> Compiled:
+    """The tables of these formats, of others that are not in the table, and of the tools that are openers themselves.
+
+    Made once, and shared.
+    """
+    return Compiled((*(FORMATS[name] for name in names), *others), tools)

@@ -6,11 +6,17 @@ ways in which arguments are written (a body). It holds no function and no state.
 Markers are literal text with pieces of pattern in braces:
 
     {ns}   an optional XML namespace prefix: `<{ns}invoke` is `<invoke` and `<anything:invoke`
+    {:}    an optional suffix: `<tool_call{:}>` is `<tool_call>` and `<tool_call:anything>`
     {_}    optional blanks (space, tab)
     { }    one character of white space
     {*}    optional white space, line ends included
+    {|}    a vertical bar, plain or full-width: `<{|}x{|}>` is `<|x|>` and `<｜x｜>`
+    {a}    a letter follows (it is not part of the marker)
+    {key}  in the closer of a value: the key that opened it
+    {tool} in the opener and the closer of a call: the name of an offered tool
 
-In a format that is anchored to the line start, letters match in either case (labels are written as people write).
+An opener that begins with a letter counts only inside of a wrapper, or at the start of a line if the format says so; in
+such a format letters match in either case (labels are written as people write).
 """
 
 import itertools
@@ -30,12 +36,13 @@ class Anchor(Enum):
     """Where nothing but white space, reasoning or calls came before."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Head:
-    """Where the name stands: directly after the opener, up to one of `ends`; or in an attribute of the opener's tag."""
+    """Where a name stands: directly after the opener, up to one of `ends`; or in an attribute of the opener's tag."""
 
     ends: tuple[str, ...] = (">",)
-    """Markers that end the name, white space before them allowed. `{` belongs to the body and is not consumed."""
+    """Markers that end the name, white space before them allowed. What belongs to the body (`{`, `(`, the opener of a
+    key, the closer of the call) ends it too when it is listed, and is not consumed."""
     attribute: str = ""
     """`<invoke name="f" k="V">`: the attribute with the name; the others are arguments, `ends` end the tag."""
     id: str = ""
@@ -43,7 +50,10 @@ class Head:
     one_line: bool = False
     """The name and its end stand on one line."""
     noise: tuple[str, ...] = ()
-    """Words that may stand before the name (`@tool f`)."""
+    """Words that may stand before the name (`@tool f`); attributes that are no arguments."""
+    spelling: str = "{name}"
+    """How the name is written, `functions.{name}:{index}` for instance; what stands around it may be missing. With an
+    `{index}` (of the call in the reply) the whole is the call's id."""
 
 
 @frozen
@@ -77,64 +87,132 @@ class Envelope:
     """The format itself writes an array of calls."""
     as_string: bool = False
     """The format itself writes the arguments as a JSON string."""
+    keyed: bool = False
+    """An object has one key, the name, whose value is the arguments."""
     thought: str = ""
     """The key whose string is reasoning (strict one-object protocol)."""
     final: tuple[str, ...] = ()
     """The path of keys to the visible text (strict one-object protocol)."""
 
 
-@frozen
+@frozen(cache_hash=True)
 class Parameters:
-    """Marked keys and raw values, typed by the tool's JSON Schema.
-
-    `trim`: exactly one line end on each side of a value is markup. `wrappers` may stand around all parameters.
-    """
+    """Marked keys and raw values, typed by the tool's JSON Schema. One JSON object in their place is read too."""
 
     key: str
+    """Opens a key."""
     head: Head
+    """Where the key stands, and what ends it: then the value begins."""
     close: str
+    """Closes a value."""
     trim: bool = False
+    """A line end on each side of a value is markup: the one before the closer only if one followed the opener."""
     wrappers: tuple[tuple[str, str], ...] = ()
+    """Opener and closer of spans that may stand around all parameters."""
+    type_attribute: str = ""
+    """The attribute that says whether a value is a string (`true`, `false`), or which JSON type it has."""
+    type_marks: tuple[str, ...] = ()
+    """What stands in place of the key's end before a type, and what ends the type (`<arg_type>integer</arg_type>`)."""
+    quote: tuple[str, ...] = ()
+    """Opener and closer that may stand around a value, in which nothing else counts (CDATA)."""
+    item: str = ""
+    """Values may be made of keys and values again, which are an object, or, if this is their key, an array."""
 
 
-Body = Json | Envelope | Parameters
+@frozen(cache_hash=True)
+class Expression:
+    """A call as an expression, `f(a=1, b='x')`: names, bracketed arguments, values as Python or JSON writes them."""
+
+    brackets: str = "()"
+    """Around the arguments."""
+    assign: str = "="
+    """Between a key and its value."""
+    quote: str = ""
+    """A literal that stands on both sides of a string, in which nothing is escaped; "": quotes as Python has them."""
+    array: bool = False
+    """The calls stand in square brackets, a comma between them."""
+    bare: bool = False
+    """Such a list is a call without any marker when it begins a reply and its first name is an offered tool."""
+
+
+@frozen(cache_hash=True)
+class Message:
+    """A message that begins with a header, which decides what it is: reasoning, text, or a call of its recipient."""
+
+    openers: tuple[str, ...]
+    begin: str
+    """Ends the header: then the message begins."""
+    recipient: str = ""
+    """Stands before the recipient in the header; "": the header is the recipient."""
+    channel: str = ""
+    """Stands before the channel in the header."""
+    reasoning: tuple[str, ...] = ()
+    """Recipients and channels of reasoning."""
+    text: tuple[str, ...] = ()
+    """Recipients of text. Any other one is a tool, and its message one JSON object, or a call in another format."""
+    written: str = ""
+    """The header of a call, up to `begin`, with {name} in it."""
+    ends: tuple[str, ...] = ()
+    """What may close a message."""
+
+
+Body = Json | Envelope | Parameters | Expression | Message
 
 
 @frozen
 class Shape:
-    """One way in which a format goes on after its opener. An envelope has no head; every other body has one."""
+    """One way in which a format goes on after its opener. `Json` and `Parameters` have a head, the others none."""
 
     body: Body
     head: Head | None = None
 
 
 @frozen
+class Span:
+    """A stretch of a reply whose markers are not text: reasoning (or text, if `text` is set)."""
+
+    open: str
+    close: str
+    text: bool = False
+    anchor: Anchor = Anchor.REPLY
+
+
+@frozen(cache_hash=True)
 class Format:
     """One textual way of writing calls; a row of `formats.FORMATS`. The first opener, wrapper and shape are written."""
 
     name: str
     shapes: tuple[Shape, ...]
     openers: tuple[str, ...] = ()
-    """() means that the format has no marker of its own: its envelope stands bare in the text."""
+    """() means that the format has no marker of its own: its body stands bare in the text."""
     close: str = ""
     """Ends the call; skipped when present, never demanded."""
+    closed: bool = True
+    """The format itself writes the closer."""
     wrappers: tuple[tuple[str, str], ...] = ()
-    """Opener and closer of spans that may stand around one or several calls."""
+    """Opener and closer of spans that may stand around one or several calls, outermost first; each may be missing."""
     anchor: Anchor = Anchor.ANYWHERE
     fence: tuple[str, ...] = ()
     """Info strings of code fences that announce a call by themselves; the first is written around each call."""
+    spans: tuple[Span, ...] = ()
+    """Reasoning and text as the format's models mark them."""
+    around: str = ""
+    """Opener of the wrapper that the format itself writes around all calls of a reply."""
+    around_each: str = ""
+    """Opener of the wrapper that it writes around each."""
+    lines: bool = True
+    """The format itself writes its parts on lines of their own."""
+    like: str = ""
+    """The format with the same openers that is meant when both are enabled."""
     models: str = ""
     """Who writes it natively, for the docs."""
-    wrapped: bool = False
-    """The format itself always stands in its first wrapper."""
+    about: str = ""
+    """What else there is to say of it, for the docs."""
 
-
-@frozen
-class Span:
-    """A reasoning span. It opens only where nothing but white space, reasoning or calls came before."""
-
-    open: str
-    close: str
+    @property
+    def by_tool(self) -> bool:
+        """True if its openers are the names of the offered tools."""
+        return any("{tool}" in opener for opener in self.openers)
 
 
 class FormatError(ValueError):
@@ -149,25 +227,60 @@ def check(formats: Mapping[str, Format]) -> None:
             are equal and that go on in the same way; an opener that begins with another one.
 
     """
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str, str], str] = {}
     for key, form in formats.items():
         if key != form.name:
             raise FormatError(f"{key}: the row is named {form.name!r}; give it the key of its name")
         if not form.shapes:
             raise FormatError(f"{key}: a format needs at least one shape")
         for shape in form.shapes:
-            if isinstance(shape.body, Envelope) == (shape.head is not None):
-                raise FormatError(f"{key}: an envelope carries the name itself, every other body needs a head")
-            if not form.openers and not isinstance(shape.body, Envelope):
-                raise FormatError(f"{key}: without an opener only an envelope can be told from text")
-            goes_on = "envelope" if isinstance(shape.body, Envelope) else "head"
-            for opener in form.openers:
-                other = seen.setdefault((opener, goes_on), key)
-                if other != key:
-                    raise FormatError(f"{key}: the opener {opener!r} followed by a {goes_on} is {other}'s already")
-    openers = sorted(
-        {opener for opener, _ in seen} | {wrapper for form in formats.values() for wrapper, _ in form.wrappers}
-    )
+            named = isinstance(shape.body, Json | Parameters)
+            if named and shape.head is None and not form.by_tool:
+                raise FormatError(f"{key}: its body needs a head, since it does not carry the name itself")
+            if not named and shape.head is not None:
+                raise FormatError(f"{key}: its body carries the name itself and has no head")
+            if not openers_of(form, shape) and not form.fence and not bare(shape.body):
+                raise FormatError(f"{key}: without an opener it cannot be told from text")
+            if not form.like:
+                claim(seen, form, shape)
+    openers = sorted({opener for _, opener, _ in seen} | {around for around, _, _ in seen if around})
     for one, other in itertools.pairwise(openers):
         if other.startswith(one):
             raise FormatError(f"the opener {other!r} begins with {one!r}: which one it is would depend on the cuts")
+
+
+def openers_of(form: Format, shape: Shape) -> tuple[str, ...]:
+    """What begins a shape of a format."""
+    return shape.body.openers if isinstance(shape.body, Message) else form.openers
+
+
+def bare(body: Body) -> bool:
+    """True if a body can be told from text without any marker."""
+    return isinstance(body, Envelope) or (isinstance(body, Expression) and body.bare)
+
+
+def kind(shape: Shape) -> str:
+    """What tells a shape from others after the same opener: how it goes on."""
+    match shape.body:
+        case Envelope(array=array):
+            return "an array of calls" if array else "an envelope"
+        case Expression():
+            return "an expression"
+        case Message():
+            return "a header"
+        case _:
+            return f"a name that {shape.head.ends[0]!r} ends" if shape.head and shape.head.ends else "a name"
+
+
+def claim(seen: dict[tuple[str, str, str], str], form: Format, shape: Shape) -> None:
+    """Notes what a shape begins with.
+
+    Raises:
+        FormatError: another format begins in the same way.
+
+    """
+    around = form.around_each or form.around
+    for opener in openers_of(form, shape):
+        other = seen.setdefault((around, opener, kind(shape)), form.name)
+        if other != form.name:
+            raise FormatError(f"{form.name}: the opener {opener!r} followed by {kind(shape)} is {other}'s already")

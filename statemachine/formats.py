@@ -6,63 +6,95 @@ What the fields mean is said in `format.py`; the grammar of each format, with ex
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from statemachine.format import Anchor, Envelope, Format, Head, Json, Parameters, Shape, Span, check
+from statemachine.format import (
+    Anchor,
+    Envelope,
+    Expression,
+    Format,
+    Head,
+    Json,
+    Message,
+    Parameters,
+    Shape,
+    Span,
+    check,
+)
+
+CALLED = Envelope(name=("tool", "name", "function", "tool_name", "action"))
+PARAMETERS = Envelope(arguments=("parameters", "arguments", "params", "args", "input", "tool_input", "action_input"))
+ARRAY = Envelope(array=True)
+COHERE = Envelope(
+    name=("tool_name", "name", "tool", "function", "action"),
+    arguments=PARAMETERS.arguments,
+    id=("tool_call_id", "id", "call_id"),
+    array=True,
+)
+INVOKE = Parameters(
+    key="<{ns}parameter{ }",
+    head=Head(attribute="name"),
+    close="</{ns}parameter>",
+    wrappers=(("<{ns}parameter_list>", "</{ns}parameter_list>"),),
+)
+INVOKE_HEAD = Head(ends=(">", "/>"), attribute="name")
+FUNCTION = Parameters(key="<parameter=", head=Head(), close="</parameter>", trim=True)
+VERBATIM = Parameters(key="<parameter=", head=Head(), close="</parameter>")
+ARG_KEYS = Parameters(key="<arg_key{:}>", head=Head(ends=("</arg_key{:}>{*}<arg_value{:}>",)), close="</arg_value{:}>")
 
 TABLE = (
+    # ---- taught to models that have no tools of their own
     Format(
         "tool_call",
-        openers=("<tool_call>",),
+        openers=("<tool_call{:}>",),
         shapes=(Shape(Envelope()),),
-        close="</tool_call>",
+        close="</tool_call{:}>",
         models="Hermes, Qwen 2.5, Qwen 3; taught by default",
+        about="Several blocks may follow one another, a block may hold an array of calls, or several calls, the last "
+        "block may lack its closer, and a call without arguments has `{}`.",
     ),
     Format(
         "labelled",
         openers=("TOOL_CALL{_}:{_}",),
         shapes=(Shape(Json(), Head(ends=("ARGUMENTS{_}:",))),),
         anchor=Anchor.LINE,
+        about="Letter case and the blanks around the colons do not matter. Several pairs may follow one another.",
     ),
     Format(
         "invoke",
-        wrappers=(
-            ("<{ns}function_calls>", "</{ns}function_calls>"),
-            ("<minimax:tool_call>", "</minimax:tool_call>"),
-        ),
+        wrappers=(("<{ns}function_calls>", "</{ns}function_calls>"),),
         openers=("<{ns}invoke{ }",),
-        shapes=(
-            Shape(
-                Parameters(
-                    key="<{ns}parameter{ }",
-                    head=Head(attribute="name"),
-                    close="</{ns}parameter>",
-                    wrappers=(("<{ns}parameter_list>", "</{ns}parameter_list>"),),
-                ),
-                Head(ends=(">", "/>"), attribute="name"),
-            ),
-        ),
+        shapes=(Shape(INVOKE, INVOKE_HEAD),),
         close="</{ns}invoke>",
-        models="Claude, MiniMax M2",
+        models="Claude",
+        about="Around the calls `<function_calls>` may stand, around the parameters `<parameter_list>`; every tag may "
+        "carry a namespace prefix; quotes may be double, single or missing. The attribute style, "
+        '`<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its own line ends included.',
     ),
     Format(
         "fenced",
-        shapes=(Shape(Envelope(name=("tool", "name", "function", "tool_name", "action"))),),
+        shapes=(Shape(CALLED),),
         fence=("json action", "tool_call", "tool_use", "tool_code"),
+        about="The info string may be one of the listed ones, `json`, or missing. A fence that turns out to hold no "
+        "call is an answer: it comes out as text, the fence included.",
     ),
     Format(
         "object",
-        shapes=(Shape(Envelope(name=("tool", "name", "function", "tool_name", "action"))),),
+        shapes=(Shape(CALLED),),
+        about="Has no marker of its own, so a call is believed only once name and arguments key have been read. An "
+        "object that is no call is text to its closing brace, and nothing is looked for inside of it.",
     ),
     Format(
         "openai_fragment",
         openers=('"tool_calls"{*}:',),
         shapes=(Shape(Envelope(calls="tool_calls", written_nest="function", array=True, as_string=True)),),
         anchor=Anchor.LINE,
+        about="The enclosing braces may be there or not. The arguments are a JSON string.",
     ),
     Format(
         "command",
         openers=("@",),
         shapes=(Shape(Json(), Head(ends=("{",), one_line=True, noise=("tool",))),),
         anchor=Anchor.LINE,
+        about="`@tool f {…}` is read too. Mentions and mail addresses are text, unless they name an offered tool.",
     ),
     Format(
         "action_object",
@@ -79,41 +111,580 @@ TABLE = (
             ),
         ),
         anchor=Anchor.REPLY,
+        about='A strict protocol in which the whole reply is one object: a call, or `{"final": {"content": …}}`, '
+        "whose content is the visible text and streams as it is decoded. The thought is reasoning.",
     ),
     Format(
         "react",
         openers=("Action{_}:{_}",),
         shapes=(Shape(Json(), Head(ends=("Action Input{_}:",))),),
         anchor=Anchor.LINE,
+        about="`Thought:` lines before it are text. An invented `Observation:` after it is not a result.",
+    ),
+    # ---- JSON arguments, native to models
+    Format(
+        "llama3",
+        openers=("<|python_tag|>",),
+        shapes=(Shape(PARAMETERS),),
+        lines=False,
+        models="Llama 3.1, 3.2, 3.3",
+        about="A bare object at the start of the reply is read as `object`, `<function=f>{…}</function>` as "
+        "`qwen3_coder`. Between several calls a semicolon may stand.",
     ),
     Format(
         "mistral",
         openers=("[TOOL_CALLS]",),
-        shapes=(
-            Shape(Envelope(array=True)),
-            Shape(Json(), Head(ends=("[ARGS]", "{"), id="[CALL_ID]")),
-        ),
+        shapes=(Shape(ARRAY), Shape(Json(), Head(ends=("[ARGS]", "{"), id="[CALL_ID]"))),
+        close="[/TOOL_CALLS]",
+        closed=False,
+        spans=(Span("[THINK]", "[/THINK]"),),
         models="Mistral, Ministral, Devstral, Magistral",
+        about="Newer models write `[TOOL_CALLS]f[ARGS]{…}`, perhaps with `[CALL_ID]…` in between, once per call.",
     ),
     Format(
-        "qwen3_coder",
-        wrappers=(("<tool_call>", "</tool_call>"),),
-        wrapped=True,
-        openers=("<function=",),
+        "deepseek_v3",
+        wrappers=(
+            ("<{|}tool▁calls▁begin{|}>", "<{|}tool▁calls▁end{|}>"),
+            ("<{|}tool▁call▁begin{|}>", "<{|}tool▁call▁end{|}>"),
+        ),
+        around="<{|}tool▁calls▁begin{|}>",
+        around_each="<{|}tool▁call▁begin{|}>",
+        openers=("function<{|}tool▁sep{|}>",),
+        shapes=(Shape(Json(), Head(ends=("```json",))),),
+        close="```",
+        lines=False,
+        models="DeepSeek V3, R1",
+    ),
+    Format(
+        "deepseek_v31",
+        wrappers=(("<{|}tool▁calls▁begin{|}>", "<{|}tool▁calls▁end{|}>"),),
+        around="<{|}tool▁calls▁begin{|}>",
+        openers=("<{|}tool▁call▁begin{|}>",),
+        shapes=(Shape(Json(), Head(ends=("<{|}tool▁sep{|}>", "<{|}tool▁call▁end{|}>"))),),
+        close="<{|}tool▁call▁end{|}>",
+        lines=False,
+        models="DeepSeek V3.1",
+    ),
+    Format(
+        "kimi_k2",
+        wrappers=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
+        around="<|tool_calls_section_begin|>",
+        openers=("<|tool_call_begin|>",),
         shapes=(
             Shape(
-                Parameters(key="<parameter=", head=Head(), close="</parameter>", trim=True),
-                Head(),
+                Json(),
+                Head(ends=("<|tool_call_argument_begin|>", "<|tool_call_end|>"), spelling="functions.{name}:{index}"),
+            ),
+        ),
+        close="<|tool_call_end|>",
+        lines=False,
+        models="Kimi K2",
+        about="The name stands inside of the call's id.",
+    ),
+    Format(
+        "granite",
+        openers=("<|tool_call|>", "<function_call>"),
+        shapes=(Shape(ARRAY),),
+        models="Granite 3, Granite 20B",
+        about="Granite 4 writes `tool_call`.",
+    ),
+    Format(
+        "internlm",
+        openers=("<|action_start|>{*}<|plugin|>",),
+        shapes=(Shape(PARAMETERS),),
+        close="<|action_end|>",
+        models="InternLM 2.5, 3",
+    ),
+    Format(
+        "jamba",
+        openers=("<tool_calls{:}>",),
+        shapes=(Shape(ARRAY),),
+        close="</tool_calls{:}>",
+        models="Jamba 1.5, 1.6",
+    ),
+    Format(
+        "hunyuan_a13b",
+        openers=("<tool_calls{:}>",),
+        shapes=(Shape(ARRAY),),
+        close="</tool_calls{:}>",
+        like="jamba",
+        models="Hunyuan A13B",
+    ),
+    Format(
+        "minimax_m1",
+        around="<tool_calls{:}>",
+        openers=("<tool_calls{:}>",),
+        shapes=(Shape(Envelope()),),
+        close="</tool_calls{:}>",
+        models="MiniMax M1",
+        about="Several calls stand in one block, a line each.",
+    ),
+    Format(
+        "xlam",
+        shapes=(Shape(ARRAY),),
+        models="xLAM",
+        about="A bare array of calls; also in a code fence and after the openers of others.",
+    ),
+    Format(
+        "phi4",
+        openers=("functools",),
+        shapes=(Shape(ARRAY),),
+        anchor=Anchor.LINE,
+        lines=False,
+        models="Phi-4 mini",
+    ),
+    Format(
+        "nemotron",
+        openers=("<TOOLCALL>",),
+        shapes=(Shape(ARRAY),),
+        close="</TOOLCALL>",
+        lines=False,
+        models="Nemotron Nano 2, Llama Nemotron",
+    ),
+    Format(
+        "apertus",
+        openers=("<|tools_prefix|>",),
+        shapes=(Shape(Envelope(array=True, keyed=True)),),
+        close="<|tools_suffix|>",
+        lines=False,
+        models="Apertus",
+        about="An object has one key, the name; its value is the arguments.",
+    ),
+    Format(
+        "cohere",
+        openers=("<|START_ACTION|>",),
+        shapes=(Shape(COHERE),),
+        close="<|END_ACTION|>",
+        spans=(
+            Span("<|START_THINKING|>", "<|END_THINKING|>", anchor=Anchor.ANYWHERE),
+            Span("<|START_RESPONSE|>", "<|END_RESPONSE|>", text=True, anchor=Anchor.ANYWHERE),
+            Span("<|START_TEXT|>", "<|END_TEXT|>", text=True, anchor=Anchor.ANYWHERE),
+            Span("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>", text=True, anchor=Anchor.ANYWHERE),
+        ),
+        models="Command R7B, Command A",
+    ),
+    Format(
+        "gigachat3",
+        openers=("<|message_sep|>{*}function call<|role_sep|>", "<|function_call|>"),
+        shapes=(Shape(Envelope()),),
+        models="GigaChat 3",
+    ),
+    Format(
+        "harmony",
+        shapes=(
+            Shape(
+                Message(
+                    openers=("<|start|>assistant", "<|channel|>"),
+                    begin="<|message|>",
+                    recipient="to=",
+                    channel="<|channel|>",
+                    reasoning=("analysis", "self"),
+                    text=("final", "commentary", "assistant", "user"),
+                    written="<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json",
+                    ends=("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>"),
+                ),
+            ),
+        ),
+        close="<|call|>",
+        lines=False,
+        models="gpt-oss",
+        about="The header of a message says what it is: the channel `analysis` is reasoning, a recipient other than "
+        "the user is a tool.",
+    ),
+    Format(
+        "longcat",
+        openers=("<longcat_tool_call>",),
+        shapes=(
+            Shape(Envelope()),
+            Shape(
+                Parameters(
+                    key="<longcat_arg_key>",
+                    head=Head(ends=("</longcat_arg_key>{*}<longcat_arg_value>",)),
+                    close="</longcat_arg_value>",
+                ),
+                Head(ends=("<longcat_arg_key>", "</longcat_tool_call>")),
+            ),
+        ),
+        close="</longcat_tool_call>",
+        spans=(Span("<longcat_think>", "</longcat_think>"),),
+        models="LongCat",
+        about="The same marker also takes a name and marked keys, as in `glm45`.",
+    ),
+    Format(
+        "functionary",
+        shapes=(Shape(Message(openers=(">>>",), begin="\n", text=("all",), written=">>>{name}")),),
+        lines=False,
+        models="Functionary 3.2",
+        about="`>>>all` begins text.",
+    ),
+    Format(
+        "plamo3",
+        wrappers=(("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),),
+        around="<|plamo:begin_tool_requests:plamo|>",
+        openers=("<|plamo:begin_tool_request:plamo|>{*}<|plamo:begin_tool_name:plamo|>",),
+        shapes=(
+            Shape(
+                Json(),
+                Head(
+                    ends=(
+                        (
+                            "<|plamo:end_tool_name:plamo|>{*}<|plamo:begin_tool_arguments:plamo|>{*}"
+                            "<|plamo:constrain|>json<|plamo:msg|>"
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        close="<|plamo:end_tool_arguments:plamo|>{*}<|plamo:end_tool_request:plamo|>",
+        lines=False,
+        models="PLaMo 3",
+    ),
+    Format(
+        "ernie",
+        openers=("<tool_call{:}>",),
+        shapes=(Shape(Envelope()),),
+        close="</tool_call{:}>",
+        spans=(Span("<response>", "</response>", text=True),),
+        like="tool_call",
+        models="ERNIE 4.5, X1",
+        about="Its text may stand in `<response>…</response>`; the calls are those of `tool_call`.",
+    ),
+    Format(
+        "inkling",
+        openers=("<|message_model|>{*}<|content_invoke_tool_json|>", "<|content_invoke_tool_json|>"),
+        shapes=(Shape(Envelope(arguments=("args", "arguments", "parameters"))),),
+        close="<|end_message|>",
+        spans=(
+            Span("<|message_model|>{*}<|content_thinking|>", "<|end_message|>", anchor=Anchor.ANYWHERE),
+            Span("<|content_thinking|>", "<|end_message|>", anchor=Anchor.ANYWHERE),
+            Span("<|message_model|>{*}<|content_text|>", "<|end_message|>", text=True, anchor=Anchor.ANYWHERE),
+            Span("<|content_text|>", "<|end_message|>", text=True, anchor=Anchor.ANYWHERE),
+        ),
+        lines=False,
+        models="Inkling",
+    ),
+    # ---- marked parameters
+    Format(
+        "qwen3_coder",
+        wrappers=(("<tool_call{:}>", "</tool_call{:}>"),),
+        around_each="<tool_call{:}>",
+        openers=("<function=",),
+        shapes=(Shape(FUNCTION, Head()),),
+        close="</function>",
+        models="Qwen3-Coder, Qwen 3.5, Step 3.5, Nemotron 3",
+        about="The outer tag may be missing. One line end on each side of a value is markup, the rest of the value is "
+        "taken as it stands.",
+    ),
+    Format(
+        "mimo",
+        wrappers=(("<tool_call{:}>", "</tool_call{:}>"),),
+        around_each="<tool_call{:}>",
+        openers=("<function=",),
+        shapes=(Shape(VERBATIM, Head()),),
+        close="</function>",
+        like="qwen3_coder",
+        models="MiMo",
+        about="As `qwen3_coder`, with values taken as they stand, their line ends included.",
+    ),
+    Format(
+        "seed_oss",
+        wrappers=(("<seed:tool_call>", "</seed:tool_call>"),),
+        around_each="<seed:tool_call>",
+        openers=("<function=",),
+        shapes=(Shape(VERBATIM, Head()),),
+        close="</function>",
+        spans=(Span("<seed:think>", "</seed:think>"),),
+        models="Seed-OSS",
+        about="Values are taken as they stand, their line ends included.",
+    ),
+    Format(
+        "minimax_m2",
+        wrappers=(("<minimax:tool_call>", "</minimax:tool_call>"),),
+        around="<minimax:tool_call>",
+        openers=("<{ns}invoke{ }",),
+        shapes=(Shape(INVOKE, INVOKE_HEAD),),
+        close="</{ns}invoke>",
+        models="MiniMax M2",
+        about="As `invoke`, in a wrapper of its own.",
+    ),
+    Format(
+        "minimax_m3",
+        wrappers=(("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>"),),
+        around="]<]minimax[>[<tool_call>",
+        openers=("]<]minimax[>[<invoke{ }",),
+        shapes=(
+            Shape(
+                Parameters(key="]<]minimax[>[<{a}", head=Head(), close="]<]minimax[>[</{key}>", item="item"),
+                INVOKE_HEAD,
+            ),
+        ),
+        close="]<]minimax[>[</invoke>",
+        spans=(Span("<mm:think>", "</mm:think>"),),
+        lines=False,
+        models="MiniMax M3",
+        about="Each tag is preceded by `]<]minimax[>[`; elements in a value are an object, `item` elements an array.",
+    ),
+    Format(
+        "glm45",
+        openers=("<tool_call{:}>",),
+        shapes=(Shape(ARG_KEYS, Head(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        close="</tool_call{:}>",
+        spans=(Span("<role>ASSISTANT</role>", "<|role_end|>", text=True),),
+        models="GLM 4.5, GLM 4.6, Ling 3",
+    ),
+    Format(
+        "glm47",
+        openers=("<tool_call{:}>",),
+        shapes=(Shape(ARG_KEYS, Head(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        close="</tool_call{:}>",
+        lines=False,
+        like="glm45",
+        models="GLM 4.7, GLM 5",
+        about="As `glm45`, without line ends.",
+    ),
+    Format(
+        "hunyuan_v3",
+        wrappers=(("<tool_calls{:}>", "</tool_calls{:}>"),),
+        around="<tool_calls{:}>",
+        openers=("<tool_call{:}>",),
+        shapes=(Shape(ARG_KEYS, Head(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>"))),),
+        close="</tool_call{:}>",
+        models="Hunyuan 3, 4",
+        about="Version 4 writes no `<tool_sep>`; each tag may carry a `:suffix`.",
+    ),
+    Format(
+        "deepseek_v32",
+        wrappers=(
+            ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+            ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+            ("<｜DSML｜ calls>", "</｜DSML｜ calls>"),
+        ),
+        around="<｜DSML｜function_calls>",
+        openers=("<｜DSML｜invoke{ }",),
+        shapes=(
+            Shape(
+                Parameters(
+                    key="<｜DSML｜parameter{ }",
+                    head=Head(attribute="name"),
+                    close="</｜DSML｜parameter>",
+                    type_attribute="string",
+                ),
+                INVOKE_HEAD,
+            ),
+        ),
+        close="</｜DSML｜invoke>",
+        models="DeepSeek V3.2, V4",
+        about='`string="true"` says that a value is raw text, `string="false"` that it is JSON.',
+    ),
+    Format(
+        "gigachat35",
+        wrappers=(
+            ("<｜GCML｜function_calls>", "</｜GCML｜function_calls>"),
+            ("<｜GCML｜tool_calls>", "</｜GCML｜tool_calls>"),
+        ),
+        around="<｜GCML｜function_calls>",
+        openers=("<｜GCML｜invoke{ }",),
+        shapes=(
+            Shape(
+                Parameters(
+                    key="<｜GCML｜parameter{ }",
+                    head=Head(attribute="name"),
+                    close="</｜GCML｜parameter>",
+                    type_attribute="string",
+                ),
+                INVOKE_HEAD,
+            ),
+        ),
+        close="</｜GCML｜invoke>",
+        models="GigaChat 3.5",
+        about="As `deepseek_v32` with another prefix.",
+    ),
+    Format(
+        "step3",
+        wrappers=(
+            ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
+            ("<｜tool_call_begin｜>{*}function<｜tool_sep｜>", "<｜tool_call_end｜>"),
+        ),
+        around="<｜tool_calls_begin｜>",
+        around_each="<｜tool_call_begin｜>{*}function<｜tool_sep｜>",
+        openers=("<steptml:invoke{ }",),
+        shapes=(
+            Shape(
+                Parameters(key="<steptml:parameter{ }", head=Head(attribute="name"), close="</steptml:parameter>"),
+                INVOKE_HEAD,
+            ),
+        ),
+        close="</steptml:invoke>",
+        lines=False,
+        models="Step 3",
+    ),
+    Format(
+        "dots",
+        wrappers=(("<dots_function_call>", "</dots_function_call>"),),
+        around="<dots_function_call>",
+        openers=("<{ns}invoke{ }",),
+        shapes=(Shape(INVOKE, INVOKE_HEAD),),
+        close="</{ns}invoke>",
+        models="dots.llm",
+        about="A JSON object may stand in the wrapper or in the tag.",
+    ),
+    Format(
+        "minicpm5",
+        openers=("<function{ }",),
+        shapes=(
+            Shape(
+                Parameters(
+                    key="<param{ }",
+                    head=Head(attribute="name"),
+                    close="</param>",
+                    quote=("<![CDATA[", "]]>"),
+                ),
+                INVOKE_HEAD,
             ),
         ),
         close="</function>",
-        models="Qwen3-Coder, Qwen 3.5, Step 3.5, Nemotron 3",
+        lines=False,
+        models="MiniCPM 5",
+    ),
+    Format(
+        "kimi_k3",
+        wrappers=(("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),),
+        around="<|open|>tools<|sep|>",
+        openers=("<|open|>call{ }",),
+        shapes=(
+            Shape(
+                Parameters(
+                    key="<|open|>argument{ }",
+                    head=Head(ends=("<|sep|>",), attribute="key"),
+                    close="<|close|>argument<|sep|>",
+                    type_attribute="type",
+                ),
+                Head(ends=("<|sep|>",), attribute="tool", noise=("index",)),
+            ),
+        ),
+        close="<|close|>call<|sep|>",
+        spans=(
+            Span("<|open|>think<|sep|>", "<|close|>think<|sep|>", anchor=Anchor.ANYWHERE),
+            Span("<|open|>response<|sep|>", "<|close|>response<|sep|>", text=True, anchor=Anchor.ANYWHERE),
+            Span(
+                '<|open|>message role="assistant"<|sep|>',
+                "<|close|>message<|sep|>",
+                text=True,
+                anchor=Anchor.ANYWHERE,
+            ),
+        ),
+        lines=False,
+        models="Kimi K3",
+    ),
+    Format(
+        "muse",
+        wrappers=(("<atem:function_calls>", "</atem:function_calls>"),),
+        around="<atem:function_calls>",
+        openers=("<atem:invoke{ }",),
+        shapes=(
+            Shape(
+                Parameters(key="<atem:parameter{ }", head=Head(attribute="name"), close="</atem:parameter>"),
+                Head(ends=(">", "/>"), attribute="name", spelling="{name}.{name}"),
+            ),
+            Shape(
+                Message(
+                    openers=("<|start|>assistant",),
+                    begin="<|message|>",
+                    recipient="to=",
+                    reasoning=("self",),
+                    text=("user",),
+                    ends=("<|eom|>", "<|eot|>"),
+                ),
+            ),
+        ),
+        close="</atem:invoke>",
+        models="Muse",
+    ),
+    Format(
+        "k2_horizon",
+        openers=("<ifm|tool_call>",),
+        shapes=(
+            Shape(
+                Parameters(
+                    key="<ifm|arg_key>",
+                    head=Head(ends=("</ifm|arg_key>{*}<ifm|arg_value>",)),
+                    close="</ifm|arg_value>",
+                    type_marks=("</ifm|arg_key>{*}<ifm|arg_type>", "</ifm|arg_type>{*}<ifm|arg_value>"),
+                ),
+                Head(ends=("<ifm|arg_key>", "</ifm|tool_call>")),
+            ),
+            Shape(Envelope()),
+        ),
+        close="</ifm|tool_call>",
+        lines=False,
+        models="K2 Horizon",
+        about="A JSON object may stand in the same tags.",
+    ),
+    Format(
+        "tag",
+        openers=("<{tool}>",),
+        shapes=(Shape(Parameters(key="<{a}", head=Head(), close="</{key}>", trim=True)),),
+        close="</{tool}>",
+        models="Cline, Roo",
+        about="The tag is the name of an offered tool, so it works only when the tools are known.",
+    ),
+    # ---- call expressions
+    Format(
+        "pythonic",
+        openers=("<|python_start|>",),
+        shapes=(Shape(Expression(array=True, bare=True)),),
+        close="<|python_end|>",
+        lines=False,
+        models="Llama 3.2, Llama 4, ToolACE",
+        about="Without the markers, the list counts only at the start of a reply.",
+    ),
+    Format(
+        "olmo3",
+        around="<{ns}function_calls>",
+        openers=("<{ns}function_calls>",),
+        shapes=(Shape(Expression()),),
+        close="</{ns}function_calls>",
+        models="OLMo 3",
+        about="Several calls stand in one block, a line each.",
+    ),
+    Format(
+        "lfm2",
+        openers=("<|tool_call_start|>",),
+        shapes=(Shape(Expression(array=True)), Shape(ARRAY)),
+        close="<|tool_call_end|>",
+        lines=False,
+        models="LFM2",
+        about="A JSON array of calls may stand inside.",
+    ),
+    Format(
+        "gemma4",
+        openers=("<|tool_call>{*}call:",),
+        shapes=(Shape(Expression(brackets="{}", assign=":", quote='<|"|>')),),
+        close="<tool_call|>",
+        spans=(Span("<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),),
+        lines=False,
+        models="Gemma 4",
+    ),
+    Format(
+        "functiongemma",
+        openers=("<start_function_call>{*}call:",),
+        shapes=(Shape(Expression(brackets="{}", assign=":", quote="<escape>")),),
+        close="<end_function_call>",
+        lines=False,
+        models="FunctionGemma",
+    ),
+    Format(
+        "tool_code",
+        shapes=(Shape(Expression()),),
+        fence=("tool_code",),
+        models="Gemma 2, Gemma 3",
+        about="A fence with this info string and any other content is text.",
     ),
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({row.name: row for row in TABLE})
 
-OPT_IN = frozenset({"action_object"})
+OPT_IN = frozenset({"tag", "action_object", "functionary", "ernie"})
 """Off unless taught or chosen by name: their markers occur in honest answers."""
 
 DEFAULT = tuple(name for name in FORMATS if name not in OPT_IN)
@@ -121,9 +692,9 @@ DEFAULT = tuple(name for name in FORMATS if name not in OPT_IN)
 REASONING = (
     Span("<think>", "</think>"),
     Span("<thinking>", "</thinking>"),
-    Span("<seed:think>", "</seed:think>"),
-    Span("<|START_THINKING|>", "<|END_THINKING|>"),
-    Span("[THINK]", "[/THINK]"),
+    Span("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
+    Span("<|im_start|>assistant", "<|im_end|>", text=True),
 )
+"""Reasoning, and turns of a conversation, that no format claims for itself."""
 
 check(dict(FORMATS))

@@ -14,8 +14,6 @@ from statemachine.notes import Notes
 from statemachine.reader import Ended, Grammar, Mismatch, Reader, Sink
 
 half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
-
-
 quotes = re.compile(r'\\.|"').sub
 
 
@@ -27,15 +25,6 @@ def unescape(text: str) -> str:
 def unescape_loose(text: str) -> str:
     """The same for a string in other quotes: double quotes may stand in it as they are."""
     return unescape(quotes(lambda found: '\\"' if found[0] == '"' else found[0], text))
-
-
-half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
-
-
-quotes = re.compile(r'\\.|"').sub
-
-
-half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
 
 
 def whole_escapes(text: str) -> tuple[str, str]:

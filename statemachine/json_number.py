@@ -1,4 +1,7 @@
-"""JSON numbers, piece by piece: their spelling is kept, digits flow, what may lack its digits waits."""
+"""JSON numbers, piece by piece: their spelling is kept, digits flow, what may lack its digits waits.
+
+Numbers of a `Dialect` may be spelled as Python spells them (`1_000`, `.5`, `5.`, `+1`, `0x10`); there that is no mend.
+"""
 
 import re
 from collections.abc import Callable, Generator
@@ -11,6 +14,8 @@ digits = re.compile(r"[0-9]++").match
 fraction = re.compile(r"\.[0-9]++").match
 exponent = re.compile(r"[eE][+-]?[0-9]++").match
 odd_number = re.compile(r"[-+]?[0-9]*+\.?[0-9]*+(?:[eE][+-]?[0-9]*+)?").match
+python_number = re.compile(r"[-+]?(?:0[xXoObB][0-9a-fA-F_]*+|[0-9_]*+\.?[0-9_]*+(?:[eE][+-]?[0-9_]*+)?)").match
+BASES = {"x": 16, "o": 8, "b": 2}
 
 
 def number(reader: Reader, notes: Notes) -> Grammar:
@@ -24,18 +29,12 @@ def number(reader: Reader, notes: Notes) -> Grammar:
             break
         yield from reader.more()
     after = reader.text[end : end + 1]
-    if found is None or after.isdigit():
+    odd = "" if notes.dialect is None or found is None or found[0] not in ("0", "-0") else "xXoObB_"
+    if found is None or after.isdigit() or (after and after in odd):
         yield from mended_number(reader, notes)
         return
     reader.keep(end - reader.at)
-    while reader.at >= len(reader.text) or reader.text[reader.at] in "0123456789":
-        more = digits(reader.text, reader.at)
-        if more:
-            reader.keep(len(more[0]))
-        else:
-            notes.cut = False
-            yield from reader.more()
-            notes.cut = True
+    yield from more_digits(reader, notes)
     for part in (fraction, exponent):
         yield from number_part(reader, notes, part)
 
@@ -48,16 +47,27 @@ def number_part(reader: Reader, notes: Notes, part: Callable[[str, int], re.Matc
     while not (found := part(reader.text, reader.at)):
         begun = reader.text[reader.at :]
         if len(begun) > 2 or (len(begun) == 2 and (part is fraction or begun[1] not in "+-")):
-            notes.mend("number")
+            mend(notes)
             reader.take(2 if len(begun) > 2 and begun[1] in "+-" else 1, "repair")
             return
         notes.cut = False
         yield from reader.more()
         notes.cut = True
     reader.keep(len(found[0]))
-    while (yield from peek_number(reader, notes)) in "0123456789":
+    yield from more_digits(reader, notes)
+
+
+def more_digits(reader: Reader, notes: Notes) -> Grammar:
+    """Digits after digits; `_` between them is dropped where a dialect has it."""
+    while True:
+        char = yield from peek_number(reader, notes)
+        if char == "_" and notes.dialect is not None:
+            reader.take(1, "repair")
+            continue
         more = digits(reader.text, reader.at)
-        reader.keep(len(more[0]) if more else 1)
+        if not more:
+            return
+        reader.keep(len(more[0]))
 
 
 def peek_number(reader: Reader, notes: Notes) -> Generator[None, None, str]:
@@ -68,29 +78,52 @@ def peek_number(reader: Reader, notes: Notes) -> Generator[None, None, str]:
     return char
 
 
+def mend(notes: Notes) -> None:
+    """A number is not spelled as JSON spells it: a mend, unless the dialect has that spelling."""
+    if notes.dialect is None:
+        notes.mend("number")
+
+
 def mended_number(reader: Reader, notes: Notes) -> Grammar:
     """A number as other languages write it (`.5`, `+1`, `007`), read whole and written strictly."""
+    pattern = odd_number if notes.dialect is None else python_number
     while True:
-        if word(reader.text, reader.at + 1):
+        if reader.text[reader.at] in "+-" and word(reader.text, reader.at + 1):
             yield from signed_word(reader, notes)
             return
-        found = odd_number(reader.text, reader.at)
+        found = pattern(reader.text, reader.at)
         if found is None or len(found[0]) > WORD:
             raise Mismatch
         if found.end() < len(reader.text):
             break
         yield from reader.more()
-    body = found[0]
+    strict = spelled(found[0].replace("_", ""))
+    mend(notes)
+    reader.take(len(found[0]), "repair")
+    reader.out(strict)
+
+
+def spelled(body: str) -> str:
+    """A number as JSON spells it.
+
+    Raises:
+        Mismatch: it is none.
+
+    """
     sign = "-" if body.startswith("-") else ""
-    digits_only = body.lstrip("+-")
-    mantissa, _, power = digits_only.replace("E", "e").partition("e")
+    plain = body.lstrip("+-").replace("E", "e")
+    base = BASES.get(plain[1:2].lower())
+    if base is not None:
+        try:
+            return f"{sign}{int(plain[2:], base)}"
+        except ValueError:
+            raise Mismatch from None
+    mantissa, _, power = plain.partition("e")
     integer, _, decimals = mantissa.partition(".")
     if not (integer or decimals):
         raise Mismatch
     strict = sign + (integer.lstrip("0") or "0") + (f".{decimals}" if decimals else "")
-    notes.mend("number")
-    reader.take(len(body), "repair")
-    reader.out(strict + (f"e{power}" if power.strip("+-") else ""))
+    return strict + (f"e{power}" if power.strip("+-") else "")
 
 
 def signed_word(reader: Reader, notes: Notes) -> Grammar:

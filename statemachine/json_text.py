@@ -8,7 +8,9 @@ exponent until its digit. Strings flow in runs. What no mend explains raises `Mi
 Nesting is an explicit stack of closers in `Notes`, so that depth is bounded by a number and not by Python, and so that
 a text that ends early knows what is missing.
 
-Numbers are read in `json_number.py`; JSON that stands inside of a JSON string in `json_nested.py`.
+Containers are read here in every language; the strings, words and keys of others than JSON by the `Dialect` in `Notes`
+(`literals.py`). Numbers are read in `json_number.py`; JSON that stands inside of a JSON string in `json_nested.py`;
+values that contradict their schema in `json_typed.py`, by way of `Notes.typed`.
 """
 
 import json
@@ -17,7 +19,7 @@ from collections.abc import Callable, Generator
 from json.encoder import encode_basestring
 
 from statemachine.json_number import number
-from statemachine.notes import WORD, WORDS, Notes, word
+from statemachine.notes import CLOSES, WORD, WORDS, Notes, word
 from statemachine.reader import Grammar, Mismatch, Reader, Run
 
 space = re.compile(r"[ \t\r\n]*+").match
@@ -46,6 +48,9 @@ closes_single = re.compile(r"['\u2019][ \t\r\n]{0,64}+(?:[,:}\]]|(\Z))").match
 CONTROL = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 SIMPLE = frozenset('"\\/bfnrt')
 
+BRACKETS = {"{": "}", "[": "]"}
+plain_key = re.compile(r'"[^"\\\x00-\x1f]*+"[ \t\r\n]*+:').match
+"""A key that is already strict, and its colon."""
 NUMBER_CHARS = frozenset("-+.0123456789eE")
 STRICT_WORDS = frozenset(("true", "false", "null"))
 
@@ -94,27 +99,40 @@ def value(reader: Reader, notes: Notes) -> Grammar:
         Mismatch: at the first character that no mend explains; nested deeper than `notes.depth`.
 
     """
-    stack = notes.stack
+    stack, dialect, typed = notes.stack, notes.dialect, notes.typed
+    brackets = BRACKETS if dialect is None else dialect.brackets
     base = len(stack)
     while True:
         yield from skip(reader, notes)
         char = reader.text[reader.at]
-        if char in "{[":
+        if typed is not None and typed.odd(char):
+            notes.cut = True
+            mended = yield from typed.mended(reader, notes)
+        else:
+            mended = False
+        if mended:
+            pass
+        elif char in brackets:
             if len(stack) >= notes.depth:
                 raise Mismatch
-            stack.append("}" if char == "{" else "]")
-            reader.keep(1)
+            if typed is not None:
+                typed.enter(len(stack))
+            stack.append(brackets[char])
+            bracket(reader, "[" if char == "(" else char)
             notes.cut = True
             if not (yield from member(reader, notes, base, first=True)):
                 return
             continue
-        notes.cut = True
-        if char in QUOTES:
-            yield from string(reader, notes)
-        elif char in NUMBER_CHARS:
-            yield from number(reader, notes)
         else:
-            yield from literal(reader, notes)
+            notes.cut = True
+            if dialect is not None:
+                yield from dialect.scalar(reader, notes)
+            elif char in QUOTES:
+                yield from string(reader, notes)
+            elif char in NUMBER_CHARS:
+                yield from number(reader, notes)
+            else:
+                yield from literal(reader, notes)
         notes.cut = False
         if len(stack) == base or not (yield from member(reader, notes, base, first=False)):
             return
@@ -126,36 +144,54 @@ def member(reader: Reader, notes: Notes, base: int, *, first: bool) -> Generator
     while len(stack) > base:
         yield from skip(reader, notes)
         char = reader.text[reader.at]
-        if char in "}]":
+        if char in "}])":
             close(reader, notes, char, base)
             first = False
             continue
         if not first:
             if char != "," or (reader.target is True and not reader.room):
                 raise Mismatch
-            comma = [reader.take(1, "argument")]
-            while True:
-                end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
-                if end > reader.at:
-                    comma.append(reader.take(end - reader.at, "argument"))
-                if reader.at >= len(reader.text):
-                    yield from reader.more()
-                elif reader.text[reader.at] in "/#":
-                    yield from comment(reader, notes)
-                else:
-                    break
-            if reader.text[reader.at] in "}]":
-                notes.mend("trailing_comma")
-                reader.out("".join(comma[1:]))
+            comma = yield from comma_and_space(reader, notes)
+            if reader.text[reader.at] in "}])":
+                if notes.dialect is None or not notes.dialect.trailing_comma:
+                    notes.mend("trailing_comma")
+                reader.out(comma[1:])
                 first = True
                 continue
-            reader.out("".join(comma))
+            reader.out(comma)
             notes.cut = True
+        typed = notes.typed
         if stack[-1] == "}":
             notes.cut = True
-            yield from key(reader, notes)
+            yield from key(reader, notes) if typed is None else typed.key(reader, notes)
+        elif typed is not None:
+            typed.item(len(stack) - 1)
         return True
     return False
+
+
+def comma_and_space(reader: Reader, notes: Notes) -> Generator[None, None, str]:
+    """The comma that stands here and the white space after it, consumed: not arguments until something follows."""
+    comma = [reader.take(1, "argument")]
+    while True:
+        end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
+        if end > reader.at:
+            comma.append(reader.take(end - reader.at, "argument"))
+        if reader.at >= len(reader.text):
+            yield from reader.more()
+        elif reader.text[reader.at] in "/#":
+            yield from comment(reader, notes)
+        else:
+            return "".join(comma)
+
+
+def bracket(reader: Reader, strict: str) -> None:
+    """Consumes a bracket, and emits the one that JSON has in its place."""
+    if reader.text[reader.at] == strict:
+        reader.keep(1)
+    else:
+        reader.take(1, "repair")
+        reader.out(strict)
 
 
 def close(reader: Reader, notes: Notes, char: str, base: int) -> None:
@@ -165,14 +201,20 @@ def close(reader: Reader, notes: Notes, char: str, base: int) -> None:
         raise Mismatch
     while stack[-1] != char:
         notes.mend("missing_closer")
-        reader.out(stack.pop())
-    stack.pop()
-    reader.keep(1)
+        reader.out(CLOSES[stack.pop()])
+    bracket(reader, CLOSES[stack.pop()])
     notes.cut = False
 
 
 def key(reader: Reader, notes: Notes) -> Grammar:
     """A member's key and its colon."""
+    if notes.dialect is not None:
+        yield from notes.dialect.key(reader, notes)
+        return
+    found = plain_key(reader.text, reader.at)
+    if found is not None:
+        reader.keep(found.end() - reader.at)
+        return
     char = reader.text[reader.at]
     if char in QUOTES:
         yield from string(reader, notes)

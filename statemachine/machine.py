@@ -57,6 +57,7 @@ class Machine(Reader):
         "folded",
         "limits",
         "quoted",
+        "said",
         "seen",
         "stack",
         "state",
@@ -84,8 +85,10 @@ class Machine(Reader):
         """Inside one of its strings."""
         self.seen = False
         """Visible text came before."""
-        self.thinking: str = ""
-        """The closer of the reasoning span around; "" in text."""
+        self.thinking: tuple[str, ...] = ()
+        """What may close the reasoning around; () in text."""
+        self.said: tuple[str, ...] = ()
+        """What may end the message around, which is text and nothing else; () outside of one."""
         super().__init__(ledger=ledger)
 
     def go(self, found: Input) -> None:
@@ -105,14 +108,15 @@ class Machine(Reader):
             yield from self.more()
 
     def take(self, length: int, kind: str = "syntax") -> str:
-        """Consumes; a candidate that holds too much overflows or is rejected."""
-        piece = super().take(length, kind)
-        if self.sink is Sink.HOLD and self.raw_length > BARE_HOLD and self.state is State.CANDIDATE:
-            if not self.candidate.marked:
-                raise Overflow
-            if self.raw_length > self.limits.held:
-                raise Mismatch
-        return piece
+        """Consumes; a candidate that would hold too much overflows, or is rejected, at the first character too many."""
+        if self.sink is Sink.HOLD and self.raw_length + length > BARE_HOLD and self.state is State.CANDIDATE:
+            marked = self.candidate.marked
+            room = (self.limits.held if marked else BARE_HOLD) - self.raw_length
+            if length > room:
+                if room > 0:
+                    super().take(room, kind)
+                raise Mismatch if marked else Overflow
+        return super().take(length, kind)
 
     def recognise(self, form: Format) -> None:
         """The format is known, whatever the name will be."""
@@ -138,6 +142,22 @@ class Machine(Reader):
                 self.folded[fold] = None if fold in self.folded else tool
         plain = name.removeprefix("functions.")
         return plain if plain in self.tools else self.folded.get(plain.lower())
+
+    def think(self, closers: tuple[str, ...]) -> None:
+        """What is held was the opener of reasoning, up to one of these closers."""
+        self.release(Sink.SYNTAX)
+        self.thinking = closers
+        self.go(Input.THINK)
+
+    def speak(self, ends: tuple[str, ...], *, verbatim: bool) -> None:
+        """What is held was the header of a message; `verbatim`: it is text and nothing else up to one of the ends."""
+        self.release(Sink.SYNTAX)
+        if verbatim:
+            self.said = ends
+        else:
+            self.wrapping += tuple(close for close in ends if close not in self.wrapping)
+        self.sink = self.visible
+        self.go(Input.SAY)
 
     def disown(self) -> None:
         """The name is not offered: what is held goes out, and so does the rest of the call."""
@@ -222,7 +242,7 @@ class Machine(Reader):
         self.sink = Sink.HOLD
         self.target = False
         before = self.candidate
-        self.candidate = Candidate(before.format, marked=marked, wrappers=before.wrappers)
+        self.candidate = Candidate(before.format, marked=marked, bare=before.bare, wrappers=before.wrappers)
 
     def say(self, sink: Sink, limit: int) -> Grammar:
         """A JSON value is said: a string decoded, any other as its JSON text; what exceeds the limit is discarded."""

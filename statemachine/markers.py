@@ -15,6 +15,7 @@ set when it is made.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from re import Match
 from typing import Generic, TypeVar
 
 from statemachine.reader import Run
@@ -26,6 +27,9 @@ PIECES = {
     "{_}": r"[ \t]{0,16}+",
     "{ }": r"[ \t\r\n]",
     "{*}": r"[ \t\r\n]{0,64}+",
+    "{:}": r"(?::[\w.-]{0,31}+)?+",
+    "{|}": "[|｜]",
+    "{a}": r"(?=[A-Za-z_])",
     "{quote}": "[\"'\u201c\u201d\u2018\u2019]",
 }
 END = r"\Z"
@@ -41,7 +45,7 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
         yield (*plain[:cut], *NAMESPACE, *plain[cut:])
         return
     spelled: list[str] = []
-    for part in re.split(r"(\{_\}|\{ \}|\{\*\}|\{quote\})", marker):
+    for part in re.split(r"(\{(?:[_ *:|a]|quote)\})", marker):
         if part in PIECES:
             spelled.append(PIECES[part])
         else:
@@ -96,7 +100,13 @@ class Markers(Generic[T]):
         # groups are numbered in the order of the finished expression, values follow them
         by_node = dict(zip(map(id, order), self.values, strict=True))
         self.values = [by_node[id(node)] for node in ends(self.root)]
+
+    def __getattr__(self, name: str) -> Callable[[str, int], Match[str] | None]:
+        """`match`, compiled when it is asked for: many sets are only parts of a larger expression."""
+        if name != "match":
+            raise AttributeError(name)
         self.match = re.compile(self.expression()).match
+        return self.match
 
     def expression(self, complete: str = "()") -> str:
         """The regular expression of a whole marker or of one begun at the end of the text."""
@@ -150,5 +160,5 @@ def flowing_run(markers: Markers[T], *, convert: Callable[[str], str] | None = N
 
 def spelled(marker: str) -> str:
     """A marker as it is written: without namespace, a blank where one may stand at its end, nothing elsewhere."""
-    text = marker.replace("{ns}", "").replace("{*}", "").replace("{ }", "")
+    text = re.sub(r"\{(?:ns|[ *:a])\}", "", marker.replace("{|}", "｜"))
     return text.removesuffix("{_}").replace("{_}", "") + (" " if text.endswith("{_}") else "")

@@ -1,8 +1,12 @@
 """What is known of one JSON text while it is read: its depth, what was mended, what would be missing at its end."""
 
 import re
+from collections.abc import Generator, Mapping
+from typing import Protocol
 
 from attrs import define, field
+
+from statemachine.reader import Grammar, Reader
 
 DEPTH = 128
 WORD = 64
@@ -23,6 +27,56 @@ WORDS = {
 """Words that stand for JSON values, in JSON and in other languages."""
 
 
+CLOSES = {"}": "}", "]": "]", ")": "]", '"': '"'}
+"""What a closer on the stack closes in JSON."""
+
+
+class Dialect(Protocol):
+    """How values are written where they are not JSON; `literals.py` has them."""
+
+    brackets: Mapping[str, str]
+    """Closers of containers by their openers."""
+    trailing_comma: bool
+    """One may stand before a closer."""
+
+    def key(self, reader: Reader, notes: "Notes") -> Grammar:
+        """Reads a member's key and its colon."""
+
+    def scalar(self, reader: Reader, notes: "Notes") -> Grammar:
+        """Reads a value that is no container."""
+
+    def string(self, reader: Reader, notes: "Notes") -> Grammar:
+        """Reads a string."""
+
+    def kind(self, reader: Reader) -> Generator[None, None, str]:
+        """The JSON type of the value that begins here; "" if no word of the language stands here."""
+
+    def opening(self, reader: Reader) -> Generator[None, None, tuple[int, tuple[str, ...]] | None]:
+        """Length of the opener of the string that begins here, and what closes it; None if none begins."""
+
+
+class Typing(Protocol):
+    """What a schema says of the values of one JSON text, told of each step into it; `json_typed.py` has it."""
+
+    def odd(self, char: str) -> bool:
+        """True if a value that begins so may contradict the schema: then `mended` has to be asked."""
+
+    def allows(self, kind: str) -> bool:
+        """True if the value that comes next may have this type."""
+
+    def mended(self, reader: Reader, notes: "Notes") -> Generator[None, None, bool]:
+        """Reads the value that comes next as one of an allowed type; false if it is to be read as it is."""
+
+    def enter(self, depth: int) -> None:
+        """The value that comes next is a container, and `depth` of them are around it."""
+
+    def key(self, reader: Reader, notes: "Notes") -> Grammar:
+        """Reads a member's key and its colon."""
+
+    def item(self, depth: int) -> None:
+        """An item of the array that `depth` containers stand around comes next."""
+
+
 @define
 class Notes:
     """What is known of one JSON text while it is read."""
@@ -37,6 +91,10 @@ class Notes:
     """True while a stop here would cut something (a string, a word, a number, a pair, a container without members):
     closers cannot mend that."""
     depth: int = DEPTH
+    dialect: Dialect | None = None
+    """None: JSON."""
+    typed: Typing | None = None
+    """None: no schema."""
 
     def mend(self, name: str) -> None:
         """Records a mend."""
@@ -44,4 +102,4 @@ class Notes:
 
     def missing(self) -> str | None:
         """The closers that would make the output whole if the text ended here; None if they would not."""
-        return None if self.cut else "".join(reversed(self.stack))
+        return None if self.cut else "".join(CLOSES[closer] for closer in reversed(self.stack))

@@ -7,16 +7,18 @@ handled once: `Mismatch` in `mismatched` (a candidate is rejected, a call is bro
 """
 
 from collections.abc import Generator, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
-from statemachine.bodies import envelope
+from statemachine.bodies import envelope, expression, head, message, parameters
 from statemachine.bodies.envelope import NoCall
-from statemachine.bodies.head import read_head
 from statemachine.candidate import Call
-from statemachine.compiled import LEAD, TICK, Found, Keys, Lead, Marked, compiled
-from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Event, TextDelta
+from statemachine.compiled import LEAD, TICK, Found, Marked, compiled
+from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
+from statemachine.format import Expression, Format, Message, Parameters, Shape, check
 from statemachine.formats import DEFAULT, FORMATS
 from statemachine.json_text import space
+from statemachine.leads import Keys, Lead, Opening
 from statemachine.machine import Limits, Overflow, Tools
 from statemachine.markers import Markers
 from statemachine.reader import Ended, Grammar, Mismatch, Run, Sink
@@ -24,6 +26,8 @@ from statemachine.spans import Spans, closers_of, line_ends, run_to
 from statemachine.states import Input, State
 
 LIMITS = Limits()
+SAID = (TextDelta, ReasoningDelta, Discarded)
+"""What is not emitted of a prefix."""
 BROKEN_LINE = Run(r"[^\r\n]*+")
 
 
@@ -33,7 +37,7 @@ class Parser(Spans):
     Args:
         tools: JSON Schema of the parameters by tool name, or the names alone. None: any name is a tool. An empty
             mapping: nothing is a call.
-        formats: names out of `formats.FORMATS`; None: all that are on by default.
+        formats: names out of `formats.FORMATS`, and formats of your own; None: all that are on by default.
         prefix: what the reply already contains when the model starts: read, its text not emitted.
         unknown: where a call of a tool that is not offered goes, "text" or "discard".
         in_fences: "calls" to look for calls inside of code fences too; "text" only at their beginning.
@@ -52,7 +56,7 @@ class Parser(Spans):
         self,
         tools: Tools = None,
         *,
-        formats: Iterable[str] | None = None,
+        formats: Iterable[str | Format] | None = None,
         prefix: str = "",
         unknown: str = "text",
         in_fences: str = "text",
@@ -60,22 +64,21 @@ class Parser(Spans):
         limits: Limits | None = None,
         ledger: bool = False,
     ) -> None:
-        names = DEFAULT if formats is None else tuple(dict.fromkeys(formats))
-        for name in names:
-            if name not in FORMATS:
-                raise ValueError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
+        names, others = (DEFAULT, ()) if formats is None else chosen(formats)
         if in_fences not in ("text", "calls"):
             raise ValueError(f"in_fences must be 'text' or 'calls', not {in_fences!r}")
         if tools is not None and not isinstance(tools, Mapping):
             tools = dict.fromkeys(tools)
         if tools is not None and not tools:
-            names = ()  # nothing can be a call
+            names = others = ()  # nothing can be a call
+        by_tool = formats is not None and any(form.by_tool for form in (*map(FORMATS.__getitem__, names), *others))
+        openers = tuple(tools) if tools and by_tool else ()
         self.calls_in_reasoning = calls_in_reasoning
         self.stopped = False
         """The model stopped by itself."""
         super().__init__(
             tools,
-            compiled(names),
+            compiled(names, openers, others),
             fence_calls=in_fences == "calls",
             unknown=unknown,
             limits=limits or LIMITS,
@@ -87,6 +90,7 @@ class Parser(Spans):
             next(self._grammar)
             self.text, self.at = self.text[self.at :], 0
             self._flush()
+            self._events = [event for event in self._events if not isinstance(event, SAID)]
             if self._events:
                 self.scan = self.run = None
 
@@ -119,17 +123,17 @@ class Parser(Spans):
         """What the state says is next, until it is over."""
         match self.state:
             case State.TEXT:
-                yield from self.prose()
+                return self.prose()
             case State.REASONING:
-                yield from self.prose() if self.calls_in_reasoning else self.reasoning()
+                return self.prose() if self.calls_in_reasoning else self.reasoning()
             case State.FENCE:
-                yield from self.fence()
+                return self.fence()
             case State.OBJECT:
-                yield from self.object_text()
+                return self.object_text()
             case State.BROKEN:
-                yield from self.broken()
+                return self.broken()
             case State.AFTER:
-                yield from self.after()
+                return self.after()
             case _:
                 raise AssertionError(self.state)
 
@@ -188,11 +192,6 @@ class Parser(Spans):
         self.line_start = False
         self.go(Input.DEMOTE)
 
-    def saw(self, something: bool) -> None:
-        """Visible text came."""
-        if something and not self.muted:
-            self.seen = True
-
     def over(self) -> None:
         """The text has ended: what was held is decided."""
         candidate = self.candidate
@@ -234,37 +233,79 @@ class Parser(Spans):
         """A call whose opener stands here."""
         if value is Found.BARE:
             self.candidate.marked = False
-            yield from self.envelope(self.scanner().keys)
+            yield from self.envelope(self.scanner().keys[self.text[self.at]])
+            return
+        if value is Found.LIST and self.tables.bare_list:
+            self.candidate.marked, self.candidate.bare = False, True
+            yield from self.expression(self.tables.bare_list)
             return
         if not isinstance(value, Lead):
             raise Mismatch
-        self.take(length)
+        opener = self.take(length)
         lead = value
+        for close in self.wrapping:
+            lead = self.tables.wrappers[close].inner(lead) if close in self.tables.wrappers else lead
         while True:
-            before = self.raw_length
-            yield from self.blank()
-            spaced = self.raw_length > before
+            mark = len(self.raw)
+            if lead.open is None or not isinstance(lead.open[1].body, Message):
+                yield from self.blank()
             if lead.children is not None:
                 child, end = yield from self.child(lead.children)
                 if child is not None:
                     self.candidate.wrappers.append(lead.close)
-                    self.take(end)
+                    opener = self.take(end)
                     lead = child
                     continue
             break
-        if lead.keys is not None and self.text[self.at] in "{[":
-            yield from self.envelope(lead.keys)
-            return
-        if lead.head is None:
+        if lead.tool is not None:
+            yield from self.tag_of_tool(*lead.tool)
+        elif lead.open is not None and (yield from self.opens(lead)):
+            form, shape = lead.open
+            if isinstance(shape.body, Message):
+                yield from message.read(self, form, shape.body, opener)
+            else:
+                yield from self.expression(lead.open)
+        elif lead.keys and self.text[self.at] in "{[":
+            if lead.close:
+                self.candidate.wrappers.append(lead.close)
+            yield from self.envelope(lead.keys[self.text[self.at]])
+        elif lead.ends is None or (lead.line and not self.beside(lead, mark)):
             raise Mismatch
-        form, shape = lead.head
+        else:
+            yield from head.read(self, lead)
+            self.finish()
+
+    def beside(self, lead: Lead, mark: int) -> bool:
+        """True if nothing stands between an opener and what follows but blanks, where they may stand."""
+        space_between = "".join(piece for piece, _ in self.raw[mark:])
+        return not space_between or (lead.blank and "\n" not in space_between)
+
+    def tag_of_tool(self, form: Format, shape: Shape, tool: str) -> Grammar:
+        """A call whose opener named its tool."""
+        if not isinstance(shape.body, Parameters):
+            raise Mismatch
         self.candidate.format = form
-        if shape.head is None:
-            raise Mismatch
-        if lead.line and spaced and (not lead.blank or "\n" in self.raw[-1][0]):
-            raise Mismatch
-        yield from read_head(self, shape.head, form, shape.body)
+        self.named(tool)
+        yield from parameters.read(self, form, shape.body)
         self.finish()
+
+    def opens(self, lead: Lead) -> Generator[None, None, bool]:
+        """True if the expression or the header follows that may follow here, and not JSON."""
+        if not lead.keys or self.text[self.at] not in "{[":
+            return True
+        while True:
+            found = space(self.text, self.at + 1)
+            if found is not None and found.end() < len(self.text):
+                return self.text[self.at] == "[" and self.text[found.end()] not in "{["
+            yield from self.more()
+
+    def expression(self, opening: Opening) -> Grammar:
+        """Call expressions."""
+        form, shape = opening
+        if not isinstance(shape.body, Expression):
+            raise Mismatch
+        self.candidate.format = form
+        return expression.read(self, form, shape.body)
 
     def child(self, children: Markers[Lead]) -> Generator[None, None, tuple[Lead | None, int]]:
         """The opener that follows a wrapper's opener."""
@@ -293,8 +334,9 @@ class Parser(Spans):
         """
         form = self.candidate.format
         mine = [form.close] if own and form is not None and form.close else []
-        closers = frozenset(close for close in (*self.wrapping, *self.candidate.wrappers, *mine) if close[0] != TICK)
-        markers = self.tables.scanner(first=False, closers=closers).at
+        around = [close for _, close in form.wrappers] if form is not None else []
+        allowed = (*self.wrapping, *self.candidate.wrappers, *mine, *around)
+        markers = self.tables.siblings
         while True:
             found = space(self.text, self.at + offset)
             end = found.end() if found else 0
@@ -312,7 +354,8 @@ class Parser(Spans):
                 if marker is None:
                     return False
                 if marker.lastindex:
-                    return not isinstance(markers.values[marker.lastindex - 1], Found)
+                    value = markers.values[marker.lastindex - 1]
+                    return value in allowed if isinstance(value, str) else not isinstance(value, Found)
                 if self.ended:
                     return False
             yield
@@ -322,13 +365,14 @@ class Parser(Spans):
         candidate = self.candidate
         shown = not candidate.committed and self.sink is not Sink.SYNTAX
         form = candidate.format
-        own = [form.close] if form and form.close and not candidate.self_closed else []
+        own = list(closers_of_call(form)) if form and not candidate.self_closed else []
         if candidate.wrappers and not shown:
             if any(close[0] == TICK for close in candidate.wrappers):
                 self.wrapping = tuple(close for close in self.wrapping if close[0] != TICK)
             self.wrapping += tuple(close for close in candidate.wrappers if close not in self.wrapping)
             candidate.wrappers = []
-        pending = [*own, *reversed(candidate.wrappers if shown else self.wrapping)]
+        around = [close for _, close in form.wrappers[::-1] if close not in self.wrapping] if form and not shown else []
+        pending = [*own, *around, *reversed(candidate.wrappers if shown else self.wrapping)]
         while pending:
             length, close = yield from self.next_closer(pending)
             if not length:
@@ -367,7 +411,8 @@ class Parser(Spans):
         """A call that cannot be read any further: discarded to its closer, else to the end of the line."""
         self.sink = Sink.DISCARD
         form = self.candidate.format
-        pending = tuple([form.close] if form and form.close else self.candidate.wrappers[-1:])
+        own = form is not None and form.close and form.closed and not self.candidate.bare
+        pending = tuple([form.close] if form and own else self.candidate.wrappers[-1:])
         run = run_to(pending) if pending else BROKEN_LINE
         while True:
             yield from self.flow(run)
@@ -378,6 +423,37 @@ class Parser(Spans):
             yield from self.more()
         self.sink = Sink.SYNTAX
         self.go(Input.END)
+
+
+@lru_cache(maxsize=256)
+def closers_of_call(form: Format) -> tuple[str, ...]:
+    """What may close a call of a format."""
+    ends = [end for shape in form.shapes if isinstance(shape.body, Message) for end in shape.body.ends]
+    return tuple(dict.fromkeys(close for close in (form.close, *ends) if close))
+
+
+def chosen(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Format, ...]]:
+    """The names in the order of the table, so that the order given does not matter, and the formats that are not in it.
+
+    Raises:
+        ValueError: there is no such format, or one cannot be read.
+
+    """
+    given = frozenset(formats)
+    others = tuple(form for form in given if isinstance(form, Format))
+    for name in given.difference(others):
+        if name not in FORMATS:
+            raise ValueError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
+    names = tuple(name for name in FORMATS if name in given)
+    if others:
+        check({**{name: FORMATS[name] for name in names}, **{form.name: form for form in others}})
+    return names, tuple(sorted(others, key=lambda form: form.name))
+
+
+def warm(formats: Iterable[str | Format] | None = None) -> None:
+    """Nothing; compiles what these formats need, which takes about half a second, so that no reply waits for it."""
+    names, others = (DEFAULT, ()) if formats is None else chosen(formats)
+    compiled(names, (), others).warm()
 
 
 def parse(text: str, tools: Tools = None, **options: Any) -> tuple[str, list[Call]]:

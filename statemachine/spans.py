@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from statemachine.candidate import Candidate
-from statemachine.compiled import INFO, JSON_FLAT, LEAD, TICK, TICKS, Compiled, Found, Keys, Lead, Marked, Scanner
-from statemachine.format import Span as ReasoningSpan
+from statemachine.compiled import INFO, JSON_FLAT, LEAD, TICK, TICKS, Compiled, Found, Marked, Scanner
+from statemachine.format import Span
+from statemachine.leads import Keys, Lead, Opening
 from statemachine.machine import Limits, Machine
 from statemachine.markers import Markers, flowing_run
 from statemachine.reader import Grammar, Mismatch, Run, Sink
@@ -21,6 +22,7 @@ from statemachine.states import Input
 
 line_ends = re.compile(r"(?:\r?\n)++").match
 blanks = re.compile(r"[ \t]*+").match
+list_begins = re.compile(r"\[[ \t\r\n]{0,64}+(?:[A-Za-z_][\w.]{0,127}+[ \t]{0,16}+(?:(\()|\Z)|\Z)").match
 fence_line = re.compile(rf"(`{{3,{TICKS}}}+)(?!`)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
 fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
 fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
@@ -77,6 +79,11 @@ class Spans(Machine):
         """A call whose opener, of this length, stands here."""
         raise NotImplementedError
 
+    def saw(self, something: bool) -> None:
+        """Visible text came."""
+        if something and not self.muted and not self.thinking:
+            self.seen = True
+
     def open(self) -> None:
         """A candidate starts."""
         self.go(Input.OPEN)
@@ -91,6 +98,9 @@ class Spans(Machine):
     def prose(self) -> Grammar:
         """Text in which openers are looked for."""
         self.sink = self.visible
+        if self.said:
+            yield from self.message()
+            self.sink = self.visible
         if self.gap:
             yield from self.gap_after_call()
         while True:
@@ -117,8 +127,7 @@ class Spans(Machine):
         """How text is read where we are."""
         if not self.wrapping and not self.thinking:
             return self.tables.first if not self.seen else self.tables.usual
-        closers = frozenset(close for close in (*self.wrapping, self.thinking) if close and close[0] != TICK)
-        return self.tables.scanner(first=not self.seen and not self.thinking, closers=closers)
+        return self.tables.scanner(first=not self.seen and not self.thinking, closers=True)
 
     def say_first(self, run: Run) -> bool:
         """Text up to the next place, while it matters whether something visible has come; true if now it has."""
@@ -184,16 +193,19 @@ class Spans(Machine):
             return False
         if isinstance(value, str):
             return self.closer(value, lead, end)
-        if isinstance(value, ReasoningSpan):
-            self.say_text(lead)
-            self.sink = Sink.SYNTAX
-            self.take(end - lead)
-            self.thinking = value.close
-            self.go(Input.THINK)
+        if isinstance(value, Span):
+            if self.thinking:
+                self.say_text(lead + 1)
+                return False
+            self.opened(value, end)
+        elif value is Found.LIST and not (yield from self.begins_list(lead)):
+            return False
         elif value is Found.BARE and self.plain_object(lead):
             self.go(Input.OPEN)
             self.go(Input.DEMOTE)
-        elif value is Found.BARE and self.scanner().begun(self.text, self.at + lead):
+        elif value is Found.BARE and self.plain_array(lead):
+            return False
+        elif value is Found.BARE and self.scanner().begun(self.text, self.text.find("{", self.at + lead)):
             yield from self.more()
             return False
         else:
@@ -205,27 +217,69 @@ class Spans(Machine):
 
     def plain_object(self, lead: int) -> bool:
         """True if the first key of the object here says at once that it is no call."""
-        if not self.scanner().plain(self.text, self.at + lead):
+        if self.text[self.at + lead] == "[" or not self.scanner().plain(self.text, self.at + lead):
             return False
         self.say_text(lead + 1)
         self.stack, self.quoted = ["}"], False
         return True
 
+    def plain_array(self, lead: int) -> bool:
+        """True if the first object of the array here says at once that it is no call: the bracket is text."""
+        begin = self.text.find("{", self.at + lead)
+        if self.text[self.at + lead] != "[" or not self.scanner().plain(self.text, begin):
+            return False
+        self.say_text(begin - self.at)
+        return True
+
+    def begins_list(self, lead: int) -> Generator[None, None, bool]:
+        """True if a list of call expressions may begin here; else the bracket is text."""
+        found = list_begins(self.text, self.at + lead)
+        if found is None:
+            self.say_text(lead + 1)
+        elif found.lastindex:
+            return True
+        else:
+            yield from self.more()
+        return False
+
+    def opened(self, span: Span, end: int) -> None:
+        """The opener of reasoning, or of text that stands between markers, with the line ends before it."""
+        self.sink = Sink.SYNTAX
+        self.take(end)
+        if span.text:
+            self.wrapping += () if span.close in self.wrapping else (span.close,)
+            self.go(Input.DONE)
+        else:
+            self.thinking = (span.close,)
+            self.go(Input.THINK)
+
     def closer(self, close: str, lead: int, end: int) -> bool:
-        """The closer of the reasoning span around (true: back to text), or of a wrapper."""
-        if close == self.thinking:
+        """The closer of the reasoning span around (true: back to text), or of a wrapper; else text.
+
+        One of reasoning that stands first in a reply closes what the prompt has opened; a special token that closes
+        nothing is no text.
+        """
+        if close in self.thinking:
             self.say_text(lead)
             self.sink = Sink.SYNTAX
             self.take(end - lead)
-            self.thinking = ""
+            self.thinking = ()
             self.go(Input.THOUGHT)
             return True
+        lone = close not in self.wrapping
+        if lone and close not in self.tables.strays and (self.seen or close not in self.tables.lone):
+            self.say_text(lead + 1)
+            return False
+        if lone:
+            self.say_text(lead)
+            end -= lead
+        else:
+            self.wrapping = self.wrapping[: self.wrapping.index(close)]
+            self.gap = True
         self.sink = Sink.SYNTAX
         self.take(end)
-        self.wrapping = self.wrapping[: self.wrapping.index(close)]
         self.sink = self.visible
         self.line_start = False
-        self.gap = True
         self.go(Input.DONE)
         return True
 
@@ -290,9 +344,12 @@ class Spans(Machine):
         ticks = [len(close) for close in self.wrapping if close[0] == TICK]
         while ticks:
             found = fence_end(self.text, self.at + offset)
-            if found is None or len(found[1]) < ticks[0]:
+            if found is None:
                 break
-            if found.lastindex != 2 or self.ended:
+            if len(found[1]) < ticks[0]:
+                if self.ended or found.end(1) < len(self.text):
+                    break
+            elif found.lastindex != 2 or self.ended:
                 return found.end() - self.at
             yield
         return 0
@@ -322,11 +379,38 @@ class Spans(Machine):
         """A reasoning span, to its closer."""
         self.sink = Sink.REASONING
         while True:
-            yield from self.flow(run_to((self.thinking,)))
-            if self.text.startswith(self.thinking, self.at):
-                self.closer(self.thinking, 0, len(self.thinking))
+            yield from self.flow(run_to(self.thinking))
+            close, length = self.stop(self.thinking)
+            if close:
+                self.closer(close, 0, length)
                 return
             yield from self.more()
+
+    def stop(self, closers: tuple[str, ...]) -> tuple[str, int]:
+        """The closer that stands here, whole, and its length; ("", 0) if none does."""
+        markers = closers_of(closers)
+        found = markers.match(self.text, self.at)
+        if found is None or not found.lastindex:
+            return "", 0
+        return markers.values[found.lastindex - 1], found.end() - self.at
+
+    def message(self) -> Grammar:
+        """A message that is text and nothing else, to its end, or to the opener of the next one."""
+        opener = self.said[-1]
+        ends = (*self.said, "\n" + opener, "\r\n" + opener)
+        run = run_to(ends)
+        while True:
+            if self.seen:
+                yield from self.flow(run)
+            elif found := run.match(self.text, self.at):  # it matters whether something visible has come
+                self.say_text((found.start(1) if found.lastindex else found.end()) - self.at)
+            close, length = self.stop(ends)
+            if close:
+                break
+            yield from self.more()
+        self.said = ()
+        self.sink = Sink.SYNTAX
+        self.take(length - len(opener) if close.endswith(opener) else length)
 
     # ---- fences and objects
 
@@ -355,15 +439,24 @@ class Spans(Machine):
             yield from self.more()
         value = markers.values[opener.lastindex - 1] if opener is not None and opener.lastindex else None
         if not isinstance(value, Lead) or opener is None:
-            if self.text[self.at] not in "{[" or not self.tables.fenced:
+            expression = self.tables.fence_expressions.get(found[2].strip().lower())
+            if expression and self.text[self.at] not in "{[":
+                self.candidate.marked = False
+                yield from self.expression(expression)
+                return
+            if self.text[self.at] not in self.tables.fenced:
                 raise Mismatch
-            yield from self.envelope(self.tables.fenced)
+            yield from self.envelope(self.tables.fenced[self.text[self.at]])
             return
         self.candidate.marked = True
         yield from self.call(value, opener.end() - self.at)
 
     def envelope(self, keys: Keys) -> Grammar:
         """An envelope; the parser's."""
+        raise NotImplementedError
+
+    def expression(self, opening: Opening) -> Grammar:
+        """Call expressions; the parser's."""
         raise NotImplementedError
 
     def not_a_fence(self) -> None:
@@ -423,15 +516,16 @@ class Spans(Machine):
                 elif stack and char == stack[-1]:
                     stack.pop()
                 else:  # not JSON: text in which openers count again
-                    self.take(at - self.at)
+                    self.say_text(at - self.at)
                     self.go(Input.RESUME if self.thinking else Input.REJECT)
                     return
                 at += 1
                 if not stack:
-                    self.take(at - self.at)
+                    self.say_text(at - self.at)
                     self.go(Input.RESUME if self.thinking else Input.END)
                     return
-            self.take(at - self.at)
+            self.say_text(at - self.at)
+            self.saw(True)
             self.arm(run, waiting=self.at < len(text))
             yield from self.more()
             run = self.ran or run

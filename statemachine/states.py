@@ -14,7 +14,8 @@ does not know in a state is a bug of ours, never of the model's text.
 TEXT is where openers are looked for, except in inline code. FENCE is a code fence: text in which none is looked for.
 OBJECT is a JSON object that turned out to be no call: text to its closing brace. REASONING is a reasoning span; a call
 found inside (when that is allowed) returns to it. CANDIDATE holds what it consumes until it commits (CALL), is disowned
-because its name is not offered (UNKNOWN: read to its end like a call, with another sink), or is rejected. AFTER skips
+because its name is not offered (UNKNOWN: read to its end like a call, with another sink), or is rejected; the header of
+a message may also turn out to begin reasoning or text. AFTER skips
 the closers of a call. BROKEN discards a call that stopped being readable. CLOSED is final.
 
 The same table as a picture is `docs/states.md`, generated from here by `python -m statemachine.states`. What may be
@@ -52,6 +53,7 @@ class Input(Enum):
     COMMIT = "the name is offered and the body has begun"
     DISOWN = "the name is not offered"
     DEMOTE = "an object that is no call"
+    SAY = "a message that is text"
     REJECT = "no call continues so"
     BREAK = "a committed body that cannot be read"
     END = "the end of the span"
@@ -72,6 +74,8 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
         I.DISOWN: S.UNKNOWN,
         I.DEMOTE: S.OBJECT,
         I.FENCE: S.FENCE,
+        I.THINK: S.REASONING,
+        I.SAY: S.TEXT,
         I.REJECT: S.TEXT,
         I.RESUME: S.REASONING,
         I.END: S.AFTER,

@@ -1,80 +1,77 @@
 """The other direction: calls as text. `parse(write(calls, format), tools)` gives the calls back.
 
-Each body writes its own arguments; what stands around them is read off the table. Several calls stand one after
-another, or in one array where the format writes arrays.
+Each body writes its own arguments (`writing/`); what stands around them is read off the table here. Several calls stand
+one after another, in one array where the format writes arrays, or in one block where the format's opener stands around
+all calls of a reply.
 """
 
-import json
+import re
 from collections.abc import Iterable
-from typing import Protocol
 
-from statemachine.format import Envelope, Format, Json, Parameters, Shape
+from statemachine.format import Envelope, Expression, Format, Head, Json, Message, Parameters, Shape
 from statemachine.formats import FORMATS
 from statemachine.markers import spelled
+from statemachine.writing.arguments import Written, arguments_of
+from statemachine.writing.bodies import envelope, expression, parameters
+
+__all__ = ["Written", "write"]
+
+TICK = "`"
 
 
-class Written(Protocol):
-    """What can be written: a name and JSON text of its arguments; an `id` is written where the format has a place."""
-
-    @property
-    def name(self) -> str:
-        """The tool."""
-
-    @property
-    def arguments(self) -> str:
-        """JSON text of one object; "" is an object without members."""
-
-
-def write(calls: Iterable[Written], format: str) -> str:
-    """The calls in a format, as a model would write them; "" for no calls.
+def write(calls: Iterable[Written], format: str | Format) -> str:
+    """The calls in a format (its name, or one of your own), as a model would write them; "" for no calls.
 
     Raises:
         KeyError: there is no such format.
         ValueError: arguments that are not one JSON object.
 
     """
-    form = FORMATS[format]
-    shape = form.shapes[0]
+    form = FORMATS[format] if isinstance(format, str) else format
     listed = list(calls)
     if not listed:
         return ""
+    line = "\n" if form.lines else ""
+    blocks = blocks_of(form, form.shapes[0], listed)
+    if form.around_each:
+        blocks = [around(form, form.around_each, block) for block in blocks]
+    text = line.join(blocks)
+    return around(form, form.around, text) if form.around and form.around not in form.openers else text
+
+
+def blocks_of(form: Format, shape: Shape, calls: list[Written]) -> list[str]:
+    """The calls, or what holds several of them, each from its opener to its closer."""
     match shape.body:
-        case Envelope() as body if body.array:
-            items = ", ".join(envelope(call, body) for call in listed)
-            return framed(form, f"[{items}]")
-        case Envelope() as body:
-            return "\n".join(framed(form, envelope(call, body)) for call in listed)
+        case Envelope() | Expression() as body:
+            if isinstance(body, Envelope):
+                texts = [envelope(call, body) for call in calls]
+            else:
+                texts = [expression(call, body) for call in calls]
+            if body.array:
+                texts = [f"[{', '.join(texts)}]"]
+            elif form.around in form.openers:
+                texts = ["\n".join(texts)]
+            return [framed(form, text) for text in texts]
+        case Message() as body:
+            return [
+                spelled(named(body.written, call, index) + body.begin) + arguments_of(call) + closer(form)
+                for index, call in enumerate(calls)
+            ]
         case Json():
-            return "\n".join(headed(form, shape, call, arguments_of(call)) for call in listed)
-        case Parameters() as parameters:
-            return wrapped(form, [tagged(form, shape, parameters, call) for call in listed])
+            return [headed(form, shape, call, index) for index, call in enumerate(calls)]
+        case Parameters() as body:
+            return [tagged(form, shape, body, call, index) for index, call in enumerate(calls)]
 
 
-def arguments_of(call: Written) -> str:
-    """The arguments on one line, everything else as it stands."""
-    text = call.arguments.strip() or "{}"
-    try:
-        whole = isinstance(json.loads(text), dict)
-    except ValueError:
-        whole = False
-    if not whole:
-        raise ValueError(f"the arguments of {call.name!r} are not a JSON object: {text[:60]}")
-    # strict JSON has no line end inside of a string, so each one here is white space
-    return text.replace("\r", " ").replace("\n", " ")
+def closer(form: Format) -> str:
+    """What ends a call, as the format itself writes it."""
+    return spelled(form.close) if form.closed else ""
 
 
-def envelope(call: Written, body: Envelope) -> str:
-    """One envelope object."""
-    arguments = arguments_of(call)
-    if body.as_string:
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    name = json.dumps(call.name, ensure_ascii=False)
-    inner = f'"{body.name[0]}": {name}, "{body.arguments[0]}": {arguments}'
-    if not body.written_nest:
-        return f"{{{inner}}}"
-    kind = '"type": "function", ' if body.calls else ""
-    thought = f'"{body.thought}": "", ' if body.thought else ""
-    return f'{{{kind}{thought}"{body.written_nest}": {{{inner}}}}}'
+def around(form: Format, opener: str, text: str) -> str:
+    """Text in a wrapper of the format."""
+    line = "\n" if form.lines else ""
+    return f"{spelled(opener)}{line}{text}{line}{spelled(dict(form.wrappers)[opener])}"
 
 
 def framed(form: Format, text: str) -> str:
@@ -83,56 +80,40 @@ def framed(form: Format, text: str) -> str:
         return f"```{form.fence[0]}\n{text}\n```"
     if not form.openers:
         return text
-    opener = spelled(form.openers[0])
-    return f"{opener}\n{text}\n{spelled(form.close)}" if form.close else f"{opener} {text}"
+    opener, close = spelled(form.openers[0]), closer(form)
+    if not form.lines:
+        return f"{opener}{text}{close}"
+    return f"{opener}\n{text}\n{close}" if close else f"{opener} {text}"
 
 
-def headed(form: Format, shape: Shape, call: Written, arguments: str) -> str:
-    """A call whose name follows the opener."""
-    end = spelled(shape.head.ends[0]) if shape.head else ""
-    between = f" {arguments}" if end == "{" else f"\n{end} {arguments}"
-    return f"{spelled(form.openers[0])}{call.name}{between}"
+def named(spelling: str, call: Written, index: int) -> str:
+    """The name of a call as it is spelled; `index` counts the calls of the reply."""
+    parts = {"{name}": call.name, "{index}": str(index)}
+    return re.sub(r"\{(?:name|index)\}", lambda found: parts[found[0]], spelling)
 
 
-def wrapped(form: Format, calls: list[str]) -> str:
-    """Calls in the wrapper that the format always has, each in its own; else as they are."""
-    if not form.wrapped:
-        return "\n".join(calls)
-    before, after = (spelled(text) for text in form.wrappers[0])
-    return "\n".join(f"{before}\n{call}\n{after}" for call in calls)
+def headed(form: Format, shape: Shape, call: Written, index: int) -> str:
+    """A call whose name follows the opener, and JSON the name."""
+    head = shape.head or Head()
+    end, close, arguments = spelled(head.ends[0]), closer(form), arguments_of(call)
+    start = spelled(form.openers[0]) + named(head.spelling, call, index)
+    if end.startswith(TICK):  # a fence stands on lines of its own
+        return f"{start}\n{end}\n{arguments}\n{close}"
+    if not form.lines:
+        return f"{start}{end}{arguments}{close}"
+    between = "" if end == "{" else f"\n{end}"
+    return f"{start}{between} {arguments}" + (f"\n{close}" if close else "")
 
 
-def tagged(form: Format, shape: Shape, body: Parameters, call: Written) -> str:
+def tagged(form: Format, shape: Shape, body: Parameters, call: Written, index: int) -> str:
     """A call whose arguments are marked parameters."""
-    line = "\n" if body.trim else ""
-    opener = spelled(form.openers[0])
-    head = f'{opener} name="{call.name}">' if shape.head and shape.head.attribute else f"{opener}{call.name}>"
-    parts = [head]
-    for key, value in members(call):
-        tag = f'{spelled(body.key)} name="{key}">' if body.head.attribute else f"{spelled(body.key)}{key}>"
-        parts.append(f"{tag}{line}{value}{line}{spelled(body.close)}")
-    return "\n".join([*parts, spelled(form.close)])
-
-
-def members(call: Written) -> list[tuple[str, str]]:
-    """The members of the arguments: strings raw, every other value as the JSON text that it is."""
-    text = arguments_of(call)
-    scan = json.JSONDecoder().raw_decode
-    found: list[tuple[str, str]] = []
-    at = skip(text, 1)
-    while text[at] != "}":
-        key, at = scan(text, at)
-        at = skip(text, skip(text, at) + 1)
-        value, end = scan(text, at)
-        found.append((str(key), value if isinstance(value, str) else text[at:end]))
-        at = skip(text, end)
-        if text[at] == ",":
-            at = skip(text, at + 1)
-    return found
-
-
-def skip(text: str, at: int) -> int:
-    """Past white space."""
-    while text[at] in " \t\r\n":
-        at += 1
-    return at
+    opener, close = spelled(form.openers[0]), closer(form)
+    if shape.head is None:
+        start, close = opener.replace("{tool}", call.name), close.replace("{tool}", call.name)
+    else:
+        name = named(shape.head.spelling, call, index)
+        end = shape.head.ends[0]
+        if shape.head.attribute:
+            name = f' {shape.head.attribute}="{name}"'
+        start = opener + name + ("" if end in (body.key, form.close) else spelled(end))
+    return ("\n" if form.lines else "").join([start, *parameters(call, form, body), *([close] if close else [])])

@@ -20,7 +20,9 @@ from typing import Any
 
 from attrs import frozen
 
-from statemachine import FORMATS, ArgumentsDelta, Call, Parser, TextDelta, write
+from statemachine import FORMATS, OPT_IN, ArgumentsDelta, Call, Parser, TextDelta, write
+from statemachine.format import Envelope, Expression, Parameters
+from statemachine.formats import DEFAULT
 
 DELTA = 4
 RUNS = 9
@@ -163,7 +165,7 @@ def at_once(work: Workload) -> float:
 
 def started(work: Workload) -> Parser:
     """A parser with all default formats and 200 tools, in the middle of an answer."""
-    parser = Parser(TOOLS)
+    parser = Parser(TOOLS, formats=(*DEFAULT, work.name) if work.name in OPT_IN else None)
     parser.feed("Well, ")
     parser.feed(work.before)
     return parser
@@ -224,12 +226,15 @@ def workloads(size: int) -> Iterator[Workload]:
     for name in FORMATS:
         frame = write([Call("tool_1", json.dumps({"text": "VALUE"}))], name)
         before, _, after = frame.partition("VALUE")
-        if name == "openai_fragment":
-            yield Workload(name, inside(inside(value)), "\n" + before, after, 15, 45, string_bound)
-        elif "<parameter" in frame:
-            yield Workload(name, value, "\n" + before, after, 7, 300, quote_bound)
-        elif name != "action_object":
-            yield Workload(name, inside(value), "\n" + before, after, 7, 130)
+        match FORMATS[name].shapes[0].body:
+            case Envelope(as_string=True):
+                yield Workload(name, inside(inside(value)), "\n" + before, after, 15, 45, string_bound)
+            case Parameters():
+                yield Workload(name, value, "\n" + before, after, 7, 300, quote_bound)
+            case Expression(quote=quote):
+                yield Workload(name, value if quote else inside(value), "\n" + before, after, 9, 45)
+            case _ if name != "action_object":
+                yield Workload(name, inside(value), "\n" + before, after, 7, 130)
 
 
 def inside(text: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import anyio
 from attrs import evolve
 
+from statemachine import warm
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import Exchange, Headers, Record, UpstreamRequest, Wire
 from streamtool.protocols import chat
@@ -110,6 +111,7 @@ class ToolMiddleware:
         self.settings = evolve(settings or defaults, **changed)
         self.on_exchange = on_exchange
         self._wires = {path: WIRES[protocol] for path, protocol in self.settings.paths.items()}
+        warm(self.settings.formats)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         wire = None

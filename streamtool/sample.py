@@ -213,10 +213,12 @@ def learn(prompt: str) -> Lesson | None:
 
 def _format_of(example: str, names: Sequence[str]) -> str:
     """The format whose own writing of the example's call is the example."""
-    for name in FORMATS:
-        _, calls = parse(example, names, formats=[name])
-        if len(calls) == 1 and write(calls, name) == example:
-            return name
+    together = [name for name, form in FORMATS.items() if not form.by_tool]  # their tables are made once for all tools
+    for formats in (together, *([name] for name in FORMATS)):
+        _, calls = parse(example, names, formats=formats)
+        for name in formats if len(calls) == 1 else ():
+            if write(calls, name) == example:
+                return name
     return "tool_call"
 
 

@@ -20,6 +20,7 @@ from typing import Any, Self, cast
 import anyio
 import httpx
 
+from statemachine import warm
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import Exchange, Headers, Wire
 from streamtool.middleware import WIRES, OnExchange, new_id, report
@@ -35,6 +36,7 @@ class _Tools:
     def __init__(self, settings: Settings | None, on_exchange: OnExchange | None) -> None:
         self.settings = settings or Settings()
         self.on_exchange = on_exchange
+        warm(self.settings.formats)
         self._endings = {path.removeprefix("/v1"): WIRES[name] for path, name in self.settings.paths.items()}
 
     def wire(self, request: httpx.Request) -> Wire | None:

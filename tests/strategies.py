@@ -1,12 +1,13 @@
 """Hypothesis strategies: JSON, calls, tools, marker soup, and ways to cut a text. Everything is made from the table."""
 
+import itertools
 import json
 from typing import Any
 
 from hypothesis import strategies as st
 
 from statemachine import FORMATS, Call
-from statemachine.format import ARGUMENT_KEYS, ID_KEYS, NAME_KEYS, Envelope, Format, Parameters
+from statemachine.format import ARGUMENT_KEYS, ID_KEYS, NAME_KEYS, Envelope, Expression, Format, Message, Parameters
 from statemachine.formats import REASONING
 from statemachine.markers import spelled
 
@@ -91,28 +92,67 @@ def writable(text: str, form: Format, body: Parameters) -> bool:
     """True if a raw value can be told from what stands around it.
 
     What is lossy by nature: a value that holds (or ends in the beginning of) a closer of its own, of its call or of
-    what stands around, or a parameter's opener. The property excludes every value with a `<` before a letter of a tag;
-    the values that are excluded here and can be read all the same have cases in `tests/formats`.
+    what stands around, or a parameter's opener; where a quote stands around it, one that holds the quote's closer;
+    where the line end before its closer is markup, one that ends in half a line end. The property excludes every value
+    with a `<` before a letter of a tag; the values that are excluded here and can be read all the same have cases in
+    `tests/formats`.
     """
+    if body.trim and text.endswith("\r"):
+        return False
+    if body.quote and set(text) & set("<&"):
+        return body.quote[1] not in text
     tags = (body.key, body.close, form.close, *(side for pair in (*form.wrappers, *body.wrappers) for side in pair))
     return not any(spelled(tag)[:2] in text for tag in tags if tag) and not text.endswith("<")
+
+
+@st.composite
+def expressed_calls(draw: st.DrawFn, body: Expression) -> tuple[list[Call], dict[str, Any]]:
+    """Calls that an expression can carry as such, and their tools without schemas.
+
+    Keys of arguments are names, strings do not hold the quote of the format: those are written in another way, as JSON.
+    """
+    names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    keys = TEXTS if body.quote else KEYS.filter(str.isidentifier)
+    values = st.dictionaries(keys, json_values(), max_size=4).filter(lambda value: carried(value, body.quote))
+    calls = draw(st.lists(st.builds(Call, st.sampled_from(names), json_texts(values)), min_size=1, max_size=3))
+    return calls, {name: {} for name in names}
+
+
+def carried(value: Any, quote: str) -> bool:
+    """True if no string in a value holds the quote."""
+    match value:
+        case str():
+            return not quote or quote not in value
+        case list():
+            return all(carried(item, quote) for item in value)
+        case dict():
+            return all(carried(key, quote) and carried(item, quote) for key, item in value.items())
+        case _:
+            return True
 
 
 def _soup() -> list[str]:
     """Every marker of every format, every key, and what stands around them."""
     parts: set[str] = set()
     for form in FORMATS.values():
-        parts.update(spelled(opener) for opener in form.openers)
+        parts.update(spelled(opener).replace("{tool}", "typed") for opener in form.openers)
         parts.update(spelled(side) for pair in form.wrappers for side in pair)
-        parts.add(spelled(form.close))
+        parts.add(spelled(form.close).replace("{tool}", "typed"))
+        parts.update(side for span in form.spans for side in (span.open, span.close))
         parts.update(f"```{info}\n" for info in form.fence)
         for shape in form.shapes:
             if shape.head:
                 parts.update(spelled(end) for end in shape.head.ends)
                 parts.add(shape.head.id)
             match shape.body:
-                case Parameters(key=key, close=close, wrappers=wrappers):
-                    parts.update((spelled(key), spelled(close), *(spelled(side) for pair in wrappers for side in pair)))
+                case Parameters(key=key, close=close, wrappers=wrappers, head=head, type_marks=marks, quote=quote):
+                    parts.update((spelled(key), spelled(close).replace("{key}", "s"), *quote))
+                    parts.update(spelled(side) for side in (*head.ends, *marks, *itertools.chain(*wrappers)))
+                case Expression(quote=quote):
+                    parts.add(quote)
+                case Message(openers=openers, begin=begin, ends=ends, written=header):
+                    parts.update(spelled(marker) for marker in (*openers, begin, *ends))
+                    parts.add(header.replace("{name}", "ping"))
                 case Envelope(calls=calls, thought=thought, final=final):
                     parts.update(f'"{key}": ' for key in (calls, thought, *final) if key)
                 case _:

@@ -18,10 +18,11 @@ import pytest
 import typer
 from attrs import fields
 
-from statemachine import FORMATS, states
+from statemachine import FORMATS, OPT_IN, states
 from streamtool import sample
-from streamtool.cli import formats as formats_page
+from streamtool.cli import formats, formats_page
 from streamtool.cli.app import app
+from streamtool.families import special_tokens
 from streamtool.settings import (
     Limits,
     ModelRule,
@@ -36,7 +37,10 @@ from streamtool.settings.readers import key_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"])
+FOLDERS = (ROOT / "benchmarks", ROOT / "conformance")
+PAGES = sorted(
+    [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", *(folder / "README.md" for folder in FOLDERS)]
+)
 FENCE = re.compile(
     r"^(?P<before><!-- not run[^\n]*-->\n)?(?P<ticks>`{3,4})(?P<kind>\w+)\n(?P<code>.*?)^(?P=ticks)$",
     re.MULTILINE | re.DOTALL,
@@ -168,12 +172,30 @@ def test_every_setting_is_documented_with_its_default(heading):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_documented(name):
-    assert f"## `{name}`" in read("docs/formats.md")
-    assert formats_page.REMARKS[name]
+    section = read("docs/formats.md").partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
+    for label in ("opens with", "counts", "arguments", "held"):
+        assert f"\n- {label}: " in section, label
+    assert "````text\n" in section
+    form = FORMATS[name]
+    assert form.about or form.models, "say who writes it, or what else there is to say"
+    assert ("special tokens: " in section) == bool(special_tokens(form))
+    assert ("loses: " in section) == bool(formats.losses(form))
 
 
-def test_no_remark_is_left_over():
-    assert list(formats_page.REMARKS) == list(FORMATS)
+def test_the_number_of_formats_is_true():
+    readme = read("README.md")
+    assert f"It listens for {len(FORMATS) - len(OPT_IN)} formats at once" in readme
+    assert f"{len(OPT_IN)} more are on when chosen" in readme
+    assert f"The {len(FORMATS)} of [docs/formats.md]" in readme
+
+
+def test_what_a_format_loses_is_derived_from_how_it_is_written():
+    assert "one line end on each side" in formats.losses(FORMATS["qwen3_coder"])
+    assert "one line end" not in formats.losses(FORMATS["mimo"])
+    assert "only the schema tells" in formats.losses(FORMATS["invoke"])
+    assert "only the schema tells" not in formats.losses(FORMATS["deepseek_v32"])
+    assert formats.losses(FORMATS["functiongemma"]) == "a string cannot hold `<escape>`"
+    assert formats.losses(FORMATS["pythonic"]) == formats.losses(FORMATS["tool_call"]) == ""
 
 
 def commands() -> dict[str, list[str]]:
@@ -221,7 +243,8 @@ def test_every_module_has_a_place_in_the_design(module):
 def test_paths_that_the_docs_name_exist():
     for page in PAGES:
         for path in re.findall(
-            r"`((?:statemachine|streamtool|tests|docs|benchmarks)/[\w./]*)`", page.read_text(encoding="utf-8")
+            r"`((?:statemachine|streamtool|tests|docs|benchmarks|conformance)/[\w./]*)`",
+            page.read_text(encoding="utf-8"),
         ):
             assert (ROOT / path).exists(), (page.name, path)
 

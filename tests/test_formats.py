@@ -54,6 +54,26 @@ def test_every_format_has_a_file_with_cases() -> None:
     assert {case.format for case in CASES} >= set(FORMATS)
 
 
+COMMON = {
+    "One call",
+    "Several calls",
+    "Text before, between and after",
+    "No arguments",
+    "Every JSON type",
+    "Unicode and escapes",
+    "A value with the format's own markers",
+    "A value of 10 KB",
+    "Cut inside of a value",
+    "Malformed",
+}
+"""What every format has a case of."""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_has_the_common_cases(form: str) -> None:
+    assert {case.title for case in CASES if case.format == form} >= COMMON
+
+
 def test_titles_are_unique_in_a_file() -> None:
     titles = [(case.format, case.title) for case in CASES]
     assert len(titles) == len(set(titles))

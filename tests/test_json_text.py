@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_oracle import Json, is_prefix
-from statemachine_fold import pieces
+from statemachine_fold import fold, pieces
 from strategies import TEXTS, cut, json_texts, json_values, objects
 
-from statemachine import Parser
+from statemachine import Limits, Parser, parse
 from statemachine.events import ArgumentsDelta, CallEnd
 from statemachine.json_nested import doubled
 from statemachine.json_text import value
@@ -367,3 +367,220 @@ def test_what_is_cut_in_the_middle_is_never_completed(text: str, out: str) -> No
             assert found == out
             assert not end.complete
             assert is_prefix(found)
+
+
+# ---- values that contradict the tool's schema
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string"},
+        "opt": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "late": {"type": "string"},
+        "i": {"type": "integer"},
+        "n": {"type": ["number", "null"]},
+        "b": {"type": "boolean"},
+        "si": {"type": ["string", "integer"]},
+        "e": {"enum": ["a", "1"]},
+        "l": {"type": "array", "items": {"type": "integer"}},
+        "ls": {"type": "array", "items": {"type": "string"}},
+        "o": {"$ref": "#/$defs/o"},
+        "m": {"type": "object", "additionalProperties": {"type": "number"}},
+        "any": {},
+    },
+    "required": ["s"],
+    "$defs": {
+        "o": {
+            "type": "object",
+            "properties": {"i": {"type": "integer"}, "s": {"type": "string"}, "o": {"$ref": "#/$defs/o"}},
+            "required": ["s"],
+        }
+    },
+}
+
+
+def typed(members: str, size: int = 0, **options: Any) -> tuple[str, CallEnd, list[Any]]:
+    """The arguments of a call of a tool with this schema, its end, and what else came."""
+    parser = Parser({"f": SCHEMA}, formats=["tool_call"], **options)
+    text = f'<tool_call>{{"name": "f", "arguments": {{{members}}}}}</tool_call>'
+    events = [event for piece in pieces(text, size) for event in parser.feed(piece)]
+    events += parser.close()
+    end = next(event for event in events if isinstance(event, CallEnd))
+    out = "".join(event.text for event in events if isinstance(event, ArgumentsDelta))
+    assert is_prefix(out)
+    return out, end, fold(events)[1:]
+
+
+TYPED = [
+    # what comes, what goes out
+    ('"i": "12"', '"i": 12'),
+    ('"i": " -7 "', '"i": -7'),
+    ('"i": "3.0"', '"i": 3.0'),
+    ('"n": "1.5e3"', '"n": 1.5e3'),
+    ('"n": "null"', '"n": null'),
+    ('"n": "None"', '"n": null'),
+    ('"b": "true"', '"b": true'),
+    ('"b": "False"', '"b": false'),
+    ('"s": 12', '"s": "12"'),
+    ('"s": -1.50e1', '"s": "-1.50e1"'),
+    ('"s": true', '"s": "true"'),
+    ('"s": null', '"s": "null"'),
+    ('"opt": 5', '"opt": "5"'),
+    ('"e": 1', '"e": "1"'),
+    ('"s": {"a": "b\\n\\"c"}', '"s": "{\\"a\\": \\"b\\\\n\\\\\\"c\\"}"'),
+    ('"s": [1,\n 2]', '"s": "[1,\\n 2]"'),
+    ('"s": []', '"s": "[]"'),
+    ('"l": "[1, 2]"', '"l": [1, 2]'),
+    ('"l": " [\\"1\\", 2] "', '"l":  [1, 2] '),
+    ('"l": ["1", 2, "x"]', '"l": [1, 2, "x"]'),
+    ('"ls": [1, "2", true, null, {"a": 1}]', '"ls": ["1", "2", "true", null, "{\\"a\\": 1}"]'),
+    ('"o": "{\\"i\\": \\"1\\", \\"s\\": 2}"', '"o": {"i": 1, "s": "2"}'),
+    ('"o": {"o": {"o": {"i": "5", "x": "5", "s": 5}}}', '"o": {"o": {"o": {"i": 5, "x": "5", "s": "5"}}}'),
+    ('"m": {"x": "1", "y": 2}', '"m": {"x": 1, "y": 2}'),
+    ("'i': '12', s: 12", '"i": 12, "s": "12"'),
+]
+
+
+@pytest.mark.parametrize(("members", "strict"), TYPED, ids=repr)
+def test_values_that_contradict_their_schema_are_mended(members: str, strict: str) -> None:
+    for size in (0, 1, 2, 3, 5):
+        out, end, _ = typed(f'{members}, "any": [1, "1"]', size)
+        assert out == f'{{{strict}, "any": [1, "1"]}}'
+        assert end.complete
+        assert "typed_value" in end.repairs
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        '"s": "12", "i": 12, "n": null, "n": 1.5, "b": false, "l": [1], "ls": ["1"], "m": {"x": 1}',
+        '"i": 3.0',
+        '"i": "3.5"',
+        '"i": "1e5"',
+        '"i": "12 apples"',
+        '"i": "012"',
+        '"i": ""',
+        '"i": " "',
+        '"i": "-"',
+        '"i": "null"',
+        '"i": "\\u0031"',
+        '"i": true',
+        '"i": [1]',
+        '"b": 1',
+        '"b": "yes"',
+        '"b": "truex"',
+        '"l": 1',
+        '"l": "{}"',
+        '"l": "1"',
+        '"o": "x"',
+        '"opt": null, "late": null',
+        '"si": true',
+        '"any": "1"',
+        '"other": "1"',
+        '"o": {"x": "1"}',
+        f'"i": "{"1" * 60}"',
+    ],
+)
+def test_values_that_fit_or_cannot_be_mended_stay_as_they_are(members: str) -> None:
+    for size in (0, 1, 2, 3, 5):
+        out, end, _ = typed(members, size)
+        assert out == f"{{{members}}}"
+        assert end.complete
+        assert end.repairs == ()
+
+
+def test_a_string_that_cannot_be_anything_else_flows_from_its_first_character() -> None:
+    parser = Parser({"f": SCHEMA})
+    parser.feed('<tool_call>{"name": "f", "arguments": {"i": ')
+    said = [parser.feed(piece) for piece in ('"', "12", " ", "apples", " and", '"')]
+    assert [[event.text for event in events] for events in said] == [[], [], [], ['"12 apples'], [" and"], ['"']]
+    parser.feed(', "l": ')
+    said = [parser.feed(piece) for piece in ('"[', "1", "2, ", "3", ']"')]
+    assert [[event.text for event in events] for events in said] == [["["], ["1"], ["2"], [", 3"], ["]"]]
+    parser.feed(', "s": ')
+    said = [parser.feed(piece) for piece in ('{"', 'a": "b', ' c"', "}")]
+    assert [[event.text for event in events] for events in said] == [
+        ['"{\\"'],
+        ['a\\": \\"b'],
+        [' c\\"'],
+        ['}"'],
+    ]
+
+
+def test_keys_stream_though_they_are_looked_up() -> None:
+    parser = Parser({"f": SCHEMA})
+    parser.feed('<tool_call>{"name": "f", "arguments": {')
+    for piece in ('"', "a lo", "ng k", "ey", '" ', ":"):
+        assert [event.text for event in parser.feed(piece)] == [piece]
+
+
+@pytest.mark.parametrize("text", ["[1, 2", "[1} x", "[1] x", "[x]", "["])
+def test_a_string_that_breaks_as_json_ends_the_call_as_incomplete(text: str) -> None:
+    first = typed(f'"l": "{text}", "i": 1')
+    assert not first[1].complete
+    for size in (1, 2, 3, 5):
+        assert typed(f'"l": "{text}", "i": 1', size) == first
+
+
+@pytest.mark.parametrize(
+    ("members", "out", "complete"),
+    [
+        ('"s": 12', '{"s": "12"}', True),
+        ('"s": 1.', '{"s": "1"}', True),
+        ('"s": -', '{"s": "', False),
+        ('"s": {"a": [1', '{"s": "{\\"a\\": [1]}"}', True),
+        ('"s": {"a": "b', '{"s": "{\\"a\\": \\"b', False),
+        ('"i": "12', '{"i": "12', False),
+        ('"i": "', '{"i": "', False),
+        ('"l": "[1', '{"l": [1', False),
+        ('"s": tru', '{"s": "', False),
+    ],
+)
+def test_the_end_of_the_text_within_a_mended_value(members: str, out: str, complete: bool) -> None:
+    for size in (0, 1, 2, 3):
+        parser = Parser({"f": SCHEMA})
+        text = f'<tool_call>{{"name": "f", "arguments": {{{members}'
+        events = [event for piece in pieces(text, size) for event in parser.feed(piece)] + parser.close()
+        assert "".join(event.text for event in events if isinstance(event, ArgumentsDelta)) == out
+        assert [event.complete for event in events if isinstance(event, CallEnd)] == [complete]
+
+
+def test_arguments_in_a_string_are_typed_and_arguments_before_the_name_are_not() -> None:
+    tools = {"f": SCHEMA}
+    text, (call,) = parse('<tool_call>{"name": "f", "arguments": "{\\"i\\": \\"1\\"}"}</tool_call>', tools)
+    assert (text, call.arguments) == ("", '{"i": 1}')
+    _, (call,) = parse('<tool_call>{"arguments": {"i": "1"}, "name": "f"}</tool_call>', tools)
+    assert call.arguments == '{"i": "1"}'
+    _, (call,) = parse('<tool_call>{"name": "f", "arguments": {"i": "1"}}</tool_call>', ["f"])
+    assert call.arguments == '{"i": "1"}'
+
+
+MEMBER_VALUES = st.one_of(
+    json_texts(json_values()),
+    st.sampled_from(
+        ["12", "-1", "1.5", "true", "null", "None", " 7", "[1]", '["1"]', '{"s": 1}', "{", "[1", "x", ""]
+    ).map(json.dumps),
+)
+
+
+@QUICK
+@given(
+    st.data(),
+    st.lists(st.tuples(st.sampled_from([*SCHEMA["properties"], "other"]), MEMBER_VALUES), max_size=4),
+    st.sampled_from([1 << 20, 20, 40]),
+)
+def test_mending_types_does_not_depend_on_the_cuts(
+    data: st.DataObject, members: list[tuple[str, str]], room: int
+) -> None:
+    text = f'<tool_call>{{"name": "f", "arguments": {{{", ".join(f"{json.dumps(k)}: {v}" for k, v in members)}}}}}'
+    found = []
+    for given_pieces in ([text], list(text), data.draw(cut(text))):
+        parser = Parser({"f": SCHEMA}, limits=Limits(arguments=room))
+        events = [event for piece in given_pieces for event in parser.feed(piece)] + parser.close()
+        out = "".join(event.text for event in events if isinstance(event, ArgumentsDelta))
+        assert is_prefix(out)
+        if any(isinstance(event, CallEnd) and event.complete for event in events):
+            json.loads(out)
+        found.append(fold(events))
+    assert found[1:] == found[:1] * 2

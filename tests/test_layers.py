@@ -14,6 +14,7 @@ LAYERS = (
     (
         "streamtool.errors",
         "streamtool.settings",
+        "streamtool.families",
         "streamtool.conversation",
         "streamtool.reply",
         "streamtool.turns",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from statemachine_fold import pieces
 
-from statemachine import FORMATS, Call, Parser, write
+from statemachine import FORMATS, OPT_IN, Call, Parser, write
 
 KIB = 1024
 SMALL, LARGE = KIB, 64 * KIB
@@ -109,12 +109,51 @@ WORKLOADS: dict[str, Callable[[int], str]] = {
     ),
     "many parameters": around("<function=ping>\n", "<parameter=a>\n1\n</parameter>\n", "</function>"),
     "attributes": around('<invoke name="ping" a="', "text ", '"/>'),
+    "closing brackets": around("", "]"),
+    "openers of special tokens": around("", "<|tool_call><｜DSML｜<|channel>]<]minimax[>[<|start|>"),
+    "headers": around("", "<|start|>assistant<|channel|>commentary to="),
+    "a long header": around("<|channel|>", "analysis "),
+    "messages": around("", "<|start|>assistant<|channel|>final<|message|>Hello.\n<|end|>"),
+    "reasoning of a message": around("<|channel|>analysis<|message|>", "Let me see. <|en\n"),
+    "spans of text": around("", "<|START_RESPONSE|>Hi.<|END_RESPONSE|>"),
+    "closers of special tokens": around("", "<channel|><|END_THINKING|>"),
+    "objects in one block": around(
+        "<tool_calls>", '{"name": "ping", "arguments": {}}\n', '{"name": "ping"}</tool_calls>'
+    ),
+    "a list of expressions": around("<|tool_call_start|>[", "ping(a=1), ", "ping()]<|tool_call_end|>"),
+    "expressions on lines": around("<function_calls>", "ping(a=1)\n", "ping()</function_calls>"),
+    "a Python string": around("<function_calls>ping(a='", "it\\'s \\x41 \\n ", "')</function_calls>"),
+    "a Python string in three quotes": around('<function_calls>ping(a="""', '"" x\n', '""")</function_calls>'),
+    "a Python list": around("<function_calls>ping(a=[", "1, {'b': (2, None)}, ", "3])</function_calls>"),
+    "an unknown expression": around("<function_calls>nope(a=[", "1, ", "3])</function_calls>"),
+    "a marked string": around('<|tool_call>call:ping{a:<|"|>', "text } <| ", '<|"|>}<tool_call|>'),
+    "marked keys": around("<|tool_call>call:ping{", "a:1,", "b:2}<tool_call|>"),
+    "elements": around(
+        ']<]minimax[>[<invoke name="ping">]<]minimax[>[<a>',
+        "]<]minimax[>[<item>x]<]minimax[>[</item>",
+        "]<]minimax[>[</a>]<]minimax[>[</invoke>",
+    ),
+    "nested elements": around(']<]minimax[>[<invoke name="ping">', "]<]minimax[>[<a>"),
+    "character data": around('<function name="ping"><param name="a"><![CDATA[', "x ]]> y ", "]]></param></function>"),
+    "argument keys in a value": around(
+        "<tool_call>ping\n<arg_key>a</arg_key>\n<arg_value>",
+        "x <arg_key>b</arg_key> </arg_value> y\n",
+        "</arg_value></tool_call>",
+    ),
+    "numbers in strings": around(
+        '<tool_call>{"name": "write_file", "arguments": {"list": "[', "1, ", '2]"}}</tool_call>'
+    ),
+    "an object where a string is expected": around(
+        '<tool_call>{"name": "write_file", "arguments": {"content": {"a": [', '"b\\n", ', '""]}}}</tool_call>'
+    ),
 }
+FORMATS_OF = {f"a call in {form}": tuple(FORMATS) for form in OPT_IN}
+"""What is listened for where it is not the default."""
 
 
-def parse_time(text: str, size: int) -> float:
+def parse_time(text: str, size: int, formats: tuple[str, ...] | None = None) -> float:
     """Seconds per piece."""
-    parser = Parser(TOOLS)
+    parser = Parser(TOOLS, formats=formats)
     cut = list(pieces(text, size))
     feed = parser.feed
     before = time.perf_counter()
@@ -144,20 +183,20 @@ def growth(small: Callable[[], float], large: Callable[[], float], allowed: floa
     return least_large / least_small
 
 
-@pytest.mark.parametrize("make", WORKLOADS.values(), ids=WORKLOADS)
-def test_a_piece_costs_the_same_in_a_long_reply(make: Callable[[int], str]) -> None:
-    small, large = make(SMALL), make(LARGE)
-    ratio = growth(lambda: parse_time(small, 4), lambda: parse_time(large, 4))
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_piece_costs_the_same_in_a_long_reply(name: str) -> None:
+    small, large, formats = WORKLOADS[name](SMALL), WORKLOADS[name](LARGE), FORMATS_OF.get(name)
+    ratio = growth(lambda: parse_time(small, 4, formats), lambda: parse_time(large, 4, formats))
     assert ratio < ALLOWED, f"a piece costs {ratio:.1f} times as much"
 
 
-@pytest.mark.parametrize("make", WORKLOADS.values(), ids=WORKLOADS)
-def test_one_large_piece_costs_no_more_per_character(make: Callable[[int], str]) -> None:
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_one_large_piece_costs_no_more_per_character(name: str) -> None:
     """One feed with everything: never more than so much a character, whatever the length."""
-    small, large = make(4 * KIB), make(LARGE)
+    small, large, formats = WORKLOADS[name](4 * KIB), WORKLOADS[name](LARGE), FORMATS_OF.get(name)
 
     def per_character(text: str) -> float:
-        return parse_time(text, 0) / len(text)
+        return parse_time(text, 0, formats) / len(text)
 
     ratio = growth(lambda: per_character(small), lambda: per_character(large), 2)
     assert ratio < 2, f"a character costs {ratio:.1f} times as much"

@@ -1,4 +1,4 @@
-"""JSON Schema as signatures and lists."""
+"""JSON Schema as signatures and lists, and as what the parser reads of it: types, of members and items too."""
 
 import time
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statemachine.schema import ANY, allowed, node, types
 from streamtool.schema import first_sentence, markdown, notes, parameters, signature
 
 WEATHER = {
@@ -120,3 +121,106 @@ def test_no_schema_raises(schema):
     signature("f", schema)
     assert all(isinstance(parameter.type, str) for parameter in parameters(schema))
     markdown(schema)
+
+
+# ---- what the parser reads of it
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": "number"}, {"number", "integer"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"type": "string", "nullable": True}, {"string", "null"}),
+        ({"enum": ["a", 1, None]}, {"string", "integer", "number", "null"}),
+        ({"const": True}, {"boolean"}),
+        ({"anyOf": [{"type": "string"}, {"type": "array"}]}, {"string", "array"}),
+        ({"allOf": [{"type": ["string", "null"]}, {"type": ["null", "array"]}]}, {"null"}),
+        ({"properties": {}}, {"object"}),
+        ({"$ref": "#/$defs/n"}, {"integer"}),
+        ({"$ref": "#/$defs/loop"}, ANY),
+        ({"$ref": "elsewhere"}, ANY),
+        ({"type": "string", "enum": [1]}, ANY),
+        (True, ANY),
+        ({}, ANY),
+    ],
+)
+def test_the_types_that_a_schema_allows(schema, expected):
+    root = {"properties": {"p": schema}, "$defs": {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}}
+    assert types(root, "p") == expected
+    assert node(root).member("p").types == expected if isinstance(schema, dict) else node(root).member("p") is not None
+
+
+NESTED = {
+    "properties": {
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "tuple": {"prefixItems": [{"type": "integer"}], "items": {"type": "string"}},
+        "map": {"additionalProperties": {"type": "number"}},
+        "either": {
+            "anyOf": [
+                {"type": "null"},
+                {"type": "object", "properties": {"x": {"type": "integer"}}},
+                {"type": "object", "properties": {"x": {"type": "boolean"}}},
+            ]
+        },
+        "open": {"anyOf": [{"type": "object", "properties": {"x": {"type": "integer"}}}, {"type": "object"}]},
+        "both": {
+            "allOf": [
+                {"properties": {"x": {"type": ["integer", "null"]}}, "required": ["x"]},
+                {"properties": {"x": {"type": ["null", "string"]}, "y": {"type": "string"}}},
+            ]
+        },
+        "tree": {"$ref": "#/$defs/tree"},
+    },
+    "required": ["list"],
+    "$defs": {"tree": {"properties": {"label": {"type": "string"}, "kids": {"items": {"$ref": "#/$defs/tree"}}}}},
+}
+
+
+def test_a_node_goes_into_members_and_items():
+    root = node(NESTED)
+    assert root.types == ANY
+    assert root.member("list").items().types == {"integer"}
+    assert root.member("tuple").items() is None
+    assert root.member("map").member("anything").types == {"number", "integer"}
+    assert root.member("either").member("x").types == {"integer", "boolean"}
+    assert root.member("open").member("x") is None
+    assert root.member("both").member("x").types == {"null"}
+    assert root.member("both").member("y").types == {"string"}
+    assert root.member("tree").member("kids").items().member("kids").items().member("label").types == {"string"}
+    assert root.member("nothing") is None
+    assert root.member("list").member("x") is None
+    assert root.member("list") is root.member("list")
+
+
+def test_a_node_knows_what_may_be_left_out():
+    root = node(NESTED)
+    assert not root.member("list").optional
+    assert root.member("map").optional
+    assert not root.member("both").member("x").optional
+    assert root.member("both").member("y").optional
+
+
+def test_a_schema_that_says_nothing_of_members_has_no_node():
+    for schema in (None, True, {}, {"type": "object"}, {"properties": {}}, "object", {"items": {"type": "string"}}):
+        assert node(schema) is None
+
+
+def test_a_schema_whose_parts_explode_is_read_in_bounded_time():
+    wide = {"$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 9} for i in range(20)}, "$ref": "#/$defs/d0"}
+    begun = time.perf_counter()
+    assert allowed(wide, wide) == ANY
+    assert node({**wide, "properties": {"p": wide}}).member("p") is None
+    assert time.perf_counter() - begun < 1
+
+
+@given(st.dictionaries(st.sampled_from(["properties", "items", "required", "allOf", "anyOf", "$ref", "$defs"]), JSON))
+def test_no_schema_makes_a_node_raise(schema):
+    found = node(schema)
+    for key in ("a", "type", "", "$ref"):
+        member = found.member(key) if found else None
+        if member is not None:
+            assert member.types <= ANY
+            assert member.items() is None or member.items().types <= ANY
+            assert member.member("a") is None or member.member("a").types <= ANY

@@ -127,6 +127,14 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
             '[upstream.a]\nurl = "sample"\nspeaks = "ollama"',
             'upstream.a.speaks = "ollama" is not available in this version yet; available: auto, chat',
         ),
+        (
+            'calls_in_reasoning = "maybe"',
+            "calls_in_reasoning: expected true, false or \"auto\", found the string 'maybe'",
+        ),
+        (
+            '[[model]]\nmatch = "x"\ncalls_in_reasoning = 1',
+            'model[0].calls_in_reasoning: expected true, false or "auto", found an integer (1)',
+        ),
         ('mode = "emulat"', "mode: expected one of emulate, found the string 'emulat'"),
         ("x =", "the settings file is no TOML: Invalid value (at end of document)"),
         ('format = "tool_cal"', 'format: there is no format "tool_cal"; the nearest is "tool_call"'),
@@ -197,6 +205,13 @@ def test_the_first_matching_rule_gives_the_settings_of_a_model():
     )
     assert (coder.system_role, coder.schema) == (False, "json")
     assert (other.name, other.upstream.name, other.format, other.context) == ("claude", "first", "labelled", 200)
+
+
+def test_a_flag_that_may_be_auto_is_read_from_everywhere():
+    assert load().calls_in_reasoning == "auto"
+    assert load("calls_in_reasoning = true").calls_in_reasoning is True
+    assert load(None, {"STREAMTOOL_CALLS_IN_REASONING": "no"}).calls_in_reasoning is False
+    assert load(None, {"STREAMTOOL_CALLS_IN_REASONING": "auto"}).calls_in_reasoning == "auto"
 
 
 def test_a_model_of_no_known_family_is_taught_tool_call():

@@ -1,16 +1,17 @@
-"""JSON that carries name and arguments: an object, an array of objects, or one object nested in another.
+"""JSON that carries name and arguments: objects, an array of objects, or one object nested in another.
 
 The keys say what is what (`compiled.Keys`); their order does not matter. Arguments that come before the name wait for
 it. An envelope without a marker of its own is a call only by its keys, and commits late (`design.md`).
 """
 
+import re
 from collections.abc import Generator
 
 from statemachine import json_text
 from statemachine.bodies.json_object import arguments
 from statemachine.candidate import Candidate
-from statemachine.compiled import Key, Keys, Role
-from statemachine.format import Envelope, Format
+from statemachine.format import Format
+from statemachine.leads import ANY_NAME, Key, Keys, Role, envelope_of
 from statemachine.machine import Machine
 from statemachine.notes import Notes
 from statemachine.reader import Grammar, Mismatch, Sink
@@ -18,6 +19,8 @@ from statemachine.states import State
 
 NESTING = 4
 THOUGHT = 200
+another_object = re.compile(r"[ \t\r\n]{0,256}+(?:[;,][ \t\r\n]{0,256}+)?+(?:(\{)|\Z)").match
+another_bare = re.compile(r"[ \t]{0,16}+(?:;[ \t\r\n]{0,256}+(?:(\{)|\Z)|\Z)").match
 
 
 class NoCall(Exception):
@@ -27,36 +30,80 @@ class NoCall(Exception):
 def read(machine: Machine, keys: Keys) -> Grammar:
     """One envelope, or an array of them; returns at the end of the last one."""
     yield from machine.blank()
+    marked, known = machine.candidate.marked, False
     if (yield from machine.peek()) == "[":
         yield from array(machine, keys)
-    else:
+        yield from surplus(machine, marked=marked)
+        return
+    yield from element(machine, keys)
+    while machine.state is not State.AFTER:
+        known = known or machine.candidate.committed
+        machine.finish(alone=known)
+        if not (yield from follows(machine, marked=marked)):
+            return
+        machine.another(marked=marked)
+        yield from separator(machine)
         yield from element(machine, keys)
-        if machine.state is not State.AFTER:
-            machine.finish()
+
+
+def follows(machine: Machine, *, marked: bool) -> Generator[None, None, bool]:
+    """True if another object follows: after white space or a separator; without markers, after a semicolon."""
+    pattern = another_object if marked else another_bare
+    yield from surplus(machine, marked=marked)
+    while True:
+        found = pattern(machine.text, machine.at)
+        if found is None or found.lastindex or machine.ended:
+            return found is not None and found.lastindex is not None
+        yield
+
+
+def surplus(machine: Machine, *, marked: bool) -> Grammar:
+    """Closing brackets too many: markup, where a marker says that this was a call."""
+    while marked and (machine.at < len(machine.text) or not machine.ended):
+        if machine.at >= len(machine.text):
+            yield
+        elif machine.text[machine.at] in "}]" and not (yield from machine.sibling(0, own=True)):
+            machine.take(1)
+        else:
+            return
+
+
+def separator(machine: Machine) -> Grammar:
+    """What stands between two objects."""
+    yield from machine.blank()
+    if machine.text[machine.at] != "{":
+        machine.take(1)
+        yield from machine.blank()
+    machine.candidate.lead = len(machine.raw)
 
 
 def array(machine: Machine, keys: Keys) -> Grammar:
-    """Calls in an array; each element is a candidate of its own, brackets and commas are syntax."""
+    """Calls in an array; each element is a candidate of its own, brackets and commas are syntax.
+
+    In an array without a marker they are text up to the first call. A missing bracket is implied.
+    """
     machine.take(1)
-    machine.candidate.lead = len(machine.raw)
-    yield from machine.blank()
     marked = machine.candidate.marked
-    first = True
+    machine.candidate.lead = len(machine.raw) if marked else 0
+    yield from machine.blank()
+    first, known = True, marked
     while True:
         char = yield from machine.peek()
         if char == "]" and not first:
             machine.take(1)
             return
         if not first:
-            if char != ",":
-                raise Mismatch
-            machine.take(1)
-            yield from machine.blank()
+            if char == ",":
+                machine.take(1)
+                yield from machine.blank()
+            elif char != "{" or not marked:
+                return
             if (yield from machine.peek()) == "]":
                 continue
             machine.another(marked=marked)
         yield from element(machine, keys)
-        machine.finish(alone=True)
+        known = known or machine.candidate.committed
+        machine.finish(alone=known)
         first = False
         yield from machine.blank()
 
@@ -92,12 +139,24 @@ def members(machine: Machine, keys: Keys) -> Grammar:
     machine.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         found = keys.get(name)
+        if ANY_NAME in keys and candidate.name is None and (found is None or name in (machine.tools or ())):
+            yield from keyed(machine, keys[ANY_NAME], name)
+            continue
         if found is None and not candidate.marked and not candidate.committed:
             if candidate.outer.repairs:
                 raise Mismatch
             raise NoCall
+        if found is not None and found.role is Role.ARGUMENTS:
+            candidate.decisive = True
         yield from colon(machine)
         yield from member(machine, keys, found, name)
+
+
+def keyed(machine: Machine, found: Key, name: str) -> Grammar:
+    """A member whose key is the name and whose value is the arguments."""
+    named(machine, name, found.format, "name")
+    yield from colon(machine)
+    yield from arguments_member(machine, found, "arguments")
 
 
 def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, str | None]:
@@ -145,39 +204,54 @@ def blank(machine: Machine) -> Grammar:
 
 
 def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Grammar:
-    """The value of one key."""
+    """How the value of one key is read."""
     candidate = machine.candidate
     char = machine.text[machine.at]
     role = found.role if found else None
     if found is None:
-        yield from ignored(machine)
-    elif found.nests and char == "{":
-        yield from nested(machine, keys, found)
-    elif role is Role.NAME and char in json_text.QUOTES:
-        text = yield from json_text.read_string(machine, candidate.outer)
-        candidate.decisive = candidate.decisive or found.decisive
-        named(machine, text, found.format, name)
-    elif role is Role.ARGUMENTS:
-        yield from arguments_member(machine, found, name)
-    elif role is Role.CALLS and char == "[" and candidate.name is None:
+        return ignored(machine)
+    if found.nests and char == "{":
+        return nested(machine, keys, found)
+    if role is Role.NAME and char in json_text.QUOTES:
+        return name_member(machine, found, name)
+    if role is Role.ARGUMENTS:
+        return arguments_member(machine, found, name)
+    if role is Role.CALLS and char == "[" and candidate.name is None:
         machine.recognise(found.format)
         candidate.marked = True
-        yield from array(machine, keys)
-    elif role is Role.THOUGHT and char == '"' and candidate.whole and machine.state is State.CALL:
+        return array(machine, keys)
+    if role in (Role.THOUGHT, Role.FINAL):
+        return said_member(machine, found, char)
+    if role is Role.ID:
+        return identified(machine)
+    if role is Role.TYPE or candidate.marked or candidate.committed:
+        return ignored(machine)
+    raise NoCall
+
+
+def said_member(machine: Machine, found: Key, char: str) -> Grammar:
+    """How a thought, or a final answer, is read; beside a call only a thought that follows it is one."""
+    candidate = machine.candidate
+    thought = found.role is Role.THOUGHT
+    if thought and char == '"' and candidate.whole and machine.state is State.CALL:
         machine.finish()
-        yield from spoken(machine, found.format, Sink.REASONING, THOUGHT)
-    elif role in (Role.THOUGHT, Role.FINAL) and (candidate.name is not None or candidate.nested):
-        yield from ignored(machine)
-    elif role is Role.THOUGHT and char == '"':
-        yield from spoken(machine, found.format, Sink.REASONING, THOUGHT)
-    elif role is Role.FINAL and char == "{":
-        yield from final(machine, found.format)
-    elif role is Role.ID:
-        yield from identified(machine)
-    elif role is Role.TYPE or candidate.marked or candidate.committed:
-        yield from ignored(machine)
-    else:
-        raise NoCall
+        return spoken(machine, found.format, Sink.REASONING, THOUGHT)
+    if candidate.name is not None or candidate.nested:
+        return ignored(machine)
+    if thought and char == '"':
+        return spoken(machine, found.format, Sink.REASONING, THOUGHT)
+    if not thought and char == "{":
+        return final(machine, found.format)
+    if candidate.marked or candidate.committed:
+        return ignored(machine)
+    raise NoCall
+
+
+def name_member(machine: Machine, found: Key, key_name: str) -> Grammar:
+    """The name."""
+    text = yield from json_text.read_string(machine, machine.candidate.outer)
+    machine.candidate.decisive = machine.candidate.decisive or found.decisive
+    named(machine, text, found.format, key_name)
 
 
 def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
@@ -252,11 +326,6 @@ def ignored(machine: Machine) -> Grammar:
     machine.target = False
     notes = machine.candidate.outer
     yield from json_text.value(machine, notes)
-
-
-def envelope_of(form: Format) -> Envelope:
-    """The envelope of a format."""
-    return next(shape.body for shape in form.shapes if isinstance(shape.body, Envelope))
 
 
 def final(machine: Machine, form: Format) -> Grammar:

@@ -7,12 +7,15 @@ from functools import lru_cache
 from statemachine import schema
 from statemachine.bodies import json_object, parameters
 from statemachine.bodies.parameters import Reading, tables
-from statemachine.format import Body, Format, Head, Json, Parameters
+from statemachine.format import Body, Format, Head, Json, Parameters, Shape
+from statemachine.leads import Lead, Opening
 from statemachine.machine import Machine
 from statemachine.markers import Markers
 from statemachine.reader import Ended, Grammar, Mismatch, Run, quote
 
 name_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+").match
+words_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+(?: [^\s<>{}\[\]()\"'`,=|]++)*+ ?").match
+"""A name after an equals sign, to the end of its tag: blanks may stand in it."""
 id_text = re.compile(r"[\w.:-]*+").match
 attribute_name = re.compile(r"([\w.:-]{1,64})[ \t]{0,16}+=[ \t]{0,16}+[\"']?").match
 attribute_begun = re.compile(r"[\w.:-]{0,64}+[ \t]{0,16}+(?:=[ \t]{0,16}+)?\Z").match
@@ -21,29 +24,41 @@ single = Run(r"[^']*+", convert=quote)
 bare_value = re.compile(r"[^\s\"'<>/]*+").match
 
 
-Pattern = Callable[[str, int], re.Match[str] | None]
+Pattern = Callable[..., re.Match[str] | None]
+PLAIN = "{name}"
 
 
 @lru_cache(maxsize=128)
 def ends_of(head: Head) -> Markers[str]:
-    """What may follow the name."""
-    marks = list(head.ends) + ([head.id] if head.id else [])
-    return Markers([(mark, mark) for mark in marks], any_case=any("{_}" in mark for mark in marks))
+    """What ends the attributes of a tag."""
+    return Markers([(mark, mark) for mark in head.ends])
 
 
-def read_head(machine: Machine, head: Head, form: Format, body: Body) -> Grammar:
+@lru_cache(maxsize=128)
+def pattern_of(spelling: str) -> Pattern:
+    """How a name is written (`Head.spelling`); what stands around it may be missing."""
+    before, _, after = spelling.partition("{name}")
+    after = re.escape(after).replace(r"\{index\}", r"\d+").replace(r"\{name\}", "(?P=name)")
+    return re.compile(rf"(?:{re.escape(before)})?+(?P<name>.+?)(?:{after})?\Z").match
+
+
+def read(machine: Machine, lead: Lead) -> Grammar:
     """The name, then the body that follows it."""
-    if head.attribute:
-        closed = yield from tag(machine, head, form, body)
+    form, shape = lead.heads[0]
+    if shape.head is None or lead.ends is None:
+        raise Mismatch
+    machine.candidate.format = form
+    if shape.head.attribute:
+        closed = yield from tag(machine, shape.head, form, shape.body)
         if closed:
             return
     else:
-        yield from plain(machine, head)
-    match body:
+        form, shape = yield from plain(machine, lead, lead.ends)
+    match shape.body:
         case Json():
             yield from json_object.read(machine)
         case Parameters():
-            yield from parameters.read(machine, form, body)
+            yield from parameters.read(machine, form, shape.body)
         case _:
             raise Mismatch
 
@@ -63,45 +78,55 @@ def word(machine: Machine, pattern: Pattern = name_text) -> Generator[None, None
     return machine.take(end - machine.at)
 
 
-def plain(machine: Machine, head: Head) -> Grammar:
-    """A name up to one of the ends, an id before the end perhaps."""
-    ends = ends_of(head)
+def plain(machine: Machine, lead: Lead, ends: Markers[tuple[Format, Shape, str]]) -> Generator[None, None, Opening]:
+    """A name up to one of the ends, an id before the end perhaps; says whose name it is."""
     quote = (yield from machine.peek()) in "\"'"
     if quote:
         machine.take(1)
-    name = yield from word(machine)
+    name = (yield from word(machine, words_text if lead.literal.endswith("=") else name_text)).rstrip(" ")
     if quote and (yield from machine.peek()) in "\"'":
         machine.take(1)
-    if name in head.noise:
+    if any(shape.head and name in shape.head.noise for _, shape in lead.heads):
         yield from machine.blank()
         if machine.text[machine.at] != "{":
             name = yield from word(machine)
     mark = len(machine.raw)
     try:
-        end, length = yield from name_end(machine, ends, head)
+        form, shape, end, length = yield from name_end(machine, ends)
     except Ended:
         if any("\n" in piece for piece, _ in machine.raw[mark:]):
             named(machine, name)
         raise
-    if end != "{":
+    head = shape.head
+    if head is not None and head.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
+        raise Mismatch
+    machine.candidate.format = form
+    key = shape.body.key if isinstance(shape.body, Parameters) else "{"
+    if end not in ("{", key, form.close):
         machine.take(length)
+    if head is not None and head.spelling != PLAIN:
+        found = pattern_of(head.spelling)(name)
+        if found and "{index}" in head.spelling:
+            machine.candidate.id = name
+        name = found["name"] if found else name
     named(machine, name)
+    return form, shape
 
 
-def name_end(machine: Machine, ends: Markers[str], head: Head) -> Generator[None, None, tuple[str, int]]:
+def name_end(
+    machine: Machine, ends: Markers[tuple[Format, Shape, str]]
+) -> Generator[None, None, tuple[Format, Shape, str, int]]:
     """The end of the name that stands here and its length, not consumed; an id before it is read."""
     while True:
-        mark = len(machine.raw)
         yield from machine.blank()
-        if head.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
-            raise Mismatch
         found = ends.match(machine.text, machine.at)
         if found is None:
             raise Mismatch
         if found.lastindex:
-            end, length = ends.values[found.lastindex - 1], found.end() - machine.at
-            if end != head.id:
-                return end, length
+            form, shape, end = ends.values[found.lastindex - 1]
+            length = found.end() - machine.at
+            if shape.head is None or end != shape.head.id:
+                return form, shape, end, length
             machine.take(length)
             yield from machine.blank()
             machine.candidate.id = yield from word(machine, id_text)
@@ -134,11 +159,15 @@ def tag(machine: Machine, head: Head, form: Format, body: Body) -> Generator[Non
             yield from machine.more()
             continue
         key = yield from attribute_key(machine)
-        if reading is None:
+        if key in head.noise:
+            yield from attribute_text(machine)
+        elif reading is None:
             if key != head.attribute:
                 raise Mismatch
-            named(machine, (yield from attribute_text(machine)))
-            reading = Reading(machine, form, body, tables(body, form.close))
+            name = yield from attribute_text(machine)
+            spelled = pattern_of(head.spelling)(name) if head.spelling != PLAIN else None
+            named(machine, spelled["name"] if spelled else name)
+            reading = Reading(machine, tables(body, form.close))
         else:
             yield from argument(machine, reading, key)
     if reading is None:

@@ -1,21 +1,31 @@
 """Arguments as one JSON object, as it stands, after a head that told the name."""
 
-from statemachine import json_nested, json_text
+from statemachine import json_nested, json_text, json_typed
 from statemachine.machine import Machine
 from statemachine.reader import Grammar, Mismatch
 
 
 def read(machine: Machine) -> Grammar:
-    """The arguments, to the end of the object."""
+    """The arguments, to the end of the object; none, if the call's closer or another call follows at once."""
     yield from machine.blank()
+    if machine.text[machine.at] not in "{\"'" and (yield from machine.sibling(0, own=True)):
+        machine.begin()
+        machine.out("{}")
+        machine.candidate.whole = True
+        return
     yield from arguments(machine, as_string=False)
 
 
 def arguments(machine: Machine, *, as_string: bool) -> Grammar:
-    """A JSON object, or a string that holds one (`as_string`: as the format writes it); commits as it begins."""
+    """A JSON object, or a string that holds one (`as_string`: as the format writes it); commits as it begins.
+
+    Types that contradict the tool's schema are mended, unless the name is still to come.
+    """
     candidate = machine.candidate
     char = yield from machine.peek()
     notes = candidate.notes
+    if candidate.known and machine.tools is not None:
+        notes.typed = json_typed.typing(machine.tools.get(candidate.name or ""))
     if char in json_text.QUOTES:
         yield from json_nested.holds_object(machine)
         machine.begin()

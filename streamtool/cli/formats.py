@@ -1,16 +1,19 @@
-"""`streamtool formats`: the formats of the table, one with an example, or all as the page `docs/formats.md`.
+"""`streamtool formats`: the formats of the table, one with an example, all as a page (`formats_page`) or as JSON.
 
-Everything but the remarks is read off the table: the example is what `write` makes, the opener what the table says.
+Everything is read off the table: the example is what `write` makes, the markers are those of the rows, what is held is
+what `holds` works out.
 """
 
-from collections.abc import Mapping
-from textwrap import fill
+import json
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from statemachine import FORMATS, OPT_IN, Call, Format, write
-from statemachine.format import Anchor, Envelope, Json, Parameters
-from statemachine.formats import REASONING
+from statemachine.format import Anchor, Body, Envelope, Expression, Json, Message, Parameters, Span, openers_of
+from statemachine.markers import spelled
 from streamtool.cli.common import Screen
+from streamtool.cli.holds import formula, holds
+from streamtool.families import special_tokens
 from streamtool.settings.readers import format_name
 
 EXAMPLE = Call("get_weather", '{"city": "Paris", "days": 3}')
@@ -24,147 +27,144 @@ PLACES: Mapping[Anchor, str] = MappingProxyType(
     }
 )
 
-REMARKS: Mapping[str, str] = MappingProxyType(
-    {
-        "tool_call": (
-            "Taught by default. Several blocks may follow one another, a block may hold an array of calls, the last "
-            "block may lack its closer, and a call without arguments has `{}`."
-        ),
-        "labelled": "Letter case and the blanks around the colons do not matter. Several pairs may follow one another.",
-        "invoke": (
-            "Around the calls `<function_calls>` or `<minimax:tool_call>` may stand, around the parameters "
-            "`<parameter_list>`; every tag may carry a namespace prefix; quotes may be double, single or missing. "
-            'The attribute style, `<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its '
-            "own line ends included, and typed by the tool's schema."
-        ),
-        "fenced": (
-            "The info string may be one of the listed ones, `json`, or missing. A fence that turns out to hold no call "
-            "is an answer: it comes out as text, the fence included."
-        ),
-        "object": (
-            "Has no marker of its own, so a call is believed only once name and arguments key have been read. An "
-            "object that is no call is text to its closing brace, and nothing is looked for inside of it."
-        ),
-        "openai_fragment": "The enclosing braces may be there or not. The arguments are a JSON string.",
-        "command": "`@tool f {…}` is read too. Mentions and mail addresses are text, unless they name an offered tool.",
-        "action_object": (
-            "A strict protocol in which the whole reply is one object: a call, or "
-            '`{"final": {"content": …}}`, whose content is the visible text and streams as it is decoded. The thought '
-            "is reasoning. Off unless it is taught or chosen by name, because honest JSON answers look like it."
-        ),
-        "react": "`Thought:` lines before it are text. An invented `Observation:` after it is not a result.",
-        "mistral": (
-            "Newer models write `[TOOL_CALLS]f[ARGS]{…}`, perhaps with `[CALL_ID]…` in between, once per call. The "
-            "marker is a special token: an upstream that strips special tokens must be told to keep them."
-        ),
-        "qwen3_coder": (
-            "The outer tag may be missing. Exactly one line end on each side of a value is markup, the rest of the "
-            "value is taken as it stands and typed by the tool's schema."
-        ),
-    }
-)
-"""What the table does not say, by format; a test holds both together."""
 
-
-def run(name: str | None, *, markdown: bool) -> None:
+def run(name: str | None, *, markdown: bool, as_json: bool) -> None:
     """Print what is asked for. Raises SettingsError for an unknown format."""
     screen = Screen()
-    if markdown:
+    if as_json:
+        from streamtool.cli.export import document  # noqa: PLC0415  the list needs no cases
+
+        print(json.dumps(document(), ensure_ascii=False, indent=1))
+    elif markdown:
+        from streamtool.cli.formats_page import page  # noqa: PLC0415  the list needs no page
+
         screen.line(page(), end="")
     elif name is None:
         for form in FORMATS.values():
             opt_in = " (only when chosen)" if form.name in OPT_IN else ""
-            screen.line((f"{form.name:<16}", "bold cyan"), f" {opener(form)}", (opt_in, "yellow"))
+            models = f"  {form.models}" if form.models else ""
+            screen.line(
+                (f"{form.name:<16}", "bold cyan"), f" {shown(opener(form))}", (models, "dim"), (opt_in, "yellow")
+            )
     else:
         form = FORMATS[format_name(name, "NAME")]
         screen.line((form.name, "bold cyan"))
         for label, text in facts(form):
-            screen.line((f"  {label:<10} ", "dim"), text)
+            screen.line((f"  {label:<14} ", "dim"), shown(text))
         screen.line()
         screen.line((write([EXAMPLE], form.name), "green"))
 
 
+def shown(text: str) -> str:
+    """Markdown without its marks, for a terminal."""
+    return text.replace("`` ", "").replace(" ``", "").replace("`", "")
+
+
+def code(marker: str) -> str:
+    """A marker as Markdown shows code; line ends as `\\n`."""
+    text = marker.replace("\n", "\\n")
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
+def either(markers: Iterable[str], between: str = " or ") -> str:
+    """Markers as code."""
+    return between.join(dict.fromkeys(code(spelled(marker).strip(" ")) for marker in markers if marker))
+
+
 def facts(form: Format) -> list[tuple[str, str]]:
-    """What the table says of a format, for people."""
-    found = [("opens with", opener(form)), ("counts", PLACES[form.anchor]), ("arguments", arguments(form))]
-    if form.models:
-        found.append(("written by", form.models))
+    """What the table says of a format, each a label and Markdown."""
+    found = [("opens with", opener(form)), ("closes with", closer(form)), ("stands in", wrappers(form))]
+    found += [("counts", PLACES[form.anchor]), ("arguments", arguments(form))]
+    found += [("spans", "; ".join(map(span, form.spans))), ("written by", form.models)]
     if form.name in OPT_IN:
-        found.append(("enabled", "only when it is taught or chosen by name"))
-    return found
+        found.append(("enabled", "only when it is taught, chosen by name, or of the model's family"))
+    tokens = special_tokens(form)
+    if tokens:
+        found.append(("special tokens", f"{either(tokens, ', ')}: the server has to keep them"))
+    found += [("held", held(form)), ("loses", losses(form))]
+    return [(label, text) for label, text in found if text]
 
 
 def opener(form: Format) -> str:
     """How a call in this format begins."""
-    if form.openers:
-        return " or ".join(plain(text) for text in form.openers)
+    openers = [opener for shape in form.shapes for opener in openers_of(form, shape)]
+    if openers:
+        listed = any(isinstance(shape.body, Expression) and shape.body.bare for shape in form.shapes)
+        return either(openers) + (", or a bare list at the beginning of a reply" if listed else "")
     if form.fence:
-        return "a code fence: " + ", ".join(form.fence)
-    return "a bare JSON object"
+        return "a code fence: " + either(form.fence, ", ")
+    body = form.shapes[0].body
+    return "a bare JSON array" if isinstance(body, Envelope) and body.array else "a bare JSON object"
 
 
-def plain(marker: str) -> str:
-    """A marker without its pieces of pattern."""
-    for piece, text in (("{ns}", ""), ("{_}", ""), ("{ }", " "), ("{*}", "")):
-        marker = marker.replace(piece, text)
-    return marker.strip()
+def closer(form: Format) -> str:
+    """How it ends, if it has a closer."""
+    ends = [end for shape in form.shapes if isinstance(shape.body, Message) for end in shape.body.ends]
+    return either([form.close, *ends])
+
+
+def wrappers(form: Format) -> str:
+    """What may stand around calls."""
+    written = {form.around: "around all calls", form.around_each: "around each call"}
+    return "; ".join(
+        f"{code(spelled(before))} … {code(spelled(after))}, {written.get(before, 'which need not be there')}"
+        for before, after in form.wrappers
+    )
 
 
 def arguments(form: Format) -> str:
     """How a format writes the arguments."""
-    kinds = []
-    for shape in form.shapes:
-        match shape.body:
-            case Json():
-                kinds.append("a JSON object")
-            case Envelope():
-                kinds.append("JSON that carries name and arguments")
-            case Parameters():
-                kinds.append("marked parameters, typed by the schema")
-    return "; or ".join(dict.fromkeys(kinds))
+    return "; or ".join(dict.fromkeys(kind(shape.body) for shape in form.shapes))
 
 
-def page() -> str:
-    """`docs/formats.md`."""
-    parts = [_BEFORE.replace("SPANS", ", ".join(f"`{span.open}`" for span in REASONING))]
-    for form in FORMATS.values():
-        parts.append(f"## `{form.name}`\n")
-        parts.append("\n".join(f"- {label}: {cell(label, text)}" for label, text in facts(form)) + "\n")
-        parts.append(fill(REMARKS[form.name], 118, break_long_words=False, break_on_hyphens=False) + "\n")
-        parts.append(f"````text\n{write([EXAMPLE, SECOND], form.name)}\n````\n")
-    return "\n".join(parts)
+def kind(body: Body) -> str:
+    """A way of writing arguments, in words."""
+    match body:
+        case Json():
+            return "a JSON object"
+        case Envelope(keyed=True):
+            return "JSON whose key is the name and whose value is the arguments"
+        case Envelope(array=True):
+            return "a JSON array of calls, each with name and arguments"
+        case Envelope():
+            return "JSON that carries name and arguments"
+        case Parameters():
+            return "marked parameters, typed by the schema"
+        case Expression(brackets="()"):
+            return "a call expression with Python's or JSON's literals"
+        case Expression():
+            return "a call expression with bare keys"
+        case Message():
+            return "the JSON object of a message whose header names the tool"
 
 
-def cell(label: str, text: str) -> str:
-    """A fact as Markdown: markers as code."""
-    return f"`{text}`" if label == "opens with" and not text.startswith("a ") else text
+def span(found: Span) -> str:
+    """A span in words."""
+    kind = "text" if found.text else "reasoning"
+    return f"{kind} in {code(spelled(found.open))} … {code(spelled(found.close))}"
 
 
-_BEFORE = """\
-<!-- made by `streamtool formats --markdown`; a test keeps it current -->
+def held(form: Format) -> str:
+    """What is held, and for how long, in characters."""
+    begun = holds(form, "name", "key").marker
+    opening = formula(lambda name, key: holds(form, name, key).opening)
+    inside = formula(lambda name, key: holds(form, name, key).inside)
+    closing = formula(lambda name, key: holds(form, name, key).closing)
+    values = ", and values that need not be strings to their end" if holds(form, "name", "key").values else ""
+    first = f"{begun} while a marker may begin; " if begun else ""
+    return f"{first}{opening} until the call starts; {inside} inside of it{values}; {closing} after it"
 
-# Formats
 
-A format is one textual way of writing a call. The parser listens for all of them at once, except those that say
-"only when"; nobody has to know which one a model prefers. One of them is *taught*: the contract shows the model
-how to write a call in it. By default that is `tool_call`, or the format of the model's family where its markers are
-ordinary text; the setting `format` chooses another.
-
-For every format the same holds:
-
-- The call starts, and each piece of its arguments goes out, with the delta that brought it.
-- Text before, between and after calls is kept. Line ends directly before a call and between calls are markup; those
-  after a call are given back when text follows and text came before.
-- Arguments that are not quite JSON are mended as they stream (quotes of other kinds, trailing commas, bare keys,
-  Python's literals, comments, raw line ends, arguments given as a JSON string, missing closing brackets); every repair
-  is named on the call.
-- A call of a tool that nobody offered is read to its end, and nothing inside of it is executed.
-- An opener in inline code or in a fence that is no call is text.
-- What stands in a reasoning span at the beginning of a reply is reasoning, and calls in it do not count unless
-  `calls_in_reasoning` is set. The spans are opened by
-  SPANS.
-- A call that the end of the text cut off is marked incomplete, never completed.
-
-The examples below are what `write` makes of two calls; the parser reads them back. More than the examples shows
-`tests/formats/`: one file per format, with model text and the events that it must give.
-"""
+def losses(form: Format) -> str:
+    """What this way of writing cannot carry."""
+    body = form.shapes[0].body
+    match body:
+        case Parameters():
+            trimmed = "; one line end on each side of a value is markup" if body.trim else ""
+            types = "" if body.type_attribute or body.type_marks else "; what kind a value is, only the schema tells"
+            cut = f"a raw value ends at its own {either([body.close])} where something follows that may follow a value"
+            return f"{cut}{types}{trimmed}"
+        case Expression(quote=quote) if quote:
+            return f"a string cannot hold {either([quote])}"
+        case _:
+            return ""

@@ -187,7 +187,7 @@ class Exchange:
             formats=self.model.listens,
             unknown="discard" if self._rules.unknown == "drop" else "text",
             in_fences=settings.in_fences,
-            calls_in_reasoning=settings.calls_in_reasoning,
+            calls_in_reasoning=self.model.calls_in_reasoning,
             limits=statemachine.Limits(
                 held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
             ),

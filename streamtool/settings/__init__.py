@@ -23,7 +23,6 @@ from streamtool.settings.data import (
     ToolSettings,
     UpstreamSettings,
     check,
-    family_format,
 )
 from streamtool.settings.load import load
 
@@ -41,6 +40,5 @@ __all__ = [
     "ToolSettings",
     "UpstreamSettings",
     "check",
-    "family_format",
     "load",
 ]

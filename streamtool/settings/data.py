@@ -11,23 +11,12 @@ from attrs import NOTHING, Factory, frozen
 
 from statemachine import FORMATS, OPT_IN
 from streamtool.errors import SettingsError
+from streamtool.families import UNKNOWN, Family, family_of
 from streamtool.settings import readers as read
 from streamtool.settings.readers import setting
 
 PATHS: Mapping[str, str] = {"/v1/chat/completions": "chat"}
 """The paths that are ours, and the protocol that each speaks."""
-
-FAMILIES: tuple[tuple[str, str], ...] = (
-    ("*qwen3-coder*", "qwen3_coder"),
-    ("*qwen3_coder*", "qwen3_coder"),
-    ("*claude*", "invoke"),
-    ("*minimax*", "invoke"),
-)
-"""Model name patterns (lower case) and the format that `format = "auto"` teaches them; `tool_call` for all others.
-
-Only families whose markers are ordinary text: a marker that is a special token (Mistral's `[TOOL_CALLS]`) may be
-stripped by the upstream before it reaches us, so it is listened for but not taught unless a setting names it.
-"""
 
 Mode = Literal["emulate"]
 Speaks = Literal["auto", "chat"]
@@ -36,6 +25,7 @@ Schema = Literal["compact", "json", "markdown"]
 _MODE = read.one_of("emulate", later=("native", "auto", "rescue"))
 _SCHEMA = read.one_of("compact", "json", "markdown")
 _ARGUMENTS = read.one_of("stream", "complete")
+_BY_FAMILY = read.flag_or("auto")
 
 
 @frozen
@@ -103,6 +93,7 @@ class ModelRule:
     schema: Schema | None = setting(None, read.optional(_SCHEMA))
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     system_role: bool | None = setting(None, read.optional(read.flag))
+    calls_in_reasoning: bool | Literal["auto"] | None = setting(None, read.optional(_BY_FAMILY))
 
 
 @frozen
@@ -141,6 +132,10 @@ class ModelSettings:
     """The format that is taught; `auto` has been resolved."""
     formats: tuple[str, ...] | None = None
     """The formats that are listened for besides the taught one; None: all that are on by default."""
+    family: Family = UNKNOWN
+    """What the model's name says of it."""
+    calls_in_reasoning: bool = False
+    """Calls inside of reasoning count; `auto` has been resolved."""
     context: int | None = None
     """Tokens that the model can read; None: not known, nothing is checked."""
     schema: Schema = "compact"
@@ -153,10 +148,18 @@ class ModelSettings:
 
     @property
     def listens(self) -> tuple[str, ...] | None:
-        """The formats that the parser is to know, the taught one among them; None: the parser's own default."""
-        if self.formats is None:
-            return None if self.format not in OPT_IN else (*(n for n in FORMATS if n not in OPT_IN), self.format)
-        return self.formats if self.format in self.formats else (*self.formats, self.format)
+        """The formats that the parser is to know, the taught one among them; None: the parser's own default.
+
+        What is off by default is on when it is taught or when the family writes it. Of two formats that look alike the
+        taught one is meant.
+        """
+        rival = FORMATS[self.format].like
+        if self.formats is not None:
+            return self.formats if self.format in self.formats else (*self.formats, self.format)
+        further = (*self.family.listen, *((self.format,) if self.format in OPT_IN else ()))
+        if not further and not rival:
+            return None
+        return tuple(name for name in FORMATS if name != rival and (name not in OPT_IN or name in further))
 
 
 @frozen
@@ -181,7 +184,8 @@ class Settings:
     """Markup that never became a call."""
     truncated: Literal["reason", "error"] = setting("reason", read.one_of("reason", "error"))
     reasoning: Literal["emit", "drop", "text"] = setting("emit", read.one_of("emit", "drop", "text"))
-    calls_in_reasoning: bool = setting(False, read.flag)
+    calls_in_reasoning: bool | Literal["auto"] = setting("auto", _BY_FAMILY)
+    """Calls inside of reasoning count; `auto`: for families that are known not to close their reasoning."""
     in_fences: Literal["text", "calls"] = setting("text", read.one_of("text", "calls"))
     history: Literal["repair", "strict"] = setting("repair", read.one_of("repair", "strict"))
     """`strict`: calls without results and results without calls are errors."""
@@ -239,13 +243,17 @@ class Settings:
         name = rule.use or model
         upstream = self.upstreams[rule.upstream] if rule.upstream else next(iter(self.upstreams.values()), None)
         taught = rule.format or self.format
+        family = family_of(name)
+        thinks = self.calls_in_reasoning if rule.calls_in_reasoning is None else rule.calls_in_reasoning
         return ModelSettings(
             asked=model,
             name=name,
             upstream=upstream,
             mode=rule.mode or self.mode,
-            format=family_format(name) if taught == "auto" else taught,
+            format=family.format if taught == "auto" else taught,
             formats=self.formats if rule.formats is None else rule.formats,
+            family=family,
+            calls_in_reasoning=family.calls_in_reasoning if thinks == "auto" else thinks,
             context=rule.context or self.context,
             schema=rule.schema or self.schema,
             schema_budget=rule.schema_budget or self.schema_budget,
@@ -258,12 +266,6 @@ class Settings:
         """How the arguments of this tool go out."""
         own = self.tools.get(tool)
         return (own.arguments if own else None) or self.arguments
-
-
-def family_format(model: str) -> str:
-    """The format that a model of this name is taught when nothing else is set."""
-    lowered = model.lower()
-    return next((name for pattern, name in FAMILIES if fnmatchcase(lowered, pattern)), "tool_call")
 
 
 def check(settings: Settings) -> Settings:

@@ -78,6 +78,20 @@ def flag(value: Any, path: str) -> bool:
     return value
 
 
+def flag_or(word: str) -> Reader:
+    """True, false, or this word."""
+
+    def read(value: Any, path: str) -> bool | str:
+        if isinstance(value, str) and value == word:
+            return word
+        try:
+            return flag(value, path)
+        except SettingsError:
+            raise wrong(path, f'true, false or "{word}"', value) from None
+
+    return read
+
+
 def not_yet(value: Any, path: str) -> bool:
     """False; true is refused, since nothing reads it yet."""
     if flag(value, path):

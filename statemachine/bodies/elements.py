@@ -1,0 +1,166 @@
+"""The value of a key: raw, quoted, or made of keys and values again.
+
+Elements in a value are the members of an object, or, if the first one has the key that the format gives to items, the
+items of an array. How deep they are is a list of levels, and not a matter of Python's stack; where one of them may not
+open any more, what follows is the text of a string.
+"""
+
+from collections.abc import Generator
+from json.encoder import encode_basestring
+
+from statemachine import schema
+from statemachine.bodies.marks import Mark, Tables, Tag, blanks, closing, is_key, look, tag_at
+from statemachine.bodies.raw_value import Level, Quoted, RawValue, Slot
+from statemachine.machine import Machine
+from statemachine.reader import Grammar, Mismatch
+
+
+def value(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Grammar:
+    """The value of a key whose opener has been read, to its closer; `levels` are what is around it."""
+    base = len(levels)
+    while True:
+        if (yield from nests(machine, table, levels, slot)):
+            levels.append(Level(slot.node, key=slot.key, array=None))
+        else:
+            yield from leaf(machine, table, levels, slot)
+            if not (yield from another(machine, table, levels, base)):
+                return
+        level = levels[-1]
+        tag = yield from next_key(machine, table)
+        open_member(machine, table.body.item, level, tag.key, slot.types)
+        slot = slot_of(level.member(tag.key), tag)
+
+
+def slot_of(node: schema.Node | None, tag: Tag) -> Slot:
+    """What a value may be: what the schema says, narrowed by its mark where the two agree."""
+    types = schema.ANY if node is None else node.types
+    return Slot(tag.key, types & tag.types or types, node)
+
+
+def leaf(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Grammar:
+    """A raw value."""
+    trimmed = table.body.trim and (yield from line_end(machine))
+    if (yield from quote_opens(machine, table)):
+        yield from Quoted(machine, table, levels, slot).read()
+    else:
+        yield from RawValue(machine, table, levels, slot, trimmed=trimmed).read()
+
+
+def line_end(machine: Machine) -> Generator[None, None, bool]:
+    """True if a line end follows the opener: it is markup."""
+    char = yield from machine.peek()
+    if char == "\r":
+        while len(machine.text) - machine.at < 2:
+            yield from machine.more()
+        if machine.text[machine.at + 1] == "\n":
+            machine.take(2)
+            return True
+    elif char == "\n":
+        machine.take(1)
+        return True
+    return False
+
+
+def quote_opens(machine: Machine, table: Tables) -> Generator[None, None, bool]:
+    """True if a quote opens here; the white space before it is dropped."""
+    if table.quote_open is None:
+        return False
+    offset = yield from blanks(machine, 0)
+    mark, end = (yield from look(machine, table.quote_open, offset)) if offset >= 0 else (None, 0)
+    if mark is None:
+        return False
+    machine.take(end)
+    return True
+
+
+# ---- elements
+
+
+def nests(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Generator[None, None, bool]:
+    """True if the value that begins here is made of keys and values; the white space before them is dropped."""
+    if not table.body.item or not slot.types & {"object", "array"} or len(levels) >= machine.limits.depth:
+        return False
+    offset = yield from blanks(machine, 0)
+    mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
+    if mark is not Mark.KEY or (yield from tag_at(machine, table, end)) is None:
+        return False
+    machine.take(offset)
+    return True
+
+
+def next_key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
+    """The key whose opener stands here, consumed."""
+    _, length = yield from look(machine, table.between, 0)
+    machine.take(length)
+    return (yield from key(machine, table))
+
+
+def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
+    """The key whose opener has been read, and what ends it, consumed.
+
+    Raises:
+        Mismatch: there is none.
+
+    """
+    tag = yield from tag_at(machine, table, 0)
+    if tag is None:
+        raise Mismatch
+    machine.take(tag.end)
+    return tag
+
+
+def open_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
+    """A member of an object or an item of an array begins; `types` are those of the value whose first one it is."""
+    notes = machine.candidate.notes
+    first = level.array is None
+    if level.array is None:
+        level.array = ("array" in types and name == item) or "object" not in types
+        notes.stack.append("]" if level.array else "}")
+    separator = ("[" if level.array else "{") if first else ", "
+    if level.array:
+        machine.out(separator)
+    else:
+        if name in level.given:
+            notes.mend("repeated_key")
+        level.given.add(name)
+        machine.out(f"{separator}{encode_basestring(name)}: ")
+    machine.candidate.open_value = True
+
+
+def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> Generator[None, None, bool]:
+    """True if another element follows on one of the levels; false once those above `base` are closed."""
+    while len(levels) > base:
+        yield from machine.blank()
+        mark, end = yield from look(machine, table.between, 0)
+        if mark is Mark.KEY and (yield from opens_key(machine, table, levels[-1], end)):
+            return True
+        name, end = yield from closing(machine, table, 0)
+        if name and any(level.key == name for level in levels[base:]):
+            while levels[-1].key != name:
+                machine.candidate.notes.mend("missing_closer")
+                close(machine, levels)
+            machine.take(end)
+            close(machine, levels)
+        elif mark is Mark.CALL_END or (yield from machine.sibling(0)):
+            machine.candidate.notes.mend("missing_closer")
+            while len(levels) > base:
+                close(machine, levels)
+        else:
+            raise Mismatch
+    return False
+
+
+def opens_key(machine: Machine, table: Tables, level: Level, offset: int) -> Generator[None, None, bool]:
+    """True if the opener that ends `offset` characters from here opens a key, and not a call or what stands around."""
+    if not table.keyed:
+        return True
+    name = yield from is_key(machine, table, offset)
+    if not name:
+        return machine.ended
+    return level.takes(name, closed=False) or not (yield from machine.sibling(0))
+
+
+def close(machine: Machine, levels: list[Level]) -> None:
+    """The innermost level ends."""
+    levels.pop()
+    machine.out(machine.candidate.notes.stack.pop())

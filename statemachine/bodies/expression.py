@@ -1,0 +1,298 @@
+"""Calls as expressions: `f(a=1, b='x')`, alone, one after another, or in a list; `f{a:1}` in the same way.
+
+A call commits when its name is offered and its bracket has opened; arguments flow from there on. Values are read by
+`json_text.value` in the dialect of the format (`literals.py`), typed by the tool's schema (`json_typed.py`). What is
+not legal in the language and is read all the same is named in `repairs`: `positional_argument`, `json_arguments` (one
+dict in place of all arguments), `key_separator`, `repeated_key`, `missing_closer`.
+"""
+
+import json
+import re
+from collections.abc import Generator
+
+from statemachine import json_text, json_typed, schema
+from statemachine.bodies.head import word
+from statemachine.format import Expression, Format
+from statemachine.literals import dialect_of
+from statemachine.machine import Machine
+from statemachine.notes import Notes
+from statemachine.reader import Grammar, Mismatch, Run
+
+OUTSIDE = Run(r"[^()\[\]{}\"'<]*+")
+"""What stands outside of strings and brackets."""
+LONG_KEY = 2048
+"""Characters of the longest key, as JSON writes it."""
+
+keyword = re.compile(r"([A-Za-z_]\w{0,255}+)([ \t\r\n]{0,64}+)([=:])(?!=)").match
+keyword_begun = re.compile(r"[A-Za-z_]\w{0,255}+[ \t\r\n]{0,64}+=?+\Z").match
+further = re.compile(r"([ \t\r\n;]{0,256}+)[A-Za-z_][\w.-]{0,255}+\(").match
+further_begun = re.compile(r"[ \t\r\n;]{0,256}+(?:[A-Za-z_][\w.-]{0,255}+)?+\Z").match
+
+
+def read(machine: Machine, form: Format, body: Expression) -> Grammar:
+    """The calls, each finished; to the end of the list, or of the last call."""
+    machine.recognise(form)
+    yield from machine.blank()
+    if body.array:
+        yield from listed(machine, body)
+        return
+    yield from call(machine, body)
+    known = machine.candidate.committed
+    machine.finish()
+    while body.brackets == "()" and (length := (yield from another(machine))) >= 0:
+        machine.take(length)
+        machine.another(marked=True)
+        yield from call(machine, body)
+        known = known or machine.candidate.committed
+        machine.finish(alone=known)
+
+
+def listed(machine: Machine, body: Expression) -> Grammar:
+    """Calls in square brackets; each is a candidate of its own, brackets and commas are syntax."""
+    if (yield from machine.peek()) != "[":
+        raise Mismatch
+    machine.take(1)
+    machine.candidate.lead = len(machine.raw)
+    yield from machine.blank()
+    while True:
+        yield from call(machine, body)
+        machine.finish(alone=True)
+        yield from machine.blank()
+        if (yield from machine.peek()) == ",":
+            machine.take(1)
+            yield from machine.blank()
+        elif machine.text[machine.at] != "]":
+            if (yield from machine.sibling(0, own=True)):
+                return
+            raise Mismatch
+        if machine.text[machine.at] == "]":
+            machine.take(1)
+            return
+        machine.another(marked=True)
+
+
+def another(machine: Machine) -> Generator[None, None, int]:
+    """Length of what separates the call that ended here from the next one; −1 if none follows."""
+    while True:
+        found = further(machine.text, machine.at)
+        if found is not None:
+            return found.end(1) - machine.at
+        if machine.ended or not further_begun(machine.text, machine.at):
+            return -1
+        yield
+
+
+def call(machine: Machine, body: Expression) -> Grammar:
+    """One call, to its closing bracket."""
+    candidate = machine.candidate
+    name = yield from word(machine)
+    if candidate.marked:
+        yield from machine.blank()
+    if machine.text[machine.at] != body.brackets[0]:
+        raise Mismatch
+    machine.named(name)
+    if not candidate.known:
+        if not candidate.marked:
+            raise Mismatch
+        machine.disown()
+        machine.take(1)
+        yield from unread(machine, body)
+        return
+    machine.begin()
+    machine.take(1)
+    yield from Arguments(machine, body).read()
+    candidate.whole = True
+
+
+def unread(machine: Machine, body: Expression) -> Grammar:
+    """The arguments of an unknown call, whatever stands in them, to the bracket that closes them."""
+    dialect, notes, depth = dialect_of(body), Notes(), 1
+    while depth:
+        yield from machine.flow(OUTSIDE)
+        if machine.at >= len(machine.text):
+            yield from machine.more()
+        elif machine.text[machine.at] in "([{":
+            machine.take(1)
+            depth += 1
+        elif machine.text[machine.at] in ")]}":
+            machine.take(1)
+            depth -= 1
+        elif (yield from dialect.opening(machine)) is not None:
+            yield from dialect.string(machine, notes)
+        else:
+            machine.take(1)
+
+
+class Arguments:
+    """The arguments of one call."""
+
+    __slots__ = ("body", "free", "machine", "opened", "schema", "typed")
+
+    def __init__(self, machine: Machine, body: Expression) -> None:
+        self.machine = machine
+        self.body = body
+        self.opened = False
+        """The object has begun."""
+        candidate = machine.candidate
+        tools = machine.tools if candidate.known else None
+        self.schema: object = tools.get(candidate.name or "") if tools is not None else None
+        self.free = list(schema.properties(self.schema)) if body.brackets == "()" else []
+        """Parameters that take positional arguments."""
+        candidate.notes.dialect = dialect_of(body)
+        candidate.notes.typed = self.typed = json_typed.typing(self.schema)
+
+    def read(self) -> Grammar:
+        """All of them, and the closing bracket."""
+        machine = self.machine
+        notes = machine.candidate.notes
+        notes.cut = True
+        yield from self.blank()
+        if machine.text[machine.at] == "{" and self.body.brackets == "()" and self.in_one():
+            yield from self.instead()
+            return
+        while machine.text[machine.at] != self.body.brackets[1]:
+            yield from self.argument()
+            yield from self.blank()
+            if machine.text[machine.at] == ",":
+                machine.take(1)
+                yield from self.blank()
+            elif (yield from self.closes()):
+                break
+            else:
+                raise Mismatch
+        self.open()
+        notes.stack.clear()
+        machine.out("}")
+        self.end()
+
+    def blank(self) -> Grammar:
+        """White space and comments between arguments, which are none; then a character is there."""
+        machine = self.machine
+        target, machine.target = machine.target, False
+        try:
+            yield from json_text.skip(machine, machine.candidate.notes)
+        finally:
+            machine.target = target
+
+    def closes(self) -> Generator[None, None, bool]:
+        """True if the arguments end here: at their bracket, or where only the end of the call can stand."""
+        machine = self.machine
+        char = machine.text[machine.at]
+        if char == self.body.brackets[1]:
+            return True
+        if (char == "]" and self.body.array) or (yield from machine.sibling(0, own=True)):
+            machine.candidate.notes.mend("missing_closer")
+            return True
+        return False
+
+    def end(self) -> None:
+        """Consumes the closing bracket, if it is there."""
+        machine = self.machine
+        if machine.text[machine.at] == self.body.brackets[1]:
+            machine.take(1)
+
+    def open(self) -> bool:
+        """The object begins, unless it has; true if it had."""
+        if self.opened:
+            return True
+        self.opened = True
+        self.machine.candidate.notes.stack.append("}")
+        self.machine.out("{")
+        return False
+
+    def in_one(self) -> bool:
+        """True if a dict in first place stands for all arguments: the first parameter can be none."""
+        return not self.free or "object" not in schema.types(self.schema, self.free[0])
+
+    def instead(self) -> Grammar:
+        """One dict that is all the arguments."""
+        machine = self.machine
+        notes = machine.candidate.notes
+        notes.mend("json_arguments")
+        yield from json_text.value(machine, notes)
+        yield from self.blank()
+        self.opened = True
+        if not (yield from self.closes()):
+            raise Mismatch
+        self.end()
+
+    def argument(self) -> Grammar:
+        """One argument."""
+        machine = self.machine
+        candidate = machine.candidate
+        notes = candidate.notes
+        key = yield from self.marked_key() if self.body.assign == ":" else self.key()
+        if key is None:
+            key = self.position()
+        if key in candidate.given:
+            notes.mend("repeated_key")
+        elif key in self.free:
+            self.free.remove(key)
+        candidate.given = candidate.given or set()
+        candidate.given.add(key)
+        more = self.open()
+        notes.cut = True
+        machine.out((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
+        yield from self.blank()
+        if self.typed is not None:
+            self.typed.member(key)
+        yield from json_text.value(machine, notes)
+
+    def key(self) -> Generator[None, None, str | None]:
+        """The key of an argument and what follows it, consumed; None for a positional argument."""
+        machine = self.machine
+        while True:
+            found = keyword(machine.text, machine.at)
+            if found is not None and found.end() < len(machine.text):
+                break
+            if found is None and not keyword_begun(machine.text, machine.at):
+                return None
+            yield from machine.more()
+        if found[3] != self.body.assign:
+            machine.candidate.notes.mend("key_separator")
+        machine.take(found.end() - machine.at)
+        return found[1]
+
+    def marked_key(self) -> Generator[None, None, str]:
+        """The key of an argument and its colon, consumed."""
+        machine = self.machine
+        key = Key()
+        target, machine.target = machine.target, key
+        try:
+            yield from dialect_of(self.body).key(machine, machine.candidate.notes)
+        finally:
+            machine.target = target
+        if key.length > LONG_KEY:
+            raise Mismatch
+        return str(json.JSONDecoder().raw_decode("".join(key.pieces))[0])
+
+    def position(self) -> str:
+        """The parameter that a positional argument is.
+
+        Raises:
+            Mismatch: there is none left.
+
+        """
+        machine = self.machine
+        if not machine.candidate.known:
+            return ""
+        if not self.free:
+            raise Mismatch
+        machine.candidate.notes.mend("positional_argument")
+        return self.free[0]
+
+
+class Key:
+    """A target for a key that is read whole; what is too long is only counted."""
+
+    __slots__ = ("length", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.length = 0
+
+    def append(self, piece: str) -> None:
+        """Takes a piece."""
+        self.length += len(piece)
+        if self.length <= LONG_KEY:
+            self.pieces.append(piece)

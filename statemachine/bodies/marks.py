@@ -1,0 +1,271 @@
+"""What a declaration of marked parameters compiles into: its markers, the runs of its values, and what ends a key.
+
+Where a closer repeats its key (`</{key}>`), the markers know only how such a closer begins; which key it closes is read
+where one stands (`closing`). Keys come from the model, so nothing is compiled for one unless its tool's schema
+declares it: then the run of its value passes over every other tag (`own_run`).
+"""
+
+import re
+from collections.abc import Callable, Generator
+from enum import Enum
+from functools import lru_cache
+from re import Match
+
+from attrs import frozen
+
+from statemachine import schema
+from statemachine.format import Parameters
+from statemachine.json_text import space
+from statemachine.machine import Machine
+from statemachine.markers import Markers, flowing_run
+from statemachine.reader import Ended, Mismatch, Run, quote
+
+KEY_HOLD = 300
+"""Characters of a key and its attributes, at most."""
+BLANKS = 256
+"""Characters of white space that are looked over to see what follows a marker, at most."""
+
+tag_text = re.compile(rf"[^<>\r\n]{{0,{KEY_HOLD}}}+").match
+type_text = re.compile(r"[\w. -]{0,64}+").match
+attribute = re.compile(
+    r"[ \t]*+([\w.:-]{1,64})[ \t]*+=[ \t]*+"
+    r"(?:\"([^\"<>]{0,256})\"|'([^'<>]{0,256})'|([^\s\"'<>=/]{1,256}))"
+)
+plain_key = re.compile(r"[\"']?([^\"'<>]{1,256}?)[\"']?").fullmatch
+WORD = rf"[A-Za-z_][^\s\"'<>/={{}}]{{0,{KEY_HOLD}}}+"
+one_word = re.compile(WORD).fullmatch
+"""A key that its closer repeats."""
+
+TYPES = {
+    "true": schema.STRING,
+    "string": schema.STRING,
+    "str": schema.STRING,
+    "false": schema.ANY - schema.STRING,
+    "integer": frozenset({"integer"}),
+    "int": frozenset({"integer"}),
+    "number": frozenset({"number", "integer"}),
+    "float": frozenset({"number", "integer"}),
+    "boolean": frozenset({"boolean"}),
+    "bool": frozenset({"boolean"}),
+    "object": frozenset({"object"}),
+    "dict": frozenset({"object"}),
+    "array": frozenset({"array"}),
+    "list": frozenset({"array"}),
+    "null": frozenset({"null"}),
+}
+"""What a value may be that is marked so; any other mark says nothing."""
+
+
+class Mark(Enum):
+    """What a marker inside of a call is."""
+
+    KEY = "a key opener"
+    VALUE_END = "the value's closer"
+    CALL_END = "the call's closer"
+    OPEN = "the opener of a wrapper around parameters"
+    CLOSE = "the closer of a wrapper around parameters"
+
+
+@frozen(eq=False)
+class Inside:
+    """What may end a raw value, and the run of its text."""
+
+    markers: Markers[Mark]
+    run: Run
+
+
+@frozen(eq=False)
+class Tables:
+    """What a declaration compiles into."""
+
+    body: Parameters
+    close: str
+    """The call's closer."""
+    keyed: bool
+    """The closer of a value repeats its key."""
+    between: Markers[Mark]
+    """Between values."""
+    plain: Inside
+    """Inside of a raw value."""
+    trimmed: Inside
+    """Inside of one that begins on a line of its own: the line end before its closer is markup too."""
+    ends: Markers[bool]
+    """What ends a key; true: its type follows."""
+    type_ends: Markers[bool] | None
+    closing: Callable[[str, int], Match[str] | None]
+    """The closer of a key, the line end before it included: the key in group 1, group 2 if it is whole."""
+    quote_open: Markers[Mark] | None
+    quoted: Inside | None
+    """Inside of the quotes that may stand around a value."""
+
+
+@lru_cache(maxsize=256)
+def tables(body: Parameters, close: str) -> Tables:
+    """The markers of a declaration in a call with this closer."""
+    before, keyed, after = body.close.partition("{key}")
+    ends = [(close, Mark.CALL_END)] if close else []
+    ends += [(body.key, Mark.KEY), (f"{before}{{a}}" if keyed else body.close, Mark.VALUE_END)]
+    around = [(text, mark) for pair in body.wrappers for text, mark in zip(pair, (Mark.OPEN, Mark.CLOSE), strict=True)]
+    plain = inside(ends, trimmed=False)
+    closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD})(?:\Z|{Markers([(after, True)]).expression()})"
+    return Tables(
+        body,
+        close,
+        bool(keyed),
+        Markers(ends + around),
+        plain,
+        inside(ends, trimmed=True) if body.trim else plain,
+        Markers([*((end, False) for end in body.head.ends), *((mark, True) for mark in body.type_marks[:1])]),
+        Markers([(body.type_marks[1], False)]) if body.type_marks else None,
+        re.compile(closing if keyed else "(?!)").match,
+        Markers([(body.quote[0], Mark.OPEN)]) if body.quote else None,
+        inside([(body.quote[1], Mark.VALUE_END)], trimmed=False) if body.quote else None,
+    )
+
+
+def inside(ends: list[tuple[str, Mark]], *, trimmed: bool) -> Inside:
+    """What these markers make of the inside of a raw value."""
+    leads = ("", "\n", "\r\n") if trimmed else ("",)
+    markers = Markers([(lead + text, mark) for text, mark in ends for lead in leads])
+    return Inside(markers, flowing_run(Markers(ends), convert=quote, trim=trimmed))
+
+
+@lru_cache(maxsize=256)
+def own_run(table: Tables, key: str, names: tuple[str, ...], *, trimmed: bool) -> Run:
+    """The run of the value of one of the declared parameters, where its closer repeats the key.
+
+    It stops only at what may end this value; other tags flow.
+    """
+    opener = table.body.key.removesuffix("{a}")
+    starts: list[str] = []
+    for name in sorted(names):
+        if one_word(name) and not (starts and name.startswith(starts[-1])):
+            starts.append(name)
+    ends = dict.fromkeys([table.body.close.replace("{key}", key), *([table.close] if table.close else [])])
+    markers = [(text, Mark.VALUE_END) for text in ends] + [(opener + name, Mark.KEY) for name in starts]
+    return flowing_run(Markers(markers), convert=quote, trim=trimmed)
+
+
+# ---- looking ahead: offsets are counted from what is consumed, so that they survive a wait
+
+
+def look(machine: Machine, markers: Markers[Mark], offset: int) -> Generator[None, None, tuple[Mark | None, int]]:
+    """The marker `offset` characters from here and where it ends, counted from here too; (None, 0) if there is none."""
+    while True:
+        found = markers.match(machine.text, machine.at + offset)
+        if found is not None and found.lastindex:
+            return markers.values[found.lastindex - 1], found.end() - machine.at
+        if found is None and machine.at + offset < len(machine.text):
+            return None, 0
+        if machine.ended:
+            return None, 0
+        yield
+
+
+def blanks(machine: Machine, offset: int) -> Generator[None, None, int]:
+    """The offset of the first character that is not white space; −1 if that is too far away."""
+    while True:
+        found = space(machine.text, machine.at + offset)
+        end = (found.end() if found else 0) - machine.at
+        if end - offset > BLANKS:
+            return -1
+        if machine.at + end < len(machine.text) or machine.ended:
+            return end
+        yield
+
+
+def closing(machine: Machine, table: Tables, offset: int) -> Generator[None, None, tuple[str, int]]:
+    """The key whose closer stands `offset` characters from here, and where it ends; ("", 0) if none does."""
+    while True:
+        found = table.closing(machine.text, machine.at + offset)
+        if found is None:
+            return "", 0
+        if found.lastindex == 2:
+            return found[1], found.end() - machine.at
+        if machine.ended:
+            return "", 0
+        yield
+
+
+@frozen
+class Tag:
+    """A key, as it stands after its opener."""
+
+    key: str
+    types: frozenset[str]
+    """The types that its value is marked with; every type, if it is not."""
+    end: int
+    """Where its value begins, counted from here."""
+
+
+def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
+    """The key that stands `offset` characters from here, behind its opener; None if none does.
+
+    Raises:
+        Ended: the text ends inside of it.
+
+    """
+    while True:
+        text = tag_text(machine.text, machine.at + offset)
+        stop = text.end() if text else machine.at + offset
+        found = table.ends.match(machine.text, stop)
+        if found is not None and found.lastindex:
+            break
+        if found is None and stop < len(machine.text):
+            return None
+        yield from machine.more()
+    end = found.end() - machine.at
+    tag = machine.text[machine.at + offset : stop]
+    key = key_of(tag, table)
+    if not key:
+        return None
+    kind = attribute_of(tag, table.body.type_attribute) if table.body.type_attribute else ""
+    if table.type_ends is not None and table.ends.values[found.lastindex - 1]:
+        kind, end = yield from type_at(machine, table.type_ends, end)
+    return Tag(key, TYPES.get(kind.strip().lower(), schema.ANY), end)
+
+
+def type_at(machine: Machine, ends: Markers[bool], offset: int) -> Generator[None, None, tuple[str, int]]:
+    """The name of a type that stands `offset` characters from here, and where its value begins.
+
+    Raises:
+        Mismatch: none stands there.
+
+    """
+    while True:
+        text = type_text(machine.text, machine.at + offset)
+        stop = text.end() if text else machine.at + offset
+        found = ends.match(machine.text, stop)
+        if found is not None and found.lastindex:
+            return machine.text[machine.at + offset : stop], found.end() - machine.at
+        if found is None and stop < len(machine.text):
+            raise Mismatch
+        yield from machine.more()
+
+
+def key_of(tag: str, table: Tables) -> str:
+    """The key in the rest of a tag: `name="k"` or `k`; "" if there is none."""
+    head = table.body.head
+    if head.attribute:
+        return attribute_of(tag, head.attribute)
+    found = plain_key(tag.strip())
+    if found is None or (table.keyed and not one_word(found[1])):
+        return ""
+    return found[1]
+
+
+def attribute_of(tag: str, name: str) -> str:
+    """The value of an attribute of a tag; "" if it has none."""
+    for found in attribute.finditer(tag):
+        if found[1] == name:
+            return found[2] or found[3] or found[4] or ""
+    return ""
+
+
+def is_key(machine: Machine, table: Tables, offset: int) -> Generator[None, None, str]:
+    """The key `offset` characters from here, behind its opener; "" if there is none, or the text ends inside of it."""
+    try:
+        tag = yield from tag_at(machine, table, offset)
+    except (Ended, Mismatch):
+        return ""
+    return tag.key if tag is not None else ""

@@ -1,0 +1,348 @@
+"""One raw value: where it ends, and what it is.
+
+A raw value may hold anything, its own closer included, so a marker inside of it counts only when what follows can
+follow it (rule "Raw values" of `docs/design.md`):
+
+* the value's closer, when a key opener, the call's closer or the end of the text follows;
+* a key opener, when it names a parameter of the schema that was not yet given (no schema: at a line start);
+* the call's closer, when an outer closer, a sibling opener or the end follows.
+
+A value that must be a string flows from its first character. One that may be something else is held while it may still
+be JSON of a type that the schema allows; at the first other character it is a string and flows.
+"""
+
+from collections.abc import Generator, Sequence
+
+from attrs import define, field, frozen
+
+from statemachine import json_text, schema
+from statemachine.bodies.marks import Mark, Tables, blanks, closing, is_key, look, own_run
+from statemachine.json_number import number
+from statemachine.json_typed import Typed
+from statemachine.machine import Machine
+from statemachine.notes import WORDS, Notes
+from statemachine.reader import Ended, Grammar, Mismatch, Sink, quote
+
+
+@define
+class Level:
+    """Where keys stand: the call itself, or a value that is made of keys and values."""
+
+    node: schema.Node | None
+    """What the schema says of it."""
+    names: tuple[str, ...] = ()
+    """The declared parameters of the call."""
+    given: set[str] = field(factory=set)
+    """Keys that were given."""
+    key: str = ""
+    """The key whose value it is."""
+    array: bool | None = False
+    """Its values are items, whatever their keys; None: not known yet."""
+
+    def member(self, key: str) -> schema.Node | None:
+        """What the schema says of the value of a key."""
+        if self.node is None:
+            return None
+        return self.node.items() if self.array else self.node.member(key)
+
+    def takes(self, key: str, *, closed: bool) -> bool:
+        """True if a key may come next.
+
+        It may if it is declared and was not given. Where nothing is declared, and in an object that may have members
+        which are not declared, it may only if the value before it was `closed`, or as good as closed.
+        """
+        if not key:
+            return False
+        if self.key:
+            declared = not self.array and self.node is not None and self.node.deep and key not in self.given
+            return closed or (declared and self.member(key) is not None)
+        if key in self.given:
+            return False
+        return key in self.names if self.names else closed
+
+
+@frozen
+class Slot:
+    """Whose value comes next, and what it may be."""
+
+    key: str
+    types: frozenset[str]
+    node: schema.Node | None
+    """What the schema says of it."""
+
+
+class RawValue:
+    """The value of a key, whose opener has been read."""
+
+    __slots__ = ("inside", "key", "levels", "machine", "run", "slot", "table", "trimmed")
+
+    def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot, *, trimmed: bool) -> None:
+        inside = table.trimmed if trimmed else table.plain
+        self.machine = machine
+        self.table = table
+        self.levels = levels
+        """The call, and the values around this one, outermost first."""
+        self.slot = slot
+        self.key = slot.key
+        self.trimmed = trimmed
+        """The line end before the closer is markup."""
+        self.inside = inside.markers
+        self.run = inside.run
+        names = levels[-1].names
+        if table.keyed and slot.key in names:
+            self.run = own_run(table, slot.key, names, trimmed=trimmed)
+
+    def read(self) -> Grammar:
+        """The value, to its closer."""
+        types = self.slot.types
+        if types == schema.STRING:
+            self.machine.out('"')
+            yield from self.text()
+        elif "string" in types or not (yield from self.container(types)):
+            yield from self.typed(types)
+        self.machine.candidate.open_value = False
+
+    # ---- where it ends
+
+    def text(self) -> Grammar:
+        """A string, its opening quote written: flows to its end."""
+        machine = self.machine
+        while True:
+            yield from machine.flow(self.run)
+            if machine.at >= len(machine.text):
+                yield from machine.more()
+                continue
+            if (yield from self.stops(0)):
+                break
+            machine.out(quote(machine.take(1, "argument")))
+        machine.out('"')
+        yield from self.close()
+
+    def close(self) -> Grammar:
+        """The closer of the value, when it is there."""
+        machine = self.machine
+        length = yield from self.closer(0)
+        if length:
+            machine.take(length)
+        else:
+            machine.candidate.notes.mend("missing_closer")
+
+    def closer(self, offset: int) -> Generator[None, None, int]:
+        """Where the closer of the value that stands `offset` characters from here ends; 0 if none stands there."""
+        mark, end = yield from look(self.machine, self.inside, offset)
+        if mark is not None and self.table.keyed:
+            key, end = yield from closing(self.machine, self.table, offset)
+            return end if key == self.key else 0
+        return end if mark is Mark.VALUE_END else 0
+
+    def stops(self, offset: int) -> Generator[None, None, bool]:
+        """True if the marker that begins `offset` characters from here ends the open value."""
+        machine = self.machine
+        mark, end = yield from look(machine, self.inside, offset)
+        if mark is Mark.KEY:
+            level = self.levels[-1]
+            at_line_start = not self.table.keyed and machine.text[machine.at + offset] in "\r\n"
+            return level.takes((yield from is_key(machine, self.table, end)), closed=at_line_start)
+        if self.table.keyed and mark is not None:
+            key, after = yield from closing(machine, self.table, offset)
+            around = self.around(key)
+            if around:
+                return (yield from self.may_follow(after, around))
+        elif mark is Mark.VALUE_END:
+            return (yield from self.may_follow(end, self.levels))
+        if mark is Mark.CALL_END:
+            return (yield from machine.sibling(end))
+        if machine.ended:
+            yield from machine.more()
+        return False
+
+    def around(self, key: str) -> Sequence[Level]:
+        """The levels that stay open where the closer of a key stands; none if it closes nothing that is open."""
+        if key == self.key:
+            return self.levels
+        depth = next((depth for depth in range(len(self.levels) - 1, 0, -1) if self.levels[depth].key == key), 0)
+        return self.levels[:depth]
+
+    def may_follow(self, offset: int, levels: Sequence[Level]) -> Generator[None, None, bool]:
+        """True if what stands `offset` characters from here may follow a value's closer on these levels."""
+        machine = self.machine
+        offset = yield from blanks(machine, offset)
+        if offset < 0:
+            return False
+        mark, end = yield from look(machine, self.table.between, offset)
+        if mark is Mark.KEY:
+            follows = levels[-1].takes((yield from is_key(machine, self.table, end)), closed=True)
+        elif mark is Mark.VALUE_END:
+            key, _ = yield from closing(machine, self.table, offset)
+            follows = any(level.key == key for level in levels[1:])
+        elif mark is not None:
+            return True
+        else:
+            follows = machine.ended and machine.at + offset >= len(machine.text)
+        # what begins like a key or a closer that repeats its key may be a marker of what stands around
+        may_be_outer = mark is None or self.table.keyed
+        return follows or (may_be_outer and (yield from machine.sibling(offset)))
+
+    # ---- what it is
+
+    def typed(self, types: frozenset[str]) -> Grammar:
+        """A value that need not be a string: JSON if it is JSON of an allowed type, whole; else a string."""
+        machine = self.machine
+        candidate = machine.candidate
+        captured: list[str] = []
+        sink, target = machine.sink, machine.target
+        machine.sink, machine.target, candidate.lead = Sink.HOLD, captured, 0
+        is_json = True
+        ended = False
+        strict = Strict(depth=machine.limits.depth)
+        try:
+            yield from self.json(types, strict, captured)
+        except Mismatch:
+            is_json = False
+        except Ended:
+            ended = True
+            is_json = bool(captured) and not strict.cut and not strict.stack
+        machine.target = target
+        value = "".join(captured)
+        raw = "".join(piece for piece, _ in machine.raw)
+        if not is_json and not ended:
+            raw = self.give_back(raw)
+        machine.raw = [(raw, "argument")]
+        machine.release(sink)
+        machine.out(value.strip() if is_json else '"' + quote(raw))
+        if ended:
+            candidate.open_value = not is_json
+            raise Ended
+        yield from self.close() if is_json else self.text()
+
+    def give_back(self, raw: str) -> str:
+        """What was held, without the line end that may be the one before the closer: that one is looked at again."""
+        length = line_end_length(raw) if self.trimmed else 0
+        if length:
+            machine = self.machine
+            machine.text, machine.at = raw[-length:] + machine.text[machine.at :], 0
+        return raw[: len(raw) - length]
+
+    def container(self, types: frozenset[str]) -> Generator[None, None, bool]:
+        """An object or array of a parameter that cannot be a string: it streams, its values typed by the schema."""
+        machine = self.machine
+        offset = yield from blanks(machine, 0)
+        if machine.at + offset >= len(machine.text):
+            return False
+        kind = {"{": "object", "[": "array"}.get(machine.text[machine.at + offset]) if offset >= 0 else None
+        if kind not in types:
+            return False
+        machine.take(offset)
+        notes = machine.candidate.notes
+        machine.candidate.open_value = False
+        node = self.slot.node
+        notes.typed = Typed(node) if node is not None and node.deep else None
+        yield from json_text.value(machine, notes)
+        notes.typed = None
+        offset = yield from blanks(machine, 0)
+        if offset > 0:
+            machine.take(offset)
+        yield from machine.peek()
+        yield from self.close()
+        return True
+
+    def json(self, types: frozenset[str], strict: Notes, captured: list[str]) -> Grammar:
+        """One JSON value of an allowed type, and then the end of the value; anything else is a mismatch."""
+        machine = self.machine
+        strict.cut = True
+        char = yield from self.first()
+        if char in "{[" and ("object" if char == "{" else "array") in types:
+            yield from json_text.value(machine, strict)
+        elif char in "-0123456789" and types & {"number", "integer"}:
+            yield from number(machine, strict)
+            if "string" in types and "number" not in types and set(".eE") & set("".join(captured)):
+                raise Mismatch
+        elif char in "tfTFnN":
+            word = yield from json_text.bare_word(machine)
+            kind = {"true": "boolean", "false": "boolean", "null": "null"}.get(WORDS.get(word, ""))
+            if kind not in types:
+                raise Mismatch
+            yield from json_text.literal(machine, Notes(machine.candidate.notes.repairs))
+        else:
+            raise Mismatch
+        strict.cut = False
+        offset = yield from blanks(machine, 0)
+        if offset < 0:
+            raise Mismatch
+        if machine.ended and machine.at + offset >= len(machine.text):
+            machine.take(offset)
+            return
+        before = machine.text[machine.at : machine.at + offset]
+        lead = offset - (line_end_length(before) if self.trimmed else 0)
+        try:
+            stops = yield from self.stops(lead)
+        except Ended:
+            stops = False
+        if not stops:
+            raise Mismatch
+        if lead > 0:
+            machine.take(lead)
+
+    def first(self) -> Generator[None, None, str]:
+        """The first character of JSON, white space before it consumed."""
+        machine = self.machine
+        offset = yield from blanks(machine, 0)
+        if machine.at + offset >= len(machine.text):
+            yield from machine.more()
+        if offset < 0 or (char := machine.text[machine.at + offset]) not in "{[-0123456789tfTFnN":
+            raise Mismatch
+        machine.take(offset)
+        return char
+
+
+class Quoted(RawValue):
+    """A value between quotes of its format, opened already, in which no other marker counts."""
+
+    __slots__ = ()
+
+    def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot) -> None:
+        super().__init__(machine, table, levels, slot, trimmed=False)
+        if table.quoted is not None:
+            self.run = table.quoted.run
+
+    def stops(self, offset: int) -> Generator[None, None, bool]:
+        """True if the quote's closer stands here and the value's closer, or what implies it, follows."""
+        machine = self.machine
+        mark, end = yield from self.unquote(offset)
+        if mark is not Mark.VALUE_END:
+            if machine.ended:
+                yield from machine.more()
+            return False
+        after = yield from blanks(machine, end)
+        if after < 0:
+            return False
+        if machine.ended and machine.at + after >= len(machine.text):
+            return True
+        return (yield from self.closer(after)) > 0 or (yield from super().stops(after))
+
+    def unquote(self, offset: int) -> Generator[None, None, tuple[Mark | None, int]]:
+        """The quote's closer, and where it ends."""
+        if self.table.quoted is None:
+            return None, 0
+        return (yield from look(self.machine, self.table.quoted.markers, offset))
+
+    def close(self) -> Grammar:
+        """The closers of the quote and of the value, when they are there."""
+        mark, end = yield from self.unquote(0)
+        if mark is Mark.VALUE_END:
+            after = yield from blanks(self.machine, end)
+            self.machine.take(max(after, end))
+        yield from super().close()
+
+
+class Strict(Notes):
+    """Notes of a value that may also be a string: what would have to be mended is one."""
+
+    def mend(self, name: str) -> None:  # noqa: ARG002  (the signature is the base's)
+        """Never."""
+        raise Mismatch
+
+
+def line_end_length(text: str) -> int:
+    """Length of the line end at the end of a text."""
+    return 2 if text.endswith("\r\n") else 1 if text.endswith("\n") else 0

@@ -1,0 +1,158 @@
+"""What may follow an opener, and by which keys an envelope is read.
+
+Openers form a tree of `Lead`s: `<tool_call>` may be followed by JSON (an envelope), by a name (a head), or, since it is
+also the wrapper of another format, by that format's opener. Everything that starts with the same literal is told apart
+by what follows, so no format has to know the others.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from attrs import frozen
+
+from statemachine.format import ONLY_CALLS_KEYS, Envelope, Expression, Format, Message, Shape
+from statemachine.markers import Markers
+
+
+class Role(Enum):
+    """What a key of an envelope holds."""
+
+    NAME = "name"
+    ARGUMENTS = "arguments"
+    ID = "id"
+    TYPE = "type"
+    NEST = "nest"
+    CALLS = "calls"
+    THOUGHT = "thought"
+    FINAL = "final"
+
+
+@frozen
+class Key:
+    """A key of an envelope: what it holds, and the format whose key it is. `nests`: an object here holds the call."""
+
+    role: Role
+    format: Format
+    nests: bool = False
+    decisive: bool = False
+    """Only calls have this key: an object with nothing else is a call without arguments."""
+
+
+Keys = Mapping[str, Key]
+Opening = tuple[Format, Shape]
+"""A format, and the shape of it that follows."""
+ANY_NAME = ""
+"""The key of `Keys` that stands for any key: it is the name, its value the arguments."""
+
+
+def keys_of(formats: Iterable[Format]) -> dict[str, Key]:
+    """The keys by which the envelopes of these formats are read; the first format to name a key has it."""
+    found: dict[str, Key] = {}
+    for form in formats:
+        body = envelope_of(form)
+        if body.keyed:
+            found.setdefault(ANY_NAME, Key(Role.NAME, form))
+        if body.thought:
+            found.setdefault(body.thought, Key(Role.THOUGHT, form))
+        if body.final:
+            found.setdefault(body.final[0], Key(Role.FINAL, form))
+        if body.calls:
+            found.setdefault(body.calls, Key(Role.CALLS, form))
+        for name in body.name:
+            found.setdefault(name, Key(Role.NAME, form, name in body.nest, name in ONLY_CALLS_KEYS))
+        for name in body.nest:
+            found.setdefault(name, Key(Role.NEST, form, nests=True))
+        for name in body.arguments:
+            found.setdefault(name, Key(Role.ARGUMENTS, form))
+        for name in body.id:
+            found.setdefault(name, Key(Role.ID, form))
+        found.setdefault("type", Key(Role.TYPE, form))
+    return found
+
+
+def envelope_of(form: Format) -> Envelope:
+    """The envelope of a format; the usual one, if it has none: JSON may stand in the markers of any format."""
+    return next((shape.body for shape in form.shapes if isinstance(shape.body, Envelope)), USUAL)
+
+
+USUAL = Envelope()
+
+
+def is_array(form: Format) -> bool:
+    """True if the format itself writes an array of calls."""
+    return envelope_of(form).array
+
+
+class Lead:
+    """What may follow an opener."""
+
+    __slots__ = ("_children", "blank", "children", "close", "ends", "heads", "keys", "line", "literal", "open", "tool")
+
+    def __init__(self, literal: str) -> None:
+        self.literal = literal
+        self.keys: dict[str, Keys] = {}
+        """How an envelope that follows is read, by its first character: an object or an array."""
+        self.heads: list[Opening] = []
+        """The formats whose name follows."""
+        self.ends: Markers[tuple[Format, Shape, str]] | None = None
+        """What ends such a name, and whose it is."""
+        self.open: Opening | None = None
+        """The format whose expression or header follows."""
+        self.tool: tuple[Format, Shape, str] | None = None
+        """The format whose opener names the tool."""
+        self.close = ""
+        """As a wrapper: its closer."""
+        self.line = False
+        """Only blanks may stand between the opener and a name."""
+        self.blank = False
+        """Blanks may stand there."""
+        self._children: dict[str, Lead] = {}
+        self.children: Markers[Lead] | None = None
+        """As a wrapper: the openers that may follow."""
+
+    def __repr__(self) -> str:
+        return f"Lead({self.literal!r})"
+
+    def child(self, opener: str) -> "Lead":
+        """What may follow an opener that stands in this one."""
+        return self._children.setdefault(opener, Lead(opener))
+
+    def inner(self, lead: "Lead") -> "Lead":
+        """What may follow the same opener when it stands in this wrapper."""
+        return self._children.get(lead.literal, lead)
+
+    def add(self, form: Format, shape: Shape) -> None:
+        """Notes that a shape may follow; the first format to claim a way to go on has it."""
+        match shape.body:
+            case Envelope():
+                self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
+            case Expression() | Message():
+                self.open = self.open or (form, shape)
+            case _:
+                self.heads.append((form, shape))
+
+    def inherit(self, leads: Mapping[str, "Lead"]) -> None:
+        """JSON after an opener that stands in this one is read as after that opener alone."""
+        for child in self._children.values():
+            if not child.keys and child.literal in leads:
+                child.keys = leads[child.literal].keys
+            child.inherit(leads)
+
+    def finish(self, around: Mapping[str, Format]) -> None:
+        """Makes what reading needs; `around` says whose wrapper an opener is."""
+        for keys in list(self.keys.values()):
+            self.keys.setdefault("{", keys)
+            self.keys.setdefault("[", keys)
+        if self.close and not self.keys:
+            self.keys["{"] = self.keys["["] = keys_of([around[self.literal]])
+        ends: dict[str, tuple[Format, Shape, str]] = {}
+        for form, shape in self.heads:
+            for end in (*shape.head.ends, shape.head.id) if shape.head else ():
+                if end:
+                    ends.setdefault(end, (form, shape, end))
+        if ends:
+            self.ends = Markers(ends.items(), any_case=any("{_}" in end for end in ends))
+        for child in self._children.values():
+            child.finish(around)
+        if self._children:
+            self.children = Markers(self._children.items())

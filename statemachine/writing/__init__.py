@@ -1,0 +1,1 @@
+"""The arguments of a call as the bodies write them; `statemachine.writer` puts the call around them."""

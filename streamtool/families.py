@@ -1,0 +1,142 @@
+"""What is known of a model by its name: which format it is taught, what else it may write, and one bad habit.
+
+A small table, read from top to bottom; the first row that matches counts, and a model of no known family is taught
+`tool_call`. Patterns look at the last part of the name (`org/Name-7B-Instruct-GGUF` and `name:tag` are found by
+`name`), whatever its letter case; `_` is `-` to them, and a pattern stands between letters of other words on neither
+side. Everything here is a default that settings and rules overrule.
+
+A family is taught its own format only if what the model then has to write is ordinary text. A marker that is a special
+token of the model's tokenizer may be stripped by the server that runs it, so it is listened for, but not taught.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from attrs import frozen
+
+from statemachine import FORMATS, Format
+from statemachine.format import Body, Expression, Head, Message, Parameters
+
+
+@frozen
+class Family:
+    """Models whose names match a pattern."""
+
+    pattern: str
+    """A regular expression over the name in small letters."""
+    format: str = "tool_call"
+    """What `format = "auto"` teaches."""
+    listen: tuple[str, ...] = ()
+    """Formats that are listened for although they are off by default."""
+    calls_in_reasoning: bool = False
+    """Known to write calls inside of reasoning that is never closed."""
+
+
+UNKNOWN = Family("")
+
+FAMILIES: tuple[Family, ...] = (
+    # what they write is text
+    Family(r"claude", "invoke"),
+    Family(r"qwen-?3-?coder", "qwen3_coder"),
+    Family(r"qwen-?3\.[56]", "qwen3_coder", calls_in_reasoning=True),
+    Family(r"step-?3\.5", "qwen3_coder"),
+    Family(r"nemotron-?3", "qwen3_coder"),
+    Family(r"nemotron-(?:nano|super|ultra)", "nemotron"),
+    Family(r"mimo", "mimo"),
+    Family(r"seed-?oss", "seed_oss"),
+    Family(r"minimax-?m1", "minimax_m1"),
+    Family(r"minimax-?m2", "minimax_m2", calls_in_reasoning=True),
+    Family(r"glm-?4\.[56]v?", "glm45"),
+    Family(r"glm-?(?:4\.7|5)", "glm47"),
+    Family(r"ling-?3", "glm45", calls_in_reasoning=True),
+    Family(r"hunyuan-?a13b", "hunyuan_a13b"),
+    Family(r"hunyuan-?v?[34]|hy-?[34]", "hunyuan_v3"),
+    Family(r"longcat", "longcat"),
+    Family(r"dots\.?v?llm\d?", "dots"),
+    Family(r"minicpm-?5", "minicpm5"),
+    Family(r"olmo-?3", "olmo3"),
+    Family(r"phi-?4-mini", "phi4"),
+    Family(r"xlam", "xlam"),
+    Family(r"gemma-?[23]n?", "tool_code"),
+    Family(r"muse-(?!\d)", "muse"),
+    Family(r"functionary.*v3\.2", "functionary"),
+    # it is special tokens, or what everybody is taught
+    Family(r"functionary", listen=("functionary",)),
+    Family(r"ernie", listen=("ernie",)),
+    Family(r"kimi-?k[23]", calls_in_reasoning=True),
+    Family(r"deepseek-?v4", calls_in_reasoning=True),
+)
+
+
+@lru_cache(maxsize=256)
+def family_of(model: str) -> Family:
+    """The family of a model, by its name; `UNKNOWN` if it belongs to none."""
+    name = model.lower().rstrip("/").rpartition("/")[2].replace("_", "-")
+    return next((family for family in FAMILIES if matcher(family.pattern).search(name)), UNKNOWN)
+
+
+@lru_cache(maxsize=256)
+def matcher(pattern: str) -> "re.Pattern[str]":
+    """The pattern where no letter stands before it, and none behind it, nor a digit behind a digit."""
+    return re.compile(rf"(?<![a-z])(?:{pattern})(?!(?<=[a-z\d])[a-z])(?!(?<=\d)\d)")
+
+
+# --- special tokens --------------------------------------------------------------------------------------------------
+
+CONTROL = re.compile(r"[|｜]|[<\]]\]|\]<|\[[A-Z][A-Z_]*\]")
+"""What only control tokens look like: `<|…|>`, `<｜…｜>`, `]<]…[>[`, `[TOOL_CALLS]`."""
+
+TOKEN = re.compile(r"<[^<>\s]*[|｜][^<>\s]*>")
+"""One of them, where several stand in a marker."""
+
+REGISTERED = ("<start_function_call>", "<end_function_call>", "<escape>")
+"""Tokens that look like ordinary tags, and are special ones for every model that writes them."""
+
+
+def special_tokens(form: Format) -> tuple[str, ...]:
+    """The special tokens with which a format itself writes a call; () if all of it is ordinary text."""
+    pieces = [piece for marker in written_markers(form) for piece in marker.split("{*}") if is_special(piece)]
+    return tuple(dict.fromkeys(token for piece in pieces for token in (TOKEN.findall(piece) or [piece])))
+
+
+def is_special(marker: str) -> bool:
+    """True if a marker looks like a control token, or is known to be one."""
+    return CONTROL.search(marker) is not None or any(token in marker for token in REGISTERED)
+
+
+def written_markers(form: Format) -> Iterator[str]:
+    """The markers with which the format itself writes a call: of its first shape and opener, and of its wrappers."""
+    shape = form.shapes[0]
+    yield from (around for around in (form.around, form.around_each) if around)
+    yield from form.openers[:1]
+    yield from body_markers(shape.body)
+    if shape.head is not None:
+        yield from head_markers(shape.head)
+    if form.close:
+        yield form.close
+
+
+def body_markers(body: Body) -> Iterator[str]:
+    """The markers of a body."""
+    match body:
+        case Parameters():
+            yield body.key
+            yield from head_markers(body.head)
+            yield from (*body.type_marks, body.close)
+        case Expression():
+            yield body.quote
+        case Message():
+            yield from (body.written, body.begin, *body.ends[:1])
+        case _:
+            pass
+
+
+def head_markers(head: Head) -> Iterator[str]:
+    """The marker with which a head is written."""
+    yield from head.ends[:1]
+
+
+def teachable(name: str) -> bool:
+    """True if all that a model has to write in a format is ordinary text."""
+    return not special_tokens(FORMATS[name])

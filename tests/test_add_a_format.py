@@ -1,0 +1,77 @@
+"""`docs/add-a-format.md` is short and true: the format of the page, its row and its cases, works everywhere."""
+
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+from format_cases import Case, case_of
+from statemachine_fold import cuts, outcome, pieces
+
+from statemachine import FORMATS, Call, Format, Parser, parse, write
+from streamtool.cli.cases import read_cases
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "add-a-format.md").read_text("utf-8")
+ROW = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
+CASES = re.search(r"````markdown\n(.*?)````", PAGE, re.DOTALL)[1]  # type: ignore[index]
+CALL = Call("get_weather", '{"city": "Paris", "days": 3}')
+
+
+@pytest.fixture(scope="module")
+def row() -> Format:
+    """The format, made as the page makes it."""
+    names: dict[str, Format] = {}
+    exec(ROW, names)
+    return names["FORMAT"]
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    (found,) = read_cases("angles", CASES)
+    return case_of(found)
+
+
+def test_the_page_is_shorter_than_a_screen() -> None:
+    assert len(PAGE.splitlines()) <= 45
+
+
+def test_the_row_is_under_ten_lines(row: Format) -> None:
+    table = ROW.partition("FORMAT = ")[2].strip().splitlines()
+    assert len(table) < 10
+    assert row.name not in FORMATS
+    assert f"`{row.name}.md` in `tests/formats/`" in PAGE
+    assert CASES.startswith(f"# {row.name}\n")
+
+
+def test_its_cases_pass_whole_in_pieces_and_at_every_split(row: Format, case: Case) -> None:
+    for formats in ([row], [*FORMATS, row]):
+        for size in range(len(case.text)):
+            assert outcome(pieces(case.text, size), case.tools, formats=formats) == case.expected, size
+        for place in range(1, len(case.text)):
+            assert outcome(cuts(case.text, [place]), case.tools, formats=formats) == case.expected, place
+
+
+def test_a_case_that_is_wrong_fails(row: Format, case: Case) -> None:
+    changed = case.text.replace("<<call", "<<cal")
+    assert outcome([changed], case.tools, formats=[row]) != case.expected
+
+
+def test_it_is_read_together_with_others(row: Format) -> None:
+    text = f"{write([CALL], 'tool_call')}\n<<call get_weather {CALL.arguments}<<end>>"
+    visible, calls = parse(text, ["get_weather"], formats=["tool_call", row])
+    assert (visible, calls) == ("", [CALL, CALL])
+    starts = Parser(["get_weather"], formats=["tool_call", row]).feed(text)
+    assert [event.format for event in starts if hasattr(event, "format")] == ["tool_call", "angles"]
+
+
+@pytest.mark.skipif(write.__annotations__["format"] is str, reason="`write` takes names only")
+def test_it_is_written_and_read_back(row: Format) -> None:
+    text = write([CALL, Call("get_weather", "{}")], row)
+    visible, calls = parse(text, ["get_weather"], formats=[row])
+    assert (visible, calls) == ("", [CALL, Call("get_weather", "{}")])
+
+
+def test_a_row_that_cannot_be_read_is_refused(row: Format) -> None:
+    rival = attrs.evolve(row, name="rival")
+    with pytest.raises(ValueError, match="<<call"):
+        Parser(["get_weather"], formats=[row, rival])
