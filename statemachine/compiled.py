@@ -22,9 +22,9 @@ LEAD = 64
 """Line ends before an opener that are held as markup; older ones of a longer run are text."""
 
 
-def plain_object(keys: Keys) -> tuple[str, str]:
+def plain_object(keys: Keys) -> tuple[str, str, str]:
     """The beginning of an object that is no call: up to a key that no call has, behind at most three short members that
-    name, number or type it; and such a beginning that is not finished.
+    name, number or type it; an object with nothing but such members; and what may become one of them.
     """
     names = "|".join(map(re.escape, keys))
     small = (Role.NAME, Role.ID, Role.TYPE)
@@ -35,7 +35,8 @@ def plain_object(keys: Keys) -> tuple[str, str]:
     members = rf"{open_brace}(?:{member}){{0,3}}+"
     value = rf'"{text}(?:\Z|"{space}\Z)|{word}{space}\Z'
     begun = rf'{members}(?:\Z|"(?:{text}\Z|(?:{passed})"{space}(?:\Z|:{space}(?:\Z|{value}))))'
-    return rf'{members}"(?!(?:{names})")[^"\\\x00-\x1f]*+"', begun
+    small_object = rf'{members}"(?:{passed})"{space}:{space}(?:"{text}"|{word}){space}\}}'
+    return rf'{members}"(?!(?:{names})")[^"\\\x00-\x1f]*+"', small_object, begun
 
 
 class Found(Enum):
@@ -93,6 +94,8 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
     for atom, child in at.root.next.items():
         if atom != TICK:
             first[atom] = f"{atom}(?!{child.expression(complete='')})"
+    beginning, small, begun = plain_object(keys) if keys else ("(?!)", "(?!)", "(?!)")
+    objects = rf"(?:{small}|{beginning}{JSON_FLAT}(?:\}}|(?=[^}}\]{{\[\"])))"
     blanks = r"[ \t]{0,64}+"
     opens = f"{openers.expression(complete='')}|{blanks}{line.expression(complete='')}|{blanks}{END}"
     special = "".join([*first, TICK, r"\r\n"])
@@ -100,19 +103,19 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
     begins = "|".join(
         [
             *first.values(),
-            *([plain_object(keys)[0] + JSON_FLAT + r"(?:\}|(?=[^}\]{\[\"]))"] if keys else []),
+            objects,
             rf"{TICK}[^{TICK}\r\n]*+{TICK}",
-            rf"(?<!\n){LINES}++(?!{opens}|\r\Z)",
+            rf"(?<!\n){LINES}++(?:(?!{opens}|\r\Z)|{objects})",
             r"\r(?!\n|\Z)",
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
     held = rf"{LINES}{{1,{LEAD // 2}}}+"
-    waits = rf"{held}(?:\r?\Z|{line.begun()})|\r\Z|(?:{held})?+{openers.begun()}"
+    waits = rf"{held}(?:\r?\Z|{line.begun()})|\r\Z|(?:{held})?+(?:{openers.begun()}|{begun})"
     changes = rf"(?<!\n){LINES}++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z"
     inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
-    at_start = rf"(?=[^ \t])(?!{line.expression(complete='')})(?![{special}]){safe}"
-    start = Run(rf"[ \t]*+(?:({line.begun()})|{at_start}())?+")
+    at_start = rf"(?=[^ \t])(?!{line.expression(complete='')})(?:(?![{special}])|{objects}){safe}"
+    start = Run(rf"[ \t]*+(?:({line.begun()}|{begun})|{at_start}())?+")
     code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{safe}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
     inside.others = {2: start, 3: code}
     start.others = code.others = {2: inside}
@@ -155,7 +158,7 @@ class Compiled:
         self.lone = frozenset(span.close for span in self.spans if not span.text)
         """Closers of reasoning: one that stands first in a reply closes what the prompt has opened."""
         self.strays = frozenset(span.close for span in self.spans if span.anchor is Anchor.ANYWHERE)
-        """Closers that are special tokens: markup wherever they stand."""
+        """Closers that are special tokens, of spans and messages."""
         self.closers = self._closers()
         """Every closer that may count in text while something is open."""
         lines: list[tuple[str, Marked]] = [
@@ -170,15 +173,16 @@ class Compiled:
         own = dict.fromkeys(form.close for form in self.formats if form.close and form.close[0] != TICK)
         taken = {marker for marker, _ in everywhere}
         ends: list[tuple[str, Marked]] = [(close, close) for close in (*own, *self.closers) if "{tool}" not in close]
+        everywhere += [(span.open, span) for span in self.spans if span.anchor is Anchor.ANYWHERE]
         self.siblings: Markers[Marked] = Markers(
             [*everywhere, *((m, v) for m, v in dict(ends).items() if m not in taken)]
         )
         """Every opener that may stand anywhere and every closer."""
         self._fence_starts(bool(lines))
-        self._scanners: dict[tuple[bool, bool], Scanner] = {}
-        self.first = self.scanner(first=True, closers=False)
+        self._scanners: dict[tuple[bool, bool, bool], Scanner] = {}
+        self.first = self.scanner(first=True, fresh=True)
         """How text is read while reasoning may open."""
-        self.usual = self.scanner(first=False, closers=False)
+        self.usual = self.scanner()
         """How text is read after that, with no wrapper open."""
 
     def _openers(self, tools: tuple[str, ...]) -> None:
@@ -271,7 +275,6 @@ class Compiled:
     def _everywhere(self) -> list[tuple[str, Marked]]:
         markers: list[tuple[str, Marked]] = [(text, lead) for text, lead in self.leads.items() if not lead.line]
         markers.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix comes before any prefix
-        markers += [(span.open, span) for span in self.spans if span.anchor is Anchor.ANYWHERE]
         if "{" in self.bare_reply:
             markers.append(("{{*}{quote}", Found.BARE))
             names = [name for name, key in self.bare_reply["{"].items() if key.role is not Role.TYPE]
@@ -291,17 +294,20 @@ class Compiled:
 
     def warm(self) -> None:
         """Compiles what is otherwise compiled when it is needed."""
-        for first in (True, False):
-            for closers in (True, False):
-                self.scanner(first=first, closers=closers).at.match("", 0)
+        for first, fresh, closers in ((1, 1, 0), (1, 1, 1), (0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)):
+            self.scanner(first=bool(first), fresh=bool(fresh), closers=bool(closers)).at.match("", 0)
         for markers in (self.line, self.opening, self.siblings):
             markers.match("", 0)
 
-    def scanner(self, *, first: bool, closers: bool) -> Scanner:
-        """The scanner for text: `first` while reasoning may open; with `closers` while something is open."""
-        known = self._scanners.get((first, closers))
+    def scanner(self, *, first: bool = False, fresh: bool = False, closers: bool = False) -> Scanner:
+        """The scanner for text: `first` while reasoning may open, `fresh` while spans of special tokens may; with
+        `closers` while something is open.
+        """
+        known = self._scanners.get((first, fresh, closers))
         if known is None:
             markers = self._everywhere()
+            if fresh:
+                markers += [(span.open, span) for span in self.spans if span.anchor is Anchor.ANYWHERE]
             if first:
                 markers += [(span.open, span) for span in self.spans if span.anchor is Anchor.REPLY]
                 if self.bare_list:
@@ -313,9 +319,9 @@ class Compiled:
             at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])
             keys = self.bare_reply if first else self.bare
             runs = text_runs(at, openers, self.line, keys.get("{", {}))
-            plain, begun = map(re.compile, plain_object(keys["{"]) if "{" in keys else ("(?!)", "(?!)"))
-            known = Scanner(*runs, at, keys, plain.match, begun.match)
-            self._scanners[first, closers] = known
+            plain, small, begun = plain_object(keys["{"]) if "{" in keys else ("(?!)", "(?!)", "(?!)")
+            known = Scanner(*runs, at, keys, re.compile(f"{small}|{plain}").match, re.compile(begun).match)
+            self._scanners[first, fresh, closers] = known
         return known
 
 

@@ -169,7 +169,11 @@ class Shape:
 
 @frozen
 class Span:
-    """A stretch of a reply whose markers are not text: reasoning (or text, if `text` is set)."""
+    """A stretch of a reply whose markers are not text: reasoning (or text, if `text` is set).
+
+    It opens where nothing but white space, reasoning or calls came before in the reply; with `Anchor.ANYWHERE` (special
+    tokens) also where nothing but white space came since another such span, message or call has ended.
+    """
 
     open: str
     close: str
@@ -208,6 +212,13 @@ class Format:
     """Who writes it natively, for the docs."""
     about: str = ""
     """What else there is to say of it, for the docs."""
+
+    @property
+    def special(self) -> bool:
+        """True if its models put text and reasoning between special tokens, or behind headers."""
+        return any(span.anchor is Anchor.ANYWHERE for span in self.spans) or any(
+            isinstance(shape.body, Message) for shape in self.shapes
+        )
 
     @property
     def by_tool(self) -> bool:

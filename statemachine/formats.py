@@ -185,6 +185,8 @@ TABLE = (
         "granite",
         openers=("<|tool_call|>", "<function_call>"),
         shapes=(Shape(ARRAY),),
+        close="</function_call>",
+        closed=False,
         models="Granite 3, Granite 20B",
         about="Granite 4 writes `tool_call`.",
     ),
@@ -636,7 +638,8 @@ TABLE = (
         close="<|python_end|>",
         lines=False,
         models="Llama 3.2, Llama 4, ToolACE",
-        about="Without the markers, the list counts only at the start of a reply.",
+        about="Without the markers, the list counts only at the start of a reply, and only if its first call has a "
+        "keyword or no arguments.",
     ),
     Format(
         "olmo3",
@@ -661,7 +664,10 @@ TABLE = (
         openers=("<|tool_call>{*}call:",),
         shapes=(Shape(Expression(brackets="{}", assign=":", quote='<|"|>')),),
         close="<tool_call|>",
-        spans=(Span("<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),),
+        spans=(
+            Span("<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
+            Span("<|channel>{*}<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
+        ),
         lines=False,
         models="Gemma 4",
     ),

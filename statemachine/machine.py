@@ -55,6 +55,7 @@ class Machine(Reader):
         "calls",
         "candidate",
         "folded",
+        "fresh",
         "limits",
         "quoted",
         "said",
@@ -85,6 +86,8 @@ class Machine(Reader):
         """Inside one of its strings."""
         self.seen = False
         """Visible text came before."""
+        self.fresh = True
+        """Nothing but white space came since the reply began, or since a span between special tokens ended."""
         self.thinking: tuple[str, ...] = ()
         """What may close the reasoning around; () in text."""
         self.said: tuple[str, ...] = ()
@@ -167,7 +170,7 @@ class Machine(Reader):
         self.because("unknown")
         self.settle()
         if self.unknown_sink is Sink.TEXT and not self.thinking and not self.muted:
-            self.seen = True
+            self.seen, self.fresh = True, False
         self.release(self.visible if self.unknown_sink is Sink.TEXT else Sink.DISCARD)
         self.target = False
 

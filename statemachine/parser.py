@@ -145,6 +145,7 @@ class Parser(Spans):
             self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
             self.because("malformed")
             self.sink = Sink.DISCARD
+            self.saw(candidate.bare)
             self.go(Input.BREAK)
         elif self.state is State.CANDIDATE:
             self.reject()
@@ -356,8 +357,8 @@ class Parser(Spans):
                 if marker.lastindex:
                     value = markers.values[marker.lastindex - 1]
                     return value in allowed if isinstance(value, str) else not isinstance(value, Found)
-                if self.ended:
-                    return False
+                if self.ended:  # cut in the middle of a marker
+                    return self.text[end] not in "{[`"
             yield
 
     def after(self) -> Grammar:
@@ -383,6 +384,7 @@ class Parser(Spans):
             pending = pending[pending.index(close) + 1 :]
         self.ticks = 0
         self.gap = not shown
+        self.fresh = not self.seen or (not shown and form is not None and form.special)
         self.line_start = False
         self.sink = self.visible
         self.go(Input.RESUME if self.thinking else Input.DONE)

@@ -22,7 +22,10 @@ from statemachine.states import Input
 
 line_ends = re.compile(r"(?:\r?\n)++").match
 blanks = re.compile(r"[ \t]*+").match
-list_begins = re.compile(r"\[[ \t\r\n]{0,64}+(?:[A-Za-z_][\w.]{0,127}+[ \t]{0,16}+(?:(\()|\Z)|\Z)").match
+KEYWORD = r"[A-Za-z_]\w{0,127}+[ \t]{0,16}+(?:\Z|=(?:\Z|(?!=)()))"
+ARGUMENTS = rf"\([ \t\r\n]{{0,64}}+(?:\Z|(\))|{KEYWORD})"
+list_begins = re.compile(rf"\[[ \t\r\n]{{0,64}}+(?:\Z|[A-Za-z_][\w.]{{0,127}}+[ \t]{{0,16}}+(?:\Z|{ARGUMENTS}))").match
+"""A list of call expressions, up to the end of its first call's arguments or to its first keyword."""
 fence_line = re.compile(rf"(`{{3,{TICKS}}}+)(?!`)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
 fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
 fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
@@ -38,8 +41,10 @@ OBJECT.others, STRING.others = {2: STRING}, {2: OBJECT}
 
 @lru_cache(maxsize=256)
 def closers_of(closers: tuple[str, ...]) -> Markers[str]:
-    """Closers as markers."""
-    return Markers([(close, close) for close in dict.fromkeys(closers)])
+    """Closers as markers; of two fences the longer one: a set in which one begins with the other has no answer."""
+    different = dict.fromkeys(closers)
+    longest = [close for close in different if not any(o != close and o.startswith(close) for o in different)]
+    return Markers([(close, close) for close in longest])
 
 
 @lru_cache(maxsize=256)
@@ -82,7 +87,7 @@ class Spans(Machine):
     def saw(self, something: bool) -> None:
         """Visible text came."""
         if something and not self.muted and not self.thinking:
-            self.seen = True
+            self.seen, self.fresh = True, False
 
     def open(self) -> None:
         """A candidate starts."""
@@ -108,7 +113,7 @@ class Spans(Machine):
                 return
             scanner = self.scanner()
             run = scanner.code if self.in_code else scanner.inside
-            if self.seen and not self.line_start:
+            if self.seen and not self.fresh and not self.line_start:
                 yield from self.flow(run)
                 self.line_start, self.in_code = self.ran is scanner.start, self.ran is scanner.code
                 if self.line_start and self.at < len(self.text):
@@ -125,28 +130,30 @@ class Spans(Machine):
 
     def scanner(self) -> Scanner:
         """How text is read where we are."""
-        if not self.wrapping and not self.thinking:
+        if self.thinking:
+            return self.tables.scanner(closers=True)
+        if not self.wrapping and not self.fresh:
             return self.tables.first if not self.seen else self.tables.usual
-        return self.tables.scanner(first=not self.seen and not self.thinking, closers=True)
+        return self.tables.scanner(first=not self.seen, fresh=self.fresh, closers=bool(self.wrapping))
 
     def say_first(self, run: Run) -> bool:
         """Text up to the next place, while it matters whether something visible has come; true if now it has."""
         found = run.match(self.text, self.at)
         if found is None:
             return False
-        seen, group = self.seen, found.lastindex
+        before, group = (self.seen, self.fresh), found.lastindex
         self.say_text((found.start(1) if group == 1 else found.end()) - self.at)
         self.line_start = self.line_start or (group == 2 and not self.in_code)
         self.in_code = group == 3 or (self.in_code and group != 2)
-        return seen != self.seen
+        return before != (self.seen, self.fresh)
 
     def say_text(self, length: int) -> None:
         """Text, emitted at once."""
         if length > 0:
             muted = self.muted
             piece = self.take(length)
-            if not self.seen and not self.thinking and piece[muted:].strip():
-                self.seen = True
+            if (self.fresh or not self.seen) and not self.thinking and piece[muted:].strip():
+                self.seen, self.fresh = True, False
             self.line_start = False
 
     def place(self, markers: Markers[Marked]) -> Generator[None, None, bool]:
@@ -192,6 +199,8 @@ class Spans(Machine):
             self.in_code = True
             return False
         if isinstance(value, str):
+            if value in self.tables.strays and not (yield from self.ends_something(value, end)):
+                return False
             return self.closer(value, lead, end)
         if isinstance(value, Span):
             if self.thinking:
@@ -253,17 +262,28 @@ class Spans(Machine):
             self.thinking = (span.close,)
             self.go(Input.THINK)
 
+    def ends_something(self, close: str, end: int) -> Generator[None, None, bool]:
+        """True if the closer of a special span that stands here is markup: something is open, or the reply is over."""
+        if self.fresh or close in self.wrapping or close in self.thinking:
+            return True
+        if self.text[self.at + end :].strip():
+            self.say_text(end)
+        elif self.ended:
+            return True
+        else:
+            yield from self.more()
+        return False
+
     def closer(self, close: str, lead: int, end: int) -> bool:
         """The closer of the reasoning span around (true: back to text), or of a wrapper; else text.
 
-        One of reasoning that stands first in a reply closes what the prompt has opened; a special token that closes
-        nothing is no text.
+        One of reasoning that stands first in a reply closes what the prompt has opened.
         """
         if close in self.thinking:
             self.say_text(lead)
             self.sink = Sink.SYNTAX
             self.take(end - lead)
-            self.thinking = ()
+            self.thinking, self.fresh = (), self.fresh or close in self.tables.strays
             self.go(Input.THOUGHT)
             return True
         lone = close not in self.wrapping
@@ -276,6 +296,7 @@ class Spans(Machine):
         else:
             self.wrapping = self.wrapping[: self.wrapping.index(close)]
             self.gap = True
+            self.fresh = self.fresh or close in self.tables.strays
         self.sink = Sink.SYNTAX
         self.take(end)
         self.sink = self.visible
@@ -400,7 +421,7 @@ class Spans(Machine):
         ends = (*self.said, "\n" + opener, "\r\n" + opener)
         run = run_to(ends)
         while True:
-            if self.seen:
+            if self.seen and not self.fresh:
                 yield from self.flow(run)
             elif found := run.match(self.text, self.at):  # it matters whether something visible has come
                 self.say_text((found.start(1) if found.lastindex else found.end()) - self.at)
@@ -408,7 +429,7 @@ class Spans(Machine):
             if close:
                 break
             yield from self.more()
-        self.said = ()
+        self.said, self.fresh = (), True
         self.sink = Sink.SYNTAX
         self.take(length - len(opener) if close.endswith(opener) else length)
 
@@ -464,7 +485,7 @@ class Spans(Machine):
         ticks = len(self.text) - self.at - len(self.text[self.at :].lstrip("`"))
         self.take(ticks)
         self.release(self.visible)
-        self.seen = self.seen or not self.muted
+        self.saw(True)
         self.line_start = False
         self.in_code = ticks % 2 == 1
         self.go(Input.RESUME if self.thinking else Input.REJECT)

@@ -89,6 +89,7 @@ def test_reasoning_spans() -> None:
         "<|START_THINKING|>": "<|END_THINKING|>",
         "[THINK]": "[/THINK]",
         "<|channel>thought": "<channel|>",
+        "<|channel>{*}<|channel>thought": "<channel|>",
         "<|content_thinking|>": "<|end_message|>",
         "<|message_model|>{*}<|content_thinking|>": "<|end_message|>",
         "<|open|>think<|sep|>": "<|close|>think<|sep|>",

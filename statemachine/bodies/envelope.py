@@ -13,12 +13,16 @@ from statemachine.candidate import Candidate
 from statemachine.format import Format
 from statemachine.leads import ANY_NAME, Key, Keys, Role, envelope_of
 from statemachine.machine import Machine
+from statemachine.markers import Markers
 from statemachine.notes import Notes
 from statemachine.reader import Grammar, Mismatch, Sink
+from statemachine.schema import properties
 from statemachine.states import State
 
 NESTING = 4
 THOUGHT = 200
+schema_begins = Markers([('{{*}"type"{*}:{*}"object"', True)]).match
+"""A JSON Schema of parameters."""
 another_object = re.compile(r"[ \t\r\n]{0,256}+(?:[;,][ \t\r\n]{0,256}+)?+(?:(\{)|\Z)").match
 another_bare = re.compile(r"[ \t]{0,16}+(?:;[ \t\r\n]{0,256}+(?:(\{)|\Z)|\Z)").match
 
@@ -296,12 +300,27 @@ def arguments_member(machine: Machine, found: Key, key_name: str) -> Grammar:
     body = envelope_of(candidate.format)
     if key_name not in ("arguments", body.arguments[0]):
         candidate.notes.mend("arguments_key")
+    described = key_name == "parameters" and not (candidate.marked or candidate.committed)
+    if described and (yield from is_schema(machine)):
+        raise NoCall
     candidate.decisive = True
     if candidate.name is not None and not candidate.known and machine.state is State.CANDIDATE:
         machine.disown()
     machine.aim()
     yield from arguments(machine, as_string=body.as_string)
     machine.target = False
+
+
+def is_schema(machine: Machine) -> Generator[None, None, bool]:
+    """True if a JSON Schema of parameters stands here, where arguments could stand: a tool is described, not called."""
+    tools = machine.tools
+    tool: object = tools.get(machine.candidate.name or "") if tools is not None else None
+    while "type" not in properties(tool):
+        found = schema_begins(machine.text, machine.at)
+        if found is None or found.lastindex:
+            return found is not None
+        yield from machine.more()
+    return False
 
 
 def identified(machine: Machine) -> Grammar:

@@ -46,7 +46,7 @@ def read(machine: Machine, form: Format, body: Message, opener: str) -> Grammar:
     tool = next((name for name in to if name not in body.text and name not in body.reasoning), "")
     if tool:
         yield from call(machine, form, body, tool)
-    elif not names or machine.thinking:
+    elif not names or machine.thinking or not machine.fresh:
         raise Mismatch
     elif names.intersection(body.reasoning):
         machine.think(body.ends)

@@ -178,7 +178,9 @@ class RawValue:
         elif mark is not None:
             return True
         else:
-            follows = machine.ended and machine.at + offset >= len(machine.text)
+            begin = machine.at + offset  # the end, or what is cut in the middle of a marker
+            cut = self.table.between.match(machine.text, begin)
+            follows = machine.ended and (begin >= len(machine.text) or cut is not None)
         # what begins like a key or a closer that repeats its key may be a marker of what stands around
         may_be_outer = mark is None or self.table.keyed
         return follows or (may_be_outer and (yield from machine.sibling(offset)))

@@ -150,7 +150,12 @@ Engines differ in these; the parser does this:
 - An opener whose call turns out to be none is text, markup included: nothing is swallowed.
 - A closer of reasoning that stands first in a reply closes what the prompt has opened: it is markup. Behind text that
   has gone out already, it is text.
+- Reasoning, and text between special tokens, opens only where nothing came before, or directly after another such
+  span; elsewhere the markers are text, since answers may speak of them.
 - `<tool_call>f a=1 b=2</tool_call>`, attributes without a tag, is not read: it is text.
+- A raw value that is a string by its schema is taken as it stands, quotes and nested tags included; where the schema
+  also allows an object, nested tags are one.
+- Formats that are off by default are not read unless they are taught, chosen, or those of the model's family.
 - Arguments are one JSON object; whether they fit the schema, beyond the types that are mended, is not checked.
 
 ## Special tokens
