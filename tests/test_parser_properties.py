@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from json_oracle import Json, is_object
 from statemachine_fold import Discard, Reasoning, Text, calls_of, events_of, fold, outcome, watched
-from strategies import REPLIES, SOUP_TOOLS, cut, expressed_calls, json_calls, options, typed_calls
+from strategies import REPLIES, SOUP, SOUP_TOOLS, cut, expressed_calls, json_calls, options, typed_calls
 
 from statemachine import FORMATS, Parser, parse, write
 from statemachine.events import ArgumentsDelta, CallStart
@@ -120,6 +120,37 @@ def test_a_prefix_is_read_and_its_text_not_emitted(
     assert violations(events_of([text], SOUP_TOOLS, reason, prefix=prefix)) == []
     shown = "".join(item.text for item in whole if isinstance(item, Text | Reasoning | Discard))
     assert len(shown) <= len(text)
+
+
+MANY = settings(
+    max_examples=100_000,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+@pytest.mark.parametrize("effort", [QUICK, pytest.param(MANY, marks=pytest.mark.long)], ids=["quick", "long"])
+def test_marker_soup(effort: settings) -> None:
+    """Every marker of every format in any order: legal events, the same in pieces, no character lost."""
+
+    @effort
+    @given(SOUP.map("".join), st.integers(1, 7), REASONS)
+    def check(text: str, size: int, reason: str | None) -> None:
+        whole = Parser(SOUP_TOOLS)
+        events = [*whole.feed(text), *whole.close(reason)]
+        parser = Parser(SOUP_TOOLS, ledger=True)
+        cut = [event for at in range(0, len(text), size) for event in parser.feed(text[at : at + size])]
+        cut += parser.close(reason)
+        assert violations(events) == violations(cut) == []
+        assert fold(cut) == fold(events)
+        end = 0
+        for span in parser.ledger:
+            assert span.start == end < span.end
+            end = span.end
+        assert end == len(text)
+
+    check()
 
 
 @both
