@@ -190,7 +190,9 @@ class Spans(Machine):
         if found.lastindex is None:
             yield from self.more()
             return False
-        return (yield from self.marker(markers.values[found.lastindex - 1], lead, found.end() - self.at))
+        value, length = markers.values[found.lastindex - 1], found.end() - self.at
+        del found  # a match of so many groups takes more room than the rest of the parser
+        return (yield from self.marker(value, lead, length))
 
     def marker(self, value: Marked, lead: int, end: int) -> Generator[None, None, bool]:
         """A marker stands here up to `end`, after `lead` characters of line ends; true if another span is next."""

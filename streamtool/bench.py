@@ -93,6 +93,8 @@ class Workload:
     """The speed to reach in one large delta, in MB/s."""
     bound: Callable[[list[str]], None] | None = None
     """The operations that it cannot do without."""
+    formats: tuple[str, ...] | None = None
+    """What is listened for; None: the default."""
 
 
 def repeated(text: str, length: int) -> str:
@@ -165,7 +167,7 @@ def at_once(work: Workload) -> float:
 
 def started(work: Workload) -> Parser:
     """A parser with all default formats and 200 tools, in the middle of an answer."""
-    parser = Parser(TOOLS, formats=(*DEFAULT, work.name) if work.name in OPT_IN else None)
+    parser = Parser(TOOLS, formats=(*DEFAULT, work.name) if work.name in OPT_IN else work.formats)
     parser.feed("Well, ")
     parser.feed(work.before)
     return parser
@@ -212,6 +214,7 @@ def text_bound(deltas: list[str]) -> None:
 
 def workloads(size: int) -> Iterator[Workload]:
     """All workloads, each about `size` characters long."""
+    yield Workload("prose, one format", repeated(PROSE, size), target=3, large=300, formats=("tool_call",))
     for name, text, target, large in (
         ("prose", PROSE, 3, 300),
         ("markdown", MARKDOWN, 6, 50),

@@ -233,6 +233,16 @@ def test_writing_costs_the_same_per_call(form: str) -> None:
     assert growth(timed(50), timed(2000)) < ALLOWED
 
 
+def test_the_number_of_formats_does_not_matter_to_plain_text() -> None:
+    """With all of them plain text costs at most 1.2 times what it costs with one."""
+    text = filled("The weather is fine today. ", 8 * KIB)
+
+    def run(formats: tuple[str, ...] | None) -> float:
+        return parse_time(text, 4, formats)
+
+    assert growth(lambda: run(("tool_call",)), lambda: run(None), 1.2) < 1.2
+
+
 @pytest.mark.parametrize("tools", [1, 200])
 def test_the_number_of_tools_does_not_matter_to_text(tools: int) -> None:
     text = filled("The weather is fine today. ", 8 * KIB)
