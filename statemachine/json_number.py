@@ -48,7 +48,7 @@ def number_part(reader: Reader, notes: Notes, part: Callable[[str, int], re.Matc
         begun = reader.text[reader.at :]
         if len(begun) > 2 or (len(begun) == 2 and (part is fraction or begun[1] not in "+-")):
             mend(notes)
-            reader.take(2 if len(begun) > 2 and begun[1] in "+-" else 1, "repair")
+            reader.take(2 if part is exponent and len(begun) > 2 and begun[1] in "+-" else 1, "repair")
             return
         notes.cut = False
         yield from reader.more()
