@@ -14,6 +14,9 @@ from attrs import field, frozen
 Role = Literal["system", "user", "assistant"]
 Json = Any  # a decoded JSON value: the one place where types end
 
+HOSTED = "tool of type "
+"""How the note begins that a tool was left out because only the origin can run it."""
+
 
 @frozen
 class Text:
@@ -24,11 +27,20 @@ class Text:
 
 @frozen
 class Media:
-    """A part that is not text; `kind` is `image`, `audio`, `file` or the wire's own word."""
+    """A part that is not text; `kind` is `image`, `audio`, `file` or the wire's own word.
+
+    What it holds is said once more without any protocol, so that every protocol can write it: base64 `data` with its
+    media `type` (`image/png`), or a `url`. A part of which neither is known can only be named.
+    """
 
     kind: str
     raw: Mapping[str, Json]
     """The part as it came, in the protocol of the conversation."""
+    type: str = ""
+    data: str = field(default="", repr=False)
+    url: str = ""
+    name: str = ""
+    """Of a file."""
 
 
 Part = Text | Media
@@ -85,6 +97,8 @@ class Tool:
     strict: bool = False
     custom: bool = False
     """A custom tool takes raw text instead of JSON."""
+    namespace: str = ""
+    """Responses: the group in which the tool was offered; `name` then is `group.tool`."""
 
 
 @frozen
@@ -96,6 +110,34 @@ class ToolChoice:
     """The allowed tools; () means all. One name with `required` is a named choice."""
     parallel: bool = True
     """False: at most one call in the reply."""
+
+
+@frozen
+class OutputFormat:
+    """The form of the reply's text: a JSON value."""
+
+    schema: Mapping[str, Json] | None = None
+    """JSON Schema of it; None: any JSON object."""
+    name: str = "answer"
+    strict: bool = False
+
+
+@frozen
+class Options:
+    """How the reply is to be made; what the client did not say is None."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    effort: str | None = None
+    """How much reasoning: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`."""
+    user: str | None = None
+    output: OutputFormat | None = None
+    """None: plain text."""
 
 
 @frozen
@@ -115,8 +157,9 @@ class Conversation:
     legacy_functions: bool = False
     """Chat: tools came as `functions`; the call goes back as `function_call`."""
     stop: tuple[str, ...] = ()
+    options: Options = Options()
     dropped: tuple[str, ...] = ()
-    """What could not be honoured and was left out (hosted tools, …), for the log."""
+    """What could not be honoured and was left out, for the log; a hosted tool as `HOSTED` and its type."""
     raw: Mapping[str, Json] = field(factory=dict, repr=False)
     """The body as it came."""
 

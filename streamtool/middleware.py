@@ -12,24 +12,21 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import anyio
 from attrs import evolve
 
 from statemachine import warm
+from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.counting import count_tokens
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
-from streamtool.exchange import Exchange, Headers, Record, UpstreamRequest, Wire
-from streamtool.protocols import chat
-from streamtool.settings import PATHS, Limits, Mode, Settings
+from streamtool.exchange import ClientWire, Exchange, Headers, Record, UpstreamRequest, wire_of
+from streamtool.settings import PATHS, Limits, Mode, Protocol, Settings
+from streamtool.store import open_store, shelf
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 OnExchange = Callable[[Record], object]
 
 UPSTREAM_KEY = "streamtool.upstream"
@@ -45,9 +42,6 @@ _SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend")
 """Extensions with which an app could answer past its `send`."""
 
 _log = logging.getLogger("streamtool")
-
-WIRES: Mapping[str, Wire] = MappingProxyType({"chat": chat})
-"""Protocol name -> module."""
 
 
 def new_id(prefix: str) -> str:
@@ -65,7 +59,7 @@ def report(exchange: Exchange, on_exchange: OnExchange | None) -> None:
 
 
 class ToolMiddleware:
-    """Gives tools to `app`, which answers Chat Completions with text only.
+    """Gives tools to `app`, which answers with text only, in any of the protocols that upstreams speak.
 
     All options but `app` and `on_exchange` are those of `Settings`; given next to `settings` they replace its values
     where they differ from the default. `on_exchange` is called with the `Record` of each exchange when it is over.
@@ -85,7 +79,7 @@ class ToolMiddleware:
         reasoning: Literal["emit", "drop", "text"] = "emit",
         retries: int = 2,
         paths: Mapping[str, str] | Iterable[str] = PATHS,
-        app_speaks: Literal["chat"] | None = None,
+        app_speaks: Protocol | None = None,
         app_path: str | None = None,
         keepalive: float = 10.0,
         limits: Limits = Limits(),  # noqa: B008  frozen
@@ -110,21 +104,33 @@ class ToolMiddleware:
         self.app = app
         self.settings = evolve(settings or defaults, **changed)
         self.on_exchange = on_exchange
-        self._wires = {path: WIRES[protocol] for path, protocol in self.settings.paths.items()}
+        self.store = open_store(self.settings.store)
         warm(self.settings.formats)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wire = None
+        protocol = None
         if scope["type"] == "http" and scope["method"] == "POST":
-            wire = self._wires.get(route_path(scope))
-        if wire is None:
+            protocol = self.settings.paths.get(route_path(scope))
+        if protocol is None:
             await self.app(scope, receive, send)
             return
+        wire = wire_of(protocol)
         body = await self._body(wire, scope, receive, send)
         if body is None:
             return
+        if protocol == "count_tokens":
+            await self._count(wire, scope, body, receive, send)
+            return
         try:
-            exchange = Exchange(self.settings, wire, body, scope["headers"], new_id=new_id, now=int(time.time()))
+            exchange = Exchange(
+                self.settings,
+                wire,
+                body,
+                scope["headers"],
+                new_id=new_id,
+                now=int(time.time()),
+                memory=shelf(self.store, scope["headers"]),
+            )
         except StreamtoolError as error:
             await send_error(wire, error, send)
             return
@@ -139,12 +145,25 @@ class ToolMiddleware:
         inner["headers"] = list(request.headers)
         if request.upstream is not None:
             inner[UPSTREAM_KEY] = request.upstream
-        if (path := self.settings.app_path) is not None:
-            inner["path"] = scope.get("root_path", "").rstrip("/") + path
-            inner["raw_path"] = inner["path"].encode()
+        path = self.settings.app_path or request.path
+        if path is not None:
+            path, _, query = path.partition("?")
+            inner["raw_path"] = (scope.get("root_path", "").rstrip("/") + path).encode()
+            inner["path"] = unquote(inner["raw_path"].decode())
+            inner["query_string"] = query.encode() if request.path is not None else scope.get("query_string", b"")
         return inner
 
-    async def _body(self, wire: Wire, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+    async def _count(self, wire: ClientWire, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        try:
+            counted = await count_tokens(self.settings, self.app, scope, body, receive, upstream_key=UPSTREAM_KEY)
+        except StreamtoolError as error:
+            await send_error(wire, error, send)
+            return
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(counted)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": counted, "more_body": False})
+
+    async def _body(self, wire: ClientWire, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """The request body; None when there is nothing to answer any more."""
         try:
             return await read_body(scope, receive, self.settings.limits.body)
@@ -388,14 +407,14 @@ def route_path(scope: Scope) -> str:
     return path
 
 
-async def send_error(wire: Wire, error: StreamtoolError, send: Send, *, extra: Headers = ()) -> None:
+async def send_error(wire: ClientWire, error: StreamtoolError, send: Send, *, extra: Headers = ()) -> None:
     """Answer with `error` in the protocol's own shape."""
     request_id = new_id("req_")
     body = wire.write_error(error, request_id)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"x-request-id", request_id.encode()),
+        (wire.REQUEST_ID, request_id.encode()),
         *extra,
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

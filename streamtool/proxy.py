@@ -15,28 +15,17 @@ from collections.abc import Mapping
 
 import httpx
 
+from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.conversation import Conversation
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
-from streamtool.middleware import (
-    UPSTREAM_KEY,
-    WIRES,
-    ASGIApp,
-    Message,
-    OnExchange,
-    Receive,
-    Scope,
-    Send,
-    ToolMiddleware,
-    new_id,
-    route_path,
-    send_error,
-)
-from streamtool.protocols import chat
+from streamtool.exchange import ClientWire, wire_of
+from streamtool.middleware import UPSTREAM_KEY, OnExchange, ToolMiddleware, new_id, route_path, send_error
+from streamtool.models import PATH as MODELS
+from streamtool.models import Models
 from streamtool.reply import Failure
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.upstream import HttpUpstream
 
-MODELS = "/v1/models"
 HEALTH = "/healthz"
 
 _log = logging.getLogger("streamtool")
@@ -64,6 +53,7 @@ class Proxy:
             name: (apps or {}).get(name) or self._open(upstream, transport) for name, upstream in upstreams.items()
         }
         self._first = next(iter(self._apps))
+        self._models = Models(self.settings, self._apps)
         self._tools = ToolMiddleware(self._route, settings=self.settings, on_exchange=on_exchange)
 
     def _open(self, upstream: UpstreamSettings, transport: httpx.AsyncBaseTransport | None) -> ASGIApp:
@@ -79,6 +69,7 @@ class Proxy:
         for app in self._apps.values():
             if isinstance(app, HttpUpstream):
                 await app.aclose()
+        self._tools.store.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -105,8 +96,8 @@ class Proxy:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
         settings = self.settings
-        wire = WIRES[settings.paths.get(path, "chat")]
-        if path == HEALTH:
+        wire = wire_of(settings.paths.get(path))
+        if path == HEALTH or (path == "/" and scope["method"] == "HEAD"):  # agents look whether somebody is there
             await _answer(send, b'{"status":"ok"}')
             return
         try:
@@ -118,7 +109,8 @@ class Proxy:
             elif path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
                 if scope["method"] not in ("GET", "HEAD"):
                     raise MethodError(f"{path} takes GET, not {scope['method']}")
-                app = self._route
+                await _answer(send, await self._models.answer({**scope, "method": "GET"}, path, receive))
+                return
             elif path in settings.passthrough:
                 app = self._route
             else:
@@ -128,7 +120,7 @@ class Proxy:
             extra = ((b"allow", allow),) if isinstance(error, MethodError) else ()
             await send_error(wire, error, send, extra=extra)
             return
-        await _Guard(send).run(app, scope, receive)
+        await _Guard(wire, send).run(app, scope, receive)
 
     def _check_key(self, scope: Scope) -> None:
         """Raises AuthenticationError unless the request shows one of the client keys. Constant time for each key."""
@@ -154,9 +146,10 @@ class Proxy:
 class _Guard:
     """Turns the error of an upstream that was only passed through into an answer, as far as that is still possible."""
 
-    __slots__ = ("_send", "_started", "_stream")
+    __slots__ = ("_send", "_started", "_stream", "_wire")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, wire: ClientWire, send: Send) -> None:
+        self._wire = wire
         self._send = send
         self._started = False
         self._stream = False
@@ -167,10 +160,11 @@ class _Guard:
         except StreamtoolError as error:
             _log.warning("upstream: %s", error.message)
             if not self._started:
-                await send_error(chat, error, self._send)
+                await send_error(self._wire, error, self._send)
             elif self._stream:
-                conversation = Conversation(chat.NAME, "", (), stream=True)
-                writer = chat.ReplyWriter(conversation, id=new_id(chat.REPLY_ID), created=int(time.time()), model="")
+                wire = self._wire
+                conversation = Conversation(wire.NAME, "", (), stream=True)
+                writer = wire.ReplyWriter(conversation, id=new_id(wire.REPLY_ID), created=int(time.time()), model="")
                 data = b"\n\n" + writer.feed([Failure(error)])
                 await self._send({"type": "http.response.body", "body": data, "more_body": False})
             else:

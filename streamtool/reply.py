@@ -52,10 +52,14 @@ class TextDelta:
 
 @define
 class ReasoningDelta:
-    """A piece of the model's reasoning."""
+    """A piece of the model's reasoning.
+
+    `signature` is what the upstream signed the run of reasoning with that ends here (Messages); the text may be empty.
+    """
 
     choice: int
     text: str
+    signature: str | None = None
 
 
 @define
@@ -149,6 +153,8 @@ class ReplyReasoning:
     """A run of reasoning; never empty."""
 
     text: str
+    signature: str | None = None
+    """What the upstream signed it with."""
 
 
 @frozen
@@ -224,6 +230,8 @@ class _OpenChoice:
     """A choice of which more may come. A run is a list of pieces, joined once at the end."""
 
     parts: list[tuple[type[ReplyText | ReplyReasoning], list[str]] | _OpenCall] = Factory(list)
+    signatures: dict[int, str] = Factory(dict)
+    """Of runs of reasoning, by their place among the parts; such a run is over."""
     calls: dict[int, _OpenCall] = Factory(dict)
     reason: Reason | None = None
     stop_sequence: str | None = None
@@ -232,19 +240,26 @@ class _OpenChoice:
         if not text:
             return
         last = self.parts[-1] if self.parts else None
-        if isinstance(last, tuple) and last[0] is kind:
+        if isinstance(last, tuple) and last[0] is kind and len(self.parts) - 1 not in self.signatures:
             last[1].append(text)
         else:
             self.parts.append((kind, [text]))
 
+    def sign(self, signature: str) -> None:
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, tuple) and last[0] is ReplyReasoning:
+            self.signatures[len(self.parts) - 1] = signature
+
     def whole(self, index: int) -> Choice:
-        parts = tuple(
-            ReplyCall(part.id, part.name, "".join(part.pieces), part.complete)
-            if isinstance(part, _OpenCall)
-            else part[0]("".join(part[1]))
-            for part in self.parts
-        )
-        return Choice(index, parts, self.reason, self.stop_sequence)
+        parts: list[ReplyPart] = []
+        for place, part in enumerate(self.parts):
+            if isinstance(part, _OpenCall):
+                parts.append(ReplyCall(part.id, part.name, "".join(part.pieces), part.complete))
+            elif part[0] is ReplyReasoning:
+                parts.append(ReplyReasoning("".join(part[1]), self.signatures.get(place)))
+            else:
+                parts.append(ReplyText("".join(part[1])))
+        return Choice(index, tuple(parts), self.reason, self.stop_sequence)
 
 
 class Fold:
@@ -271,7 +286,10 @@ class Fold:
                 case ArgumentsDelta():
                     self._choice(event.choice).calls[event.index].pieces.append(event.text)
                 case ReasoningDelta():
-                    self._choice(event.choice).add(ReplyReasoning, event.text)
+                    choice = self._choice(event.choice)
+                    choice.add(ReplyReasoning, event.text)
+                    if event.signature is not None:
+                        choice.sign(event.signature)
                 case CallStart():
                     choice = self._choice(event.choice)
                     call = choice.calls[event.index] = _OpenCall(event.id, event.name, [])

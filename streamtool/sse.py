@@ -5,11 +5,11 @@ differences: data and names stay bytes until a whole line is there, so that a ch
 unterminated last event is dispatched if its data is JSON, because upstreams forget the last blank line; and what is
 held is bounded.
 
-Theory of operation. Nearly every chunk that an upstream sends is one or more whole events of one `data:` line each.
-`feed` recognises such a chunk with three searches that run in C and slices it. Everything else goes line by line
-through `_line`, which is the standard's algorithm. Both leave the reader in the same state, so they may alternate from
-chunk to chunk. A line that is not whole yet is kept as a list of its pieces and joined once: no byte is searched
-twice, and the cost of a chunk does not depend on how much is already held.
+Theory of operation. Nearly every chunk that an upstream sends is one or more whole events, each a `data:` line or an
+`event:` line and a `data:` line. `feed` recognises such a chunk with three searches that run in C and slices it.
+Everything else goes line by line through `_line`, which is the standard's algorithm. Both leave the reader in the same
+state, so they may alternate from chunk to chunk. A line that is not whole yet is kept as a list of its pieces and
+joined once: no byte is searched twice, and the cost of a chunk does not depend on how much is already held.
 """
 
 import json
@@ -23,6 +23,7 @@ HELD = 64 * 1024 * 1024
 """Default for the bytes that a reader holds of one unfinished event."""
 
 _LF = 10
+_D = 100
 _LONGEST_RETRY = 12  # digits; more is nonsense, and int() refuses thousands
 
 
@@ -34,7 +35,7 @@ class Event:
     """The value of the last `event:` line; None without one."""
     data: bytes
     raw: bytes | None = None
-    """The event as it came if it was exactly `data: …LF LF` and nothing else, to be forwarded; else None."""
+    """The event as it came if it was exactly `data: …LF LF`, perhaps after `event: …LF`, to be forwarded; else None."""
 
 
 class Reader:
@@ -66,21 +67,28 @@ class Reader:
     @property
     def idle(self) -> bool:
         """Whether the next byte begins an event."""
-        return self._started and self._plain and not (self._held or self._piece or self._skip_lf)
+        return self._started and self._plain and self._name is None and not (self._held or self._piece or self._skip_lf)
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes."""
         if (
             self._started
-            and chunk[:6] == b"data: "
+            and (chunk[:6] == b"data: " or chunk[:7] == b"event: ")
             and chunk[-2:] == b"\n\n"
             and not self._held
             and self._plain
+            and self._name is None
             and b"\r" not in chunk
         ):
             self._skip_lf = False
-            if chunk.find(b"\n") == len(chunk) - 2:
-                return [Event(None, chunk[6:-2], chunk)]
+            first = chunk.find(b"\n")
+            if first == len(chunk) - 2:
+                if chunk[0] == _D:
+                    return [Event(None, chunk[6:-2], chunk)]
+            elif chunk[first + 1 : first + 7] == b"data: " and chunk.find(b"\n", first + 1) == len(chunk) - 2:
+                name = chunk[7:first]
+                if chunk[0] != _D and name.isascii():
+                    return [Event(name.decode(), chunk[first + 7 : -2], chunk)]
             return self._several(chunk)
         events: list[Event] = []
         if not chunk or self.error is not None:
@@ -93,7 +101,7 @@ class Reader:
             self._started = True
             self._head = b""
             chunk = chunk.removeprefix(BOM)
-            if chunk[:6] == b"data: ":
+            if chunk[:6] == b"data: " or chunk[:7] == b"event: ":
                 return self.feed(chunk)
         self._lines(chunk, events)
         return events
@@ -116,8 +124,11 @@ class Reader:
         """The events of a chunk that begins and ends with whole events; the reader holds nothing before and after."""
         events: list[Event] = []
         for block in chunk[:-2].split(b"\n\n"):
-            if block[:6] == b"data: " and b"\n" not in block:
+            first, _, second = block.partition(b"\n")
+            if first[:6] == b"data: " and not second and len(first) == len(block):
                 events.append(Event(None, block[6:], block + b"\n\n"))
+            elif first[:7] == b"event: " and second[:6] == b"data: " and b"\n" not in second and first.isascii():
+                events.append(Event(first[7:].decode(), second[6:], block + b"\n\n"))
             else:
                 self._lines(block + b"\n\n", events)
             if self.error is not None:
@@ -149,7 +160,7 @@ class Reader:
         if not line:
             if self._data:
                 data = b"\n".join(self._data)
-                raw = b"data: " + data + b"\n\n" if lf and self._plain else None
+                raw = encode(self._name, data) if lf and self._plain else None
                 events.append(Event(self._name, data, raw))
             self._reset()
             return
@@ -162,8 +173,10 @@ class Reader:
             self._data.append(value)
             self._hold(len(value) + 1)
             return
-        self._plain = False
+        again = self._name is not None or bool(self._data)
+        plain, self._plain = self._plain, False
         if field == b"event":
+            self._plain = plain and lf and spaced and value.isascii() and not again
             self._name = value.decode("utf-8", "replace")
         elif field == b"id" and b"\0" not in value:
             self.last_id = value.decode("utf-8", "replace")

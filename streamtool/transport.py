@@ -22,9 +22,10 @@ import httpx
 
 from statemachine import warm
 from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import Exchange, Headers, Wire
-from streamtool.middleware import WIRES, OnExchange, new_id, report
+from streamtool.exchange import CLIENTS, ClientWire, Exchange, Headers
+from streamtool.middleware import OnExchange, new_id, report
 from streamtool.settings import Settings
+from streamtool.store import open_store, shelf
 
 _DRAIN = 0.1
 """Seconds to wait for the end of a body whose reply is over, so that the connection can be used again."""
@@ -37,27 +38,47 @@ class _Tools:
         self.settings = settings or Settings()
         self.on_exchange = on_exchange
         warm(self.settings.formats)
-        self._endings = {path.removeprefix("/v1"): WIRES[name] for path, name in self.settings.paths.items()}
+        self.store = open_store(self.settings.store)
+        self._endings = {
+            path.removeprefix("/v1"): CLIENTS[name] for path, name in self.settings.paths.items() if name in CLIENTS
+        }
 
-    def wire(self, request: httpx.Request) -> Wire | None:
+    def wire(self, request: httpx.Request) -> ClientWire | None:
         """The protocol that this request speaks, if it is one of ours."""
         if request.method != "POST":
             return None
         path = request.url.path
         return next((wire for ending, wire in self._endings.items() if path.endswith(ending)), None)
 
-    def exchange(self, wire: Wire, request: httpx.Request) -> Exchange:
+    def exchange(self, wire: ClientWire, request: httpx.Request) -> Exchange:
         """Raises RequestError."""
-        headers = request.headers.raw
-        return Exchange(self.settings, wire, request.content, headers, new_id=new_id, now=int(time.time()))
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        return Exchange(
+            self.settings,
+            wire,
+            request.content,
+            headers,
+            new_id=new_id,
+            now=int(time.time()),
+            memory=shelf(self.store, headers),
+        )
 
     def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
         """The caller's request with the body and headers of the next attempt."""
         attempt = exchange.request()
         headers = [pair for pair in attempt.headers if pair[0] != b"content-length"]
-        return type(request)(
-            request.method, request.url, headers=headers, content=attempt.body, extensions=request.extensions
-        )
+        url = request.url if attempt.path is None else self._moved(request.url, attempt.path)
+        return type(request)(request.method, url, headers=headers, content=attempt.body, extensions=request.extensions)
+
+    def _moved(self, url: httpx.URL, path: str) -> httpx.URL:
+        """Another protocol's path in the place of the one that the client asked for; what stands before it stays."""
+        ending = next(ending for ending in self._endings if url.path.endswith(ending))
+        before = url.path.removesuffix(ending)
+        if before.endswith("/v1"):
+            before = before.removesuffix("/v1")
+        else:
+            path = path.removeprefix("/v1")
+        return url.copy_with(raw_path=(before + path).encode())
 
     def broken(self, exchange: Exchange, error: Exception) -> bytes:
         """What the client is to receive when the upstream broke off; raises `error` while it has received nothing."""
@@ -325,9 +346,9 @@ def _plain(headers: Headers) -> list[tuple[bytes, bytes]]:
     return list(headers)
 
 
-def _refusal(package: Any, wire: Wire, error: StreamtoolError) -> httpx.Response:
+def _refusal(package: Any, wire: ClientWire, error: StreamtoolError) -> httpx.Response:
     """The error as an answer in the protocol's own shape."""
     request_id = new_id("req_")
-    headers = {"content-type": "application/json", "x-request-id": request_id}
+    headers = {"content-type": "application/json", wire.REQUEST_ID.decode(): request_id}
     body = wire.write_error(error, request_id)
     return cast(httpx.Response, package.Response(error.status, headers=headers, content=body))

@@ -17,13 +17,17 @@ from urllib.parse import quote, urlsplit
 import anyio
 import httpx
 
+from streamtool.asgi import Receive, Scope, Send
 from streamtool.errors import UpstreamError, UpstreamTimeout
-from streamtool.middleware import ClientLeft, Receive, Scope, Send, read_body, route_path
+from streamtool.exchange import UPSTREAMS
+from streamtool.middleware import ClientLeft, read_body, route_path
+from streamtool.protocols import wire
 from streamtool.settings import Limits, UpstreamSettings
 
 REQUEST_HEADERS = frozenset(
     (
         *(b"accept", b"accept-encoding", b"content-type", b"content-encoding", b"authorization", b"x-api-key"),
+        b"x-goog-api-key",
         *(b"openai-organization", b"openai-project", b"openai-beta", b"anthropic-version", b"anthropic-beta"),
         *(b"idempotency-key", b"x-request-id", b"traceparent", b"tracestate"),
     )
@@ -67,6 +71,7 @@ class HttpUpstream:
         self._network = transport
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
+        self._wire = UPSTREAMS[settings.protocol]
 
     async def __aenter__(self) -> Self:
         return self
@@ -122,12 +127,15 @@ class HttpUpstream:
         for name, value in headers:
             if name.lower() in REQUEST_HEADERS:
                 found.setdefault(name.lower(), value)
-        client = found.pop(b"x-api-key", None)
-        bearer = found.pop(b"authorization", None)
+        header = self._wire.KEY_HEADER
+        if self.settings.key is not None or not self._pass_authorization:
+            found = {name: value for name, value in found.items() if name not in wire.KEY_HEADERS}
         if self.settings.key is not None:
-            found[b"authorization"] = b"Bearer " + self.settings.key.encode()
-        elif self._pass_authorization and (bearer or client):
-            found[b"authorization"] = bearer or b"Bearer " + (client or b"")
+            found[header] = (b"Bearer " if header == b"authorization" else b"") + self.settings.key.encode()
+        elif not (self._wire.NAME == "messages" and b"authorization" in found):  # which takes either of the two
+            found = dict(wire.with_key(list(found.items()), header))
+        for name, value in self._wire.HEADERS:
+            found.setdefault(name, value)
         found.setdefault(b"accept-encoding", b"identity")
         return list(found.items())
 

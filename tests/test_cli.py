@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import dialects
 import httpx
 import pytest
 
@@ -330,6 +331,25 @@ def test_prompt_notes_what_was_left_out(run):
     request = REQUEST | {"messages": [*REQUEST["messages"], orphan, {"role": "user", "content": "Hm."}]}
     code, _, err = run("prompt", "-", given=json.dumps(request).encode())
     assert (code, err) == (0, "streamtool: note: result x has no call\n")
+
+
+@pytest.mark.parametrize("protocol", [None, "chat", "messages", "responses"])
+def test_prompt_reads_the_requests_of_every_client_protocol(run, protocol):
+    ask = dialects.Ask((("system", "Be brief."), ("user", "Ping it.")), (("ping", "Pings.", {"type": "object"}),))
+    printed = set()
+    for name in dialects.CLIENTS if protocol is None else [protocol]:
+        given = json.dumps(dialects.write(name, ask)).encode()
+        code, out, err = run("prompt", "-", *(["--protocol", protocol] if protocol else []), given=given)
+        assert (code, err) == (0, "")
+        assert "Be brief." in out
+        printed.add(out)
+    assert len(printed) == 1
+
+
+def test_prompt_knows_the_protocols(run):
+    code, _, err = run("prompt", "-", "--protocol", "smoke", given=b"{}")
+    assert code == 2
+    assert "none of chat, messages, responses" in err
 
 
 @pytest.mark.parametrize(

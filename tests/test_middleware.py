@@ -140,8 +140,6 @@ async def test_paths_can_be_changed():
 
 def test_what_is_not_available_yet_is_said():
     with pytest.raises(SettingsError, match="not available"):
-        ToolMiddleware(ScriptedUpstream(text("x")), app_speaks="messages")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="not available"):
         ToolMiddleware(ScriptedUpstream(text("x")), mode="rescue")  # type: ignore[arg-type]
 
 

@@ -57,7 +57,12 @@ def test_nothing_set_gives_the_defaults():
     )
     assert (settings.mode, settings.format, settings.retries, settings.keepalive) == ("emulate", "auto", 2, 10.0)
     assert settings.results == ResultSettings(max_length=-1, frame="default", drop=False, strip=())
-    assert settings.paths == {"/v1/chat/completions": "chat"}
+    assert settings.paths == {
+        "/v1/chat/completions": "chat",
+        "/v1/messages": "messages",
+        "/v1/messages/count_tokens": "count_tokens",
+        "/v1/responses": "responses",
+    }
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file():
@@ -124,8 +129,11 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
         ('client_keys = ["env:NO"]', "client_keys[0]: the environment has no NO"),
         ('mode = "native"', 'mode = "native" is not available in this version yet; available: emulate'),
         (
-            '[upstream.a]\nurl = "sample"\nspeaks = "ollama"',
-            'upstream.a.speaks = "ollama" is not available in this version yet; available: auto, chat',
+            '[upstream.a]\nurl = "sample"\nspeaks = "smoke"',
+            (
+                "upstream.a.speaks: expected one of auto, chat, messages, ollama, gemini, completions, "
+                "found the string 'smoke'"
+            ),
         ),
         (
             'calls_in_reasoning = "maybe"',
@@ -249,7 +257,11 @@ def test_paths_are_a_table_or_a_list_whose_endings_tell_the_protocol():
         failure('paths = ["/talk"]')
         == 'paths[0]: "/talk" does not tell its protocol; write paths = { "/talk" = "chat" }'
     )
-    assert "not available" in failure('[paths]\n"/v1/messages" = "messages"')
+    assert load('paths = ["/a/messages", "/a/messages/count_tokens", "/a/responses"]').paths == {
+        "/a/messages": "messages",
+        "/a/messages/count_tokens": "count_tokens",
+        "/a/responses": "responses",
+    }
 
 
 def test_rules_can_be_given_in_python():

@@ -104,6 +104,15 @@ class TestRaw:
             b"data: 3\n\n",
         ]
 
+    @pytest.mark.parametrize("size", [1, 2, 11, 12, 100])
+    def test_holds_the_line_that_names_the_event(self, size):
+        data = b'event: a\ndata: 1\n\nevent: b\ndata: {"x": "event: c"}\n\ndata: 2\n\n'
+        assert read(*in_pieces(b": start\n\n" + data, size)) == [
+            Event("a", b"1", b"event: a\ndata: 1\n\n"),
+            Event("b", b'{"x": "event: c"}', b'event: b\ndata: {"x": "event: c"}\n\n'),
+            Event(None, b"2", b"data: 2\n\n"),
+        ]
+
     def test_is_set_for_an_event_that_came_in_pieces(self):
         assert [event.raw for event in read(b"da", b"ta: 1", b"\n", b"\n")] == [b"data: 1\n\n"]
 
@@ -116,7 +125,11 @@ class TestRaw:
             b"data: 1\r\r",
             b": c\ndata: 1\n\n",
             b"data: 1\n: c\n\n",
-            b"event: a\ndata: 1\n\n",
+            b"event:a\ndata: 1\n\n",
+            b"event: a\ndata:1\n\n",
+            b"event: a\nevent: b\ndata: 1\n\n",
+            b"event: \xc3\xa4\ndata: 1\n\n",
+            b"data: 1\nevent: a\n\n",
             b"id: 1\ndata: 1\n\n",
             b"data: 1\ndata: 2\n\n",
             b"data: 1\nfoo\n\n",

@@ -154,7 +154,10 @@ def serve(
         str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
     ] = None,
     speaks: Annotated[
-        str | None, typer.Option(metavar="PROTOCOL", help="What the upstream speaks: auto or chat.")
+        str | None,
+        typer.Option(
+            metavar="PROTOCOL", help="What the upstream speaks: auto, chat, messages, ollama, gemini, completions."
+        ),
     ] = None,
     key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
@@ -236,9 +239,15 @@ def parse(
 @app.command()
 def prompt(
     *,
-    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="A Chat Completions request; - is stdin.")],
+    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="The body of a request; - is stdin.")],
     format_: Format = None,
     config: Config = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROTOCOL", help="What the request speaks: chat, messages or responses; default: a guess."
+        ),
+    ] = None,
 ) -> None:
     """Print the exact text that the model would read for a request.
 
@@ -249,7 +258,7 @@ def prompt(
     """
     from streamtool.cli.prompt import run as run_prompt  # noqa: PLC0415  a command loads what it needs
 
-    run_prompt(request, format_, config)
+    run_prompt(request, format_, config, protocol)
 
 
 @app.command()

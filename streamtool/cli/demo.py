@@ -19,11 +19,11 @@ import httpx
 import uvicorn
 from attrs import define, field
 
+from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.cli.common import Screen, quoted
 from streamtool.cli.serve import address, bind
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import Record
-from streamtool.middleware import ASGIApp, Message, Receive, Scope, Send
 from streamtool.protocols import chat
 from streamtool.proxy import Proxy
 from streamtool.reply import TextDelta

@@ -2,14 +2,20 @@
 
 from streamtool.cli.common import Screen, complain, read_settings, read_source
 from streamtool.conversation import Media, Part, Text
+from streamtool.errors import SettingsError
+from streamtool.exchange import CLIENTS
 from streamtool.prompting import project
-from streamtool.protocols import chat
+from streamtool.protocols import wire
 
 
-def run(request: str, format_name: str | None, config: str | None) -> None:
+def run(request: str, format_name: str | None, config: str | None, protocol: str | None = None) -> None:
     """Print the projected messages, each below its role. Raises RequestError and SettingsError."""
     settings = read_settings(config, {"format": format_name})
-    conversation = chat.read_request(read_source(request), settings.limits)
+    body = read_source(request)
+    speaks = protocol or guess(body)
+    if speaks not in CLIENTS:
+        raise SettingsError(f'--protocol: "{speaks}" is none of {", ".join(CLIENTS)}', param="protocol")
+    conversation = CLIENTS[speaks].read_request(body, settings.limits)
     model = settings.for_model(conversation.model)
     taught = model.format if format_name in (None, "auto") else format_name
     projected = project(conversation, model, taught)
@@ -19,6 +25,20 @@ def run(request: str, format_name: str | None, config: str | None) -> None:
         screen.line("\n".join(shown(part) for part in message.content))
     for note in projected.dropped:
         complain(f"note: {note}")
+
+
+def guess(body: bytes) -> str:
+    """The protocol that a request looks like."""
+    try:
+        fields = wire.decode_tolerant(body)
+    except ValueError:
+        return "chat"  # which says what is wrong
+    match fields:
+        case {"input": _}:
+            return "responses"
+        case {"system": _} | {"tools": [{"input_schema": _}, *_]}:
+            return "messages"
+    return "chat"
 
 
 def shown(part: Part) -> str:

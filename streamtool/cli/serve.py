@@ -16,10 +16,10 @@ from typing import Any
 import trio
 from attrs import evolve, frozen
 
+from streamtool.asgi import ASGIApp
 from streamtool.cli.common import Screen, complain, read_settings
 from streamtool.errors import SettingsError, StreamtoolError
 from streamtool.exchange import Record
-from streamtool.middleware import ASGIApp
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.settings import check as check_safety

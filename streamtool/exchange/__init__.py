@@ -2,6 +2,22 @@
 
 from streamtool.exchange.encoding import Inflate, decode_body
 from streamtool.exchange.machine import Exchange
-from streamtool.exchange.shapes import Head, Headers, Record, UpstreamRequest, Wire
+from streamtool.exchange.shapes import ClientWire, Head, Headers, Memory, Record, UpstreamRequest, UpstreamWire
+from streamtool.exchange.wires import CLIENTS, UPSTREAMS, upstream_of, wire_of
 
-__all__ = ["Exchange", "Head", "Headers", "Inflate", "Record", "UpstreamRequest", "Wire", "decode_body"]
+__all__ = [
+    "CLIENTS",
+    "UPSTREAMS",
+    "ClientWire",
+    "Exchange",
+    "Head",
+    "Headers",
+    "Inflate",
+    "Memory",
+    "Record",
+    "UpstreamRequest",
+    "UpstreamWire",
+    "decode_body",
+    "upstream_of",
+    "wire_of",
+]

@@ -3,6 +3,10 @@
     body ─▶ read_request ─▶ Conversation ─▶ project ─▶ write_request ─▶ request()       … the shell sends it …
     respond(), feed(), close() ─▶ ReplyReader ─▶ one Gate per choice (parser, rules) ─▶ ReplyWriter ─▶ bytes
 
+Reading the request and writing the reply is the client's protocol, the rest is the upstream's; which one that is, the
+settings of the model say. A request without anything to do with tools passes untouched if both are the same, and is
+translated like any other, without a parser, if they are not.
+
 The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
 what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
 write. Meanwhile it watches four attributes:
@@ -25,11 +29,23 @@ from attrs import evolve
 
 import statemachine
 from streamtool import prompting
-from streamtool.conversation import Conversation
+from streamtool.conversation import HOSTED, Conversation
 from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange.encoding import Inflate, decode_body
-from streamtool.exchange.shapes import Head, Headers, Reader, Record, UpstreamRequest, Wire, Writer
-from streamtool.policy import Cause, Gate, Ids, cause, correction, rules_for
+from streamtool.exchange.shapes import (
+    ClientWire,
+    Head,
+    Headers,
+    Memory,
+    Reader,
+    Record,
+    UpstreamRequest,
+    UpstreamWire,
+    Writer,
+)
+from streamtool.exchange.wires import upstream_of
+from streamtool.policy import Cause, Gate, Ids, Plain, TextParser, cause, correction, rules_for
+from streamtool.protocols.wire import with_key
 from streamtool.reply import (
     End,
     Failure,
@@ -42,7 +58,7 @@ from streamtool.reply import (
     Usage,
     UsageReport,
 )
-from streamtool.settings import Limits, ModelSettings, Settings
+from streamtool.settings import ModelSettings, Settings
 
 ERROR_BODY = 64 * 1024
 """Bytes of an upstream's error body that are looked at."""
@@ -55,7 +71,8 @@ _REQUEST_DROPPED = frozenset(
 _RESPONSE_DROPPED = frozenset(
     (
         *(b"content-length", b"content-encoding", b"transfer-encoding", b"content-type", b"cache-control", b"etag"),
-        *(b"connection", b"keep-alive", b"x-accel-buffering", b"x-request-id", b"trailer", b"x-streamtool-mode"),
+        *(b"connection", b"keep-alive", b"x-accel-buffering", b"x-request-id", b"request-id", b"trailer"),
+        b"x-streamtool-mode",
     )
 )
 
@@ -65,20 +82,22 @@ class Exchange:
 
     __slots__ = (
         "_again", "_asked", "_attempts", "_body", "_causes", "_dropped", "_error", "_estimated", "_failed", "_fold",
-        "_gates", "_headers", "_ids", "_inflate", "_kept", "_new_id", "_now", "_reader", "_reason", "_refusal",
-        "_refused", "_request_id", "_rules", "_settings", "_start", "_started", "_unmet", "_usage", "_usage_now",
-        "_wire", "_writer", "conversation", "cut", "done", "head", "model", "retry",
+        "_gates", "_headers", "_ids", "_inflate", "_kept", "_memory", "_new_id", "_now", "_reader", "_reason",
+        "_refusal", "_refused", "_request_id", "_rules", "_same", "_settings", "_start", "_started", "_unmet",
+        "_upstream", "_usage", "_usage_now", "_wire", "_writer", "conversation", "cut", "done", "head", "model",
+        "retry",
     )  # fmt: skip
 
     def __init__(
         self,
         settings: Settings,
-        wire: Wire,
+        wire: ClientWire,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
         *,
         new_id: Callable[[str], str],
         now: int,
+        memory: Memory | None = None,
     ) -> None:
         self._settings = settings
         self._wire = wire
@@ -87,15 +106,22 @@ class Exchange:
         self._new_id = new_id
         self._now = now
         self._request_id = new_id("req_")
-        self.conversation = _read(wire, decode_body(body, self._headers, settings.limits.body), settings.limits)
+        self._memory = None if wire.memories is None else memory
+        self.conversation = self._read(decode_body(body, self._headers, settings.limits.body))
         self.model: ModelSettings = settings.for_model(self.conversation.model)
+        self._upstream: UpstreamWire = upstream_of(wire.NAME, self.model.speaks)
+        self._same = self._upstream.NAME == wire.NAME
+        self._refuse_hosted()
         self._rules = rules_for(self.conversation, settings)
         self._ids = Ids(
             lambda: new_id(wire.CALL_ID), (call.id for message in self.conversation.messages for call in message.calls)
         )
         self._dropped = self.conversation.dropped
+        if not self._same:
+            strange = sorted(self.conversation.raw.keys() - wire.FIELDS)
+            self._dropped += tuple(f"field {name}" for name in strange)
         self._gates: dict[int, Gate] = {}
-        self._reader: Reader = wire.ReplyReader(n=self.conversation.n)
+        self._reader: Reader = self._upstream.ReplyReader(n=self.conversation.n)
         self._writer: Writer | None = None
         self._fold = None if self.conversation.stream else Fold()
         self._start = Start()
@@ -122,56 +148,93 @@ class Exchange:
 
     # --- the request -------------------------------------------------------------------------------------------------
 
+    def _read(self, body: bytes) -> Conversation:
+        """The conversation; one without messages if it cannot be read and need not be, since it may pass as it came."""
+        wire, limits = self._wire, self._settings.limits
+        try:
+            if self._memory is not None:
+                return wire.read_request(body, limits, self._memory.recall)
+            return wire.read_request(body, limits)
+        except RequestError:
+            conversation = wire.read_unread(body, limits)
+            speaks = None if conversation is None else self._settings.for_model(conversation.model).speaks
+            if conversation is None or upstream_of(wire.NAME, speaks).NAME != wire.NAME:
+                raise
+            return conversation
+
+    def _refuse_hosted(self) -> None:
+        hosted = [note for note in self.conversation.dropped if note.startswith(HOSTED)]
+        if hosted and self._settings.hosted_tools == "refuse":
+            raise RequestError(f"a {hosted[0]} can only be run by its own origin: leave it out", param="tools")
+
     @property
-    def passthrough(self) -> bool:
-        """Nothing to do here: neither tools nor tool history. The shell passes request and reply on as they are."""
+    def plain(self) -> bool:
+        """The request has nothing to do with tools."""
         asked = self.conversation
         return not (asked.tools or asked.dropped or asked.has_tool_history)
 
     @property
+    def passthrough(self) -> bool:
+        """Nothing to do here. The shell passes request and reply on as they are."""
+        return self._same and self.plain
+
+    @property
     def request_id(self) -> str:
-        """What `x-request-id` says, unless the upstream's reply brings its own."""
+        """What the header with the request's id says, unless the upstream's reply brings its own."""
         return self._request_id
 
     def request(self) -> UpstreamRequest:
         """The next attempt. Raises RequestError when the contract does not fit."""
-        upstream = self.model.upstream.name if self.model.upstream else None
+        model, upstream = self.model, self._upstream
+        name = model.upstream.name if model.upstream else None
         if self.passthrough:
-            if self.model.name == self.conversation.model:
-                return UpstreamRequest(self._wire.PATH, self._headers, self._body, upstream, 1)
-            body = self._wire.write_request(self.conversation, model=self.model.name, stream=self.conversation.stream)
+            if model.name == self.conversation.model:
+                return UpstreamRequest(None, self._headers, self._body, name, 1)
+            body = upstream.write_request(self.conversation, model, stream=self.conversation.stream)
         else:
             projected = self._project()
-            self._dropped = projected.dropped
-            body = self._wire.write_request(projected, model=self.model.name, stream=True)
+            body = upstream.write_request(projected, model, stream=True)
             self._asked = len(body)
             self._next_attempt()
-        headers = (
-            *((name, value) for name, value in self._headers if name not in _REQUEST_DROPPED),
+        path = None if self._same else upstream.request_path(model, stream=True)
+        return UpstreamRequest(path, self._request_headers(body), body, name, max(1, self._attempts))
+
+    def _request_headers(self, body: bytes) -> Headers:
+        kept = [(name, value) for name, value in self._headers if name not in _REQUEST_DROPPED]
+        if not self._same:  # what belongs to the client's protocol means nothing to this one
+            kept = [(name, value) for name, value in kept if not name.startswith(_PROTOCOL_HEADERS)]
+            kept = with_key(kept, self._upstream.KEY_HEADER)
+        given = {name for name, _ in kept}
+        return (
+            *kept,
+            *(pair for pair in self._upstream.HEADERS if pair[0] not in given),
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"accept-encoding", b"identity"),
         )
-        return UpstreamRequest(self._wire.PATH, headers, body, upstream, max(1, self._attempts))
 
     def _project(self) -> Conversation:
         """The conversation with its tools as text; after a refused attempt with the correction."""
         model, again = self.model, self._again
         asked = evolve(self.conversation, stop=())  # only we know which text is visible
         if again is None:
-            return prompting.project(asked, model, model.format)
-        return prompting.project(
-            asked,
-            model,
-            model.format,
-            correction=correction(again, self.conversation, self._attempts),
-            continued=self._gates[0].said or None,
-        )
+            projected = prompting.project(asked, model, model.format)
+        else:
+            projected = prompting.project(
+                asked,
+                model,
+                model.format,
+                correction=correction(again, self.conversation, self._attempts),
+                continued=self._gates[0].said or None,
+            )
+        if self._attempts == 0:
+            self._dropped += projected.dropped[len(asked.dropped) :]
+        return projected
 
     def _next_attempt(self) -> None:
         self._attempts += 1
         if self._attempts > 1:
-            self._reader = self._wire.ReplyReader(n=self.conversation.n)
+            self._reader = self._upstream.ReplyReader(n=self.conversation.n)
             for gate in self._gates.values():
                 gate.restart()
         self._again = None
@@ -180,7 +243,9 @@ class Exchange:
         self._refused = None
         self._refusal = b""
 
-    def _parser(self) -> statemachine.Parser:
+    def _parser(self) -> TextParser:
+        if self.plain:
+            return Plain()
         settings, limits = self._settings, self._settings.limits
         return statemachine.Parser(
             self._rules.callable,
@@ -200,7 +265,8 @@ class Exchange:
         named = tuple((name.lower(), value) for name, value in headers)
         self._kept = tuple((name, value) for name, value in named if name not in _RESPONSE_DROPPED)
         found = dict(named)
-        self._request_id = found.get(b"x-request-id", b"").decode("latin-1") or self._request_id
+        told = found.get(b"x-request-id") or found.get(b"request-id") or b""
+        self._request_id = told.decode("latin-1") or self._request_id
         encoding = found.get(b"content-encoding", b"").decode("latin-1").strip().lower()
         if not 200 <= status < 300:
             self._refused = status
@@ -261,7 +327,7 @@ class Exchange:
         if self.done or self._fold is not None:
             return b""
         self.head = self.head or self._stream_head()
-        return self._wire.KEEPALIVE
+        return self._wire.KEEPALIVE if self._writer is None else self._writer.keepalive()
 
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
@@ -269,10 +335,11 @@ class Exchange:
         return Record(
             request_id=self._request_id,
             protocol=self.conversation.protocol,
+            upstream_protocol=self._upstream.NAME,
             model=self.conversation.model,
             upstream_model=self.model.name,
             stream=self.conversation.stream,
-            mode="passthrough" if self.passthrough else self.model.mode,
+            mode=self._mode,
             format=self.model.format,
             tools=len(self.conversation.tools),
             attempts=tuple(self._causes),
@@ -290,6 +357,12 @@ class Exchange:
             dropped=self._dropped,
             error=self._error,
         )
+
+    @property
+    def _mode(self) -> str:
+        if self.plain:
+            return "passthrough" if self._same else "translate"
+        return self.model.mode
 
     def _settled(self) -> bool:
         """This attempt has nothing more to say."""
@@ -428,7 +501,7 @@ class Exchange:
         self._started = True
         start = self._start
         self._start = Start(
-            start.id or self._new_id(self._wire.REPLY_ID),
+            (start.id if self._same else None) or self._new_id(self._wire.REPLY_ID),
             start.created or self._now,
             start.model or self.conversation.model,
         )
@@ -437,9 +510,11 @@ class Exchange:
     def _send(self, out: list[ReplyEvent]) -> bytes:
         if not out:
             return b""
-        if self._fold is not None or self._writer is None:
-            return self._send_first(out)
-        return self._writer.feed(out)
+        writer = None if self._fold is not None else self._writer
+        data = self._send_first(out) if writer is None else writer.feed(out)
+        if self.done and self._memory is not None and self._writer is not None:
+            self._remember(self._writer.response)
+        return data
 
     def _send_first(self, out: list[ReplyEvent]) -> bytes:
         """The beginning of a stream, a whole reply, or an error with its own status."""
@@ -456,7 +531,9 @@ class Exchange:
             return self._whole(self._fold) if self.done else b""
         self.head = self.head or self._stream_head()
         start = self._start
-        self._writer = self._wire.ReplyWriter(self.conversation, id=start.id, created=start.created, model=start.model)
+        self._writer = self._wire.ReplyWriter(
+            self.conversation, id=start.id, created=start.created, model=start.model, forwards=self._same
+        )
         return self._writer.feed(out)
 
     def _whole(self, fold: Fold) -> bytes:
@@ -469,7 +546,14 @@ class Exchange:
             model=cast(str, start.model),
         )
         self.head = Head(200, (*self._kept, *self._own(body), *self._marks()))
+        self._remember(body)
         return body
+
+    def _remember(self, response: bytes | None) -> None:
+        memories = self._wire.memories
+        if self._memory is not None and memories is not None and response is not None:
+            for id, value in memories(self.conversation, response):
+                self._memory.remember(id, value)
 
     def _error_body(self) -> bytes:
         error = self._error
@@ -487,8 +571,8 @@ class Exchange:
 
     def _marks(self) -> Headers:
         return (
-            (b"x-request-id", self._request_id.encode("latin-1", "replace")),
-            (b"x-streamtool-mode", self.model.mode.encode()),
+            (self._wire.REQUEST_ID, self._request_id.encode("latin-1", "replace")),
+            (b"x-streamtool-mode", self._mode.encode()),
             *(((b"x-streamtool-unmet", self._unmet.encode()),) if self._unmet is not None else ()),
         )
 
@@ -496,22 +580,12 @@ class Exchange:
         """The error that an upstream's own status and error body amount to."""
         if status < 400:
             return UpstreamError(f"the upstream answered with status {status}")
-        told = self._wire.read_error(status, self._refusal)
+        told = self._upstream.read_error(status, self._refusal)
         if status in _AUTH_KINDS:  # whoever holds the key decides whose fault this is; here it is the client's
             return UpstreamRefused(told.message, status=status, kind=_AUTH_KINDS[status], code=told.code)
         return told
 
 
-def _read(wire: Wire, body: bytes, limits: Limits) -> Conversation:
-    """The conversation; one without messages if it cannot be read and need not be, since it will pass as it came."""
-    try:
-        return wire.read_request(body, limits)
-    except RequestError:
-        conversation = wire.read_unread(body, limits)
-        if conversation is None:
-            raise
-        return conversation
-
-
 _AUTH_KINDS = {401: "authentication_error", 403: "permission_error"}
 _RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
+_PROTOCOL_HEADERS = (b"anthropic-", b"openai-", b"x-stainless-")

@@ -8,7 +8,7 @@ from attrs import field, frozen
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.reply import Reason, Reply, ReplyEvent, Usage
-from streamtool.settings import Limits
+from streamtool.settings import Limits, ModelSettings
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -19,29 +19,34 @@ class Reader(Protocol):
 
 
 class Writer(Protocol):
+    @property
+    def response(self) -> bytes | None: ...
     def feed(self, events: Iterable[ReplyEvent], /) -> bytes: ...
+    def keepalive(self) -> bytes: ...
 
 
-class Wire(Protocol):
-    """What the exchange needs of a protocol module."""
+class ClientWire(Protocol):
+    """What the exchange needs of a protocol that its client speaks."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802  a constant of the module
     @property
-    def PATH(self) -> str: ...  # noqa: N802
-    @property
     def REPLY_ID(self) -> str: ...  # noqa: N802
     @property
     def CALL_ID(self) -> str: ...  # noqa: N802
+    @property
+    def REQUEST_ID(self) -> bytes: ...  # noqa: N802
     @property
     def KEEPALIVE(self) -> bytes: ...  # noqa: N802
     @property
     def STREAM_HEADERS(self) -> Headers: ...  # noqa: N802
     @property
     def WHOLE_HEADERS(self) -> Headers: ...  # noqa: N802
-    def read_request(self, body: bytes, limits: Limits) -> Conversation: ...
+    @property
+    def FIELDS(self) -> frozenset[str]: ...  # noqa: N802
+    @property
+    def read_request(self) -> Callable[..., Conversation]: ...
     def read_unread(self, body: bytes, limits: Limits) -> Conversation | None: ...
-    def write_request(self, conversation: Conversation, *, model: str, stream: bool) -> bytes: ...
     def write_whole(
         self,
         conversation: Conversation,
@@ -52,18 +57,48 @@ class Wire(Protocol):
         model: str,
     ) -> bytes: ...
     def write_error(self, error: StreamtoolError, request_id: str | None) -> bytes: ...
+    @property
+    def ReplyWriter(self) -> Callable[..., Writer]: ...  # noqa: N802  a class of the module
+    @property
+    def memories(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
+
+
+class UpstreamWire(Protocol):
+    """What the exchange needs of a protocol that its upstream speaks."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802
+    @property
+    def HEADERS(self) -> Headers: ...  # noqa: N802
+    @property
+    def KEY_HEADER(self) -> bytes: ...  # noqa: N802
+    @property
+    def MODELS_PATH(self) -> str: ...  # noqa: N802
+    def request_path(self, model: ModelSettings, *, stream: bool) -> str: ...
+    def write_request(self, conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes: ...
     def read_error(self, status: int, body: bytes) -> UpstreamError: ...
+    def read_models(self, body: bytes) -> list[str]: ...
     @property
-    def ReplyReader(self) -> Callable[..., Reader]: ...  # noqa: N802  a class of the module
-    @property
-    def ReplyWriter(self) -> Callable[..., Writer]: ...  # noqa: N802
+    def ReplyReader(self) -> Callable[..., Reader]: ...  # noqa: N802
+
+
+class Memory(Protocol):
+    """What is remembered of earlier replies of the same client, for protocols that refer to them.
+
+    Such a protocol has `memories`, which tells what is to be remembered of a whole reply; its `read_request` takes
+    `recall`, and its writer has the whole reply in `response` once it is over.
+    """
+
+    def recall(self, id: str, /) -> bytes | None: ...
+    def remember(self, id: str, value: bytes, /) -> None: ...
 
 
 @frozen
 class UpstreamRequest:
     """One attempt, as the upstream is to receive it."""
 
-    path: str
+    path: str | None
+    """With its query, if it has one; None: the path that the client asked for."""
     headers: Headers
     body: bytes = field(repr=False)
     upstream: str | None
@@ -86,6 +121,8 @@ class Record:
 
     request_id: str
     protocol: str
+    """What the client speaks."""
+    upstream_protocol: str
     model: str
     upstream_model: str
     stream: bool

@@ -11,11 +11,10 @@ forwarded as the very event that came, so that its bytes can travel untouched.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import assert_never
-
-import msgspec
+from typing import Protocol, assert_never
 
 import statemachine
+from streamtool.policy.raw_input import RawInput
 from streamtool.policy.rules import Rules
 from streamtool.policy.stops import Stops
 from streamtool.reply import (
@@ -42,6 +41,27 @@ Upstream = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd
 """What a gate takes from the upstream."""
 
 
+class TextParser(Protocol):
+    """What the gate needs of a parser."""
+
+    def feed(self, text: str, /) -> list[statemachine.Event]: ...
+    def close(self, reason: str | None = None, /) -> list[statemachine.Event]: ...
+
+
+class Plain:
+    """The parser of a request without tools: text is text, whatever stands in it."""
+
+    __slots__ = ()
+
+    def feed(self, text: str, /) -> list[statemachine.Event]:
+        """The text itself."""
+        return [statemachine.TextDelta(text)]
+
+    def close(self, reason: str | None = None, /) -> list[statemachine.Event]:  # noqa: ARG002  as the parser has it
+        """Nothing was held."""
+        return []
+
+
 class Ids:
     """Ids of calls, each used once in a conversation."""
 
@@ -63,12 +83,12 @@ class Gate:
     """What passes of one choice. Every method appends what the client may see to `out`."""
 
     __slots__ = (
-        "_forced", "_held", "_held_size", "_ids", "_named", "_new_parser", "_open", "_parser", "_pending", "_rules",
-        "_said", "_seen_cut", "_stops", "calls", "choice", "discarded", "finished", "formats", "forwards", "held_most",
-        "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
+        "_direct", "_forced", "_held", "_held_size", "_ids", "_named", "_new_parser", "_open", "_parser", "_pending",
+        "_raw", "_rules", "_said", "_seen_cut", "_stops", "calls", "choice", "discarded", "finished", "formats",
+        "forwards", "held_most", "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], statemachine.Parser]) -> None:
+    def __init__(self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], TextParser]) -> None:
         self._rules = rules
         self.choice = choice
         self._ids = ids
@@ -80,6 +100,9 @@ class Gate:
         self._open: str | None = None
         self._named = ""
         self._pending: list[str] | None = None
+        self._raw: RawInput | None = None
+        self._direct = False
+        """A call is open whose arguments go out as they come."""
         self._said: list[str] = []
         self._stops = Stops(rules.stop) if rules.stop else None
         self.forwards = not rules.forced and self._stops is None
@@ -120,7 +143,8 @@ class Gate:
         self._held.clear()
         self._held_size = 0
         self._open = None
-        self._pending = None
+        self._pending = self._raw = None
+        self._direct = False
         self._forced = self._rules.forced and self.calls == 0
         self.forwards = not self._forced and self._stops is None
 
@@ -137,7 +161,7 @@ class Gate:
                         self.visible = True
                         out.append(event)
                         return
-                elif type(first) is statemachine.ArgumentsDelta and self._open is not None and self._pending is None:
+                elif type(first) is statemachine.ArgumentsDelta and self._direct:
                     out.append(ArgumentsDelta(self.choice, self.calls - 1, first.text))
                     return
             if found:
@@ -148,8 +172,11 @@ class Gate:
         match event:
             case TextDelta():
                 raise AssertionError("handled above")
-            case ReasoningDelta(text=text):
-                self._reasoning(text, out)
+            case ReasoningDelta(text=text, signature=signature):
+                if text:
+                    self._reasoning(text, out)
+                if signature is not None and self._rules.reasoning == "emit" and not self._held:
+                    out.append(ReasoningDelta(self.choice, "", signature))
             case CallStart(id=call_id, name=name):
                 self._found(self._parser.close(), out)
                 self._parser = self._new_parser()
@@ -263,9 +290,11 @@ class Gate:
             return
         self._open = self._ids.take(call_id)
         self._named = name
-        if name in rules.complete or name in rules.custom:
+        self._raw = RawInput() if name in rules.custom else None
+        if name in rules.complete:
             self._pending = []
         else:
+            self._direct = self._raw is None
             self._commit(out)
 
     def _commit(self, out: list[ReplyEvent]) -> None:
@@ -281,6 +310,9 @@ class Gate:
             self._discard(text, "forbidden" if self._rules.forbidden else "unknown")
         elif self._pending is not None:
             self._pending.append(text)
+        elif self._raw is not None:
+            if text := self._raw.feed(text):
+                out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
         else:
             out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
 
@@ -290,36 +322,23 @@ class Gate:
         if self._pending is None:
             self._seen_cut = self._seen_cut or not complete
         self.incomplete = self._seen_cut or not complete
-        if self._pending is None:
-            out.append(CallEnd(self.choice, self.calls - 1, complete))
-        elif complete:
-            arguments = "".join(self._pending)
-            self._commit(out)
-            text = raw_input(arguments) if self._named in self._rules.custom else arguments
+        if self._pending is not None and not complete:
+            self._discard("".join(self._pending), "incomplete")
+        else:
+            text = ""
+            if self._pending is not None:
+                self._commit(out)
+                text = "".join(self._pending)
+            if self._raw is not None:
+                text = self._raw.feed(text) + (self._raw.close() if complete else "")
             if text:
                 out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
             out.append(CallEnd(self.choice, self.calls - 1, complete))
-        else:
-            self._discard("".join(self._pending), "incomplete")
-        self._pending = None
-        self._open = None
+        self._pending = self._raw = self._open = None
+        self._direct = False
         if self._rules.single and self.calls:
             self.over = True
             self.forwards = False
 
     def _discard(self, text: str, reason: str) -> None:
         self.discarded[reason] = self.discarded.get(reason, 0) + len(text)
-
-
-def raw_input(arguments: str) -> str:
-    """The raw text of a custom tool's call, out of the JSON object that the model wrote around it."""
-    try:
-        value = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return arguments
-    if isinstance(value, dict):
-        if isinstance(value.get("input"), str):
-            return str(value["input"])
-        if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
-            return only
-    return arguments

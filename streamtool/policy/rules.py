@@ -39,7 +39,7 @@ class Rules:
     complete: frozenset[str] = frozenset()
     """Tools whose calls go out only when their arguments are complete."""
     custom: frozenset[str] = frozenset()
-    """Tools that take raw text; their calls too go out whole, since the text has to be taken out of the JSON first."""
+    """Tools that take raw text, which is taken out of the JSON around it."""
     held: int = 256 * 1024
     """Characters of text that may wait for a forced call."""
     stop: tuple[str, ...] = ()

@@ -4,7 +4,9 @@ The tool choice and a correction change from turn to turn; the contract and the 
 its tail stays a prefix of the next prompt, and an upstream's prefix cache keeps it. A free choice says nothing.
 """
 
-from streamtool.conversation import ToolChoice
+import json
+
+from streamtool.conversation import OutputFormat, ToolChoice
 
 
 def choice_text(choice: ToolChoice) -> str:
@@ -33,6 +35,19 @@ def _at_least(count: str) -> str:
     return count if count.startswith("exactly") else f"at least {count}"
 
 
-def tail(choice: ToolChoice, correction: str | None) -> str:
+def output_text(output: OutputFormat | None) -> str:
+    """The form of the answer, which the upstream cannot be held to while calls are text."""
+    if output is None:
+        return ""
+    if output.schema is None:
+        return "When you answer without a call, the whole answer is one JSON object and nothing else."
+    schema = json.dumps(output.schema, ensure_ascii=False, separators=(",", ":"))
+    return (
+        "When you answer without a call, the whole answer is one JSON value that fits this schema, "
+        f"and nothing else: {schema}"
+    )
+
+
+def tail(choice: ToolChoice, correction: str | None, output: OutputFormat | None = None) -> str:
     """Everything that stands after the last message; empty when there is nothing to say."""
-    return "\n\n".join(text for text in (correction, choice_text(choice)) if text)
+    return "\n\n".join(text for text in (correction, choice_text(choice), output_text(output)) if text)

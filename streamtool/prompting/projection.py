@@ -66,9 +66,10 @@ def project(
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
     return evolve(
         conversation,
-        messages=tuple(_with_tail(messages, tail(conversation.choice, correction))),
+        messages=tuple(_with_tail(messages, tail(conversation.choice, correction, conversation.options.output))),
         tools=(),
         choice=ToolChoice(),
+        options=evolve(conversation.options, output=None),
         dropped=(*conversation.dropped, *notes, *projector.notes),
     )
 

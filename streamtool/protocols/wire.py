@@ -21,6 +21,8 @@ decode: Final = msgspec.json.Decoder().decode
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _LONE = re.compile("[\ud800-\udfff]")
+KEY_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"x-goog-api-key"))
+"""The headers in which keys travel."""
 _CALLERS_BUSINESS = {
     "invalid_request_error": 400,
     "not_found_error": 404,
@@ -100,6 +102,19 @@ class Joiner:
         text = "\ufffd" if self._high else ""
         self._high = ""
         return text
+
+
+def with_key(headers: list[tuple[bytes, bytes]], header: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers (names in lower case) with the key that they bear, under whatever name, in `header` instead."""
+    found = {name: value for name, value in headers if name in KEY_HEADERS}
+    rest = [pair for pair in headers if pair[0] not in KEY_HEADERS]
+    scheme, _, bearer = found.get(b"authorization", b"").partition(b" ")
+    key = found.get(b"x-api-key") or found.get(b"x-goog-api-key")
+    if header == b"authorization":
+        shown = found.get(b"authorization") or (key and b"Bearer " + key)
+    else:
+        shown = key or (bearer.strip() if scheme.lower() == b"bearer" else b"")
+    return [*rest, (header, shown)] if shown else rest
 
 
 def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Literal
+from urllib.parse import urlsplit
 
 from attrs import NOTHING, Factory, frozen
 
@@ -15,17 +16,35 @@ from streamtool.families import UNKNOWN, Family, family_of
 from streamtool.settings import readers as read
 from streamtool.settings.readers import setting
 
-PATHS: Mapping[str, str] = {"/v1/chat/completions": "chat"}
-"""The paths that are ours, and the protocol that each speaks."""
+PATHS: Mapping[str, str] = {
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "messages",
+    "/v1/messages/count_tokens": "count_tokens",
+    "/v1/responses": "responses",
+}
+"""The paths that are ours, and the protocol that each speaks; `count_tokens` counts for the protocol `messages`."""
 
 Mode = Literal["emulate"]
-Speaks = Literal["auto", "chat"]
+Protocol = Literal["chat", "messages", "ollama", "gemini", "completions"]
+"""What an upstream may speak."""
+Speaks = Literal["auto"] | Protocol
 Schema = Literal["compact", "json", "markdown"]
+TEMPLATES = (
+    *("chatml", "llama2", "llama3", "mistral", "gemma", "phi3", "zephyr", "vicuna", "alpaca", "deepseek"),
+    "plain",
+)
+"""The chat templates that the completions protocol knows."""
 
 _MODE = read.one_of("emulate", later=("native", "auto", "rescue"))
 _SCHEMA = read.one_of("compact", "json", "markdown")
+_PROTOCOL = read.one_of("chat", "messages", "ollama", "gemini", "completions")
+_TEMPLATE = read.one_of(*TEMPLATES)
 _ARGUMENTS = read.one_of("stream", "complete")
 _BY_FAMILY = read.flag_or("auto")
+
+
+_HOSTS: Mapping[str, Protocol] = {"api.anthropic.com": "messages", "generativelanguage.googleapis.com": "gemini"}
+"""Hosts that speak nothing but their own protocol by the paths that we know."""
 
 
 @frozen
@@ -67,13 +86,20 @@ class UpstreamSettings:
     name: str
     url: str = setting(NOTHING, read.url)
     """Without the protocol's own path; `sample` is the embedded upstream."""
-    speaks: Speaks = setting(
-        "auto", read.one_of("auto", "chat", later=("messages", "responses", "ollama", "gemini", "completions"))
-    )
-    """The protocol; `auto` is `chat` in this version."""
+    speaks: Speaks = setting("auto", read.one_of("auto", "chat", "messages", "ollama", "gemini", "completions"))
+    """The protocol; `auto` is the one of a host that is known to have its own, and else `chat`."""
     key: str | None = setting(None, read.optional(read.secret), shown=False)
-    """Sent as the bearer key; None passes the client's own authorization on."""
+    """Sent in the header that the protocol has for it; None passes the client's own authorization on."""
+    template: str = setting("chatml", _TEMPLATE)
+    """Completions: the chat template that makes one prompt of the messages."""
     timeout: TimeoutSettings = setting(TimeoutSettings(), read.table_of(TimeoutSettings))
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol; `auto` has been resolved."""
+        if self.speaks != "auto":
+            return self.speaks
+        return _HOSTS.get(urlsplit(self.url).hostname or "", "chat")
 
 
 @frozen
@@ -94,6 +120,7 @@ class ModelRule:
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     system_role: bool | None = setting(None, read.optional(read.flag))
     calls_in_reasoning: bool | Literal["auto"] | None = setting(None, read.optional(_BY_FAMILY))
+    template: str | None = setting(None, read.optional(_TEMPLATE))
 
 
 @frozen
@@ -118,6 +145,18 @@ class ResultSettings:
 
 
 @frozen
+class StoreSettings:
+    """What is remembered of replies, for requests that refer to earlier ones (Responses)."""
+
+    file: str | None = setting(None, read.optional(read.text))
+    """A file (SQLite) that outlives the process; None: memory only."""
+    seconds: float = setting(3600.0, read.seconds)
+    """How long."""
+    size: int = setting(64 * 1024 * 1024, read.integer(0))
+    """Bytes of all that is remembered; the oldest goes first. 0: nothing is."""
+
+
+@frozen
 class ModelSettings:
     """What holds for one model: the general settings with the first matching rule laid over them."""
 
@@ -127,6 +166,9 @@ class ModelSettings:
     """The name at the upstream."""
     upstream: UpstreamSettings | None = None
     """None: no upstream is configured (the middleware has its app, the proxy its sample)."""
+    speaks: Protocol | None = None
+    """What the upstream speaks; None: what the client speaks, if an upstream can."""
+    template: str = "chatml"
     mode: Mode = "emulate"
     format: str = "tool_call"
     """The format that is taught; `auto` has been resolved."""
@@ -198,11 +240,11 @@ class Settings:
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     system_role: bool = setting(True, read.flag)
     paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
-    """The paths that are ours -> their protocol (`chat`)."""
-    app_speaks: Literal["chat"] | None = setting(
-        None, read.optional(read.one_of("chat", later=("messages", "responses", "ollama", "gemini", "completions")))
-    )
-    """The protocol of the app that the middleware wraps; None: the one that its client speaks."""
+    """The paths that are ours -> their protocol."""
+    hosted_tools: Literal["drop", "refuse"] = setting("drop", read.one_of("drop", "refuse"))
+    """What becomes of tools that only the origin can run (`web_search`): left out and logged, or an error."""
+    app_speaks: Protocol | None = setting(None, read.optional(_PROTOCOL))
+    """The protocol of the app that the middleware wraps; None: the one that its client speaks, for Responses `chat`."""
     app_path: str | None = setting(None, read.optional(read.text))
     """The path at the app; None: the one that the client asked for."""
     passthrough: tuple[str, ...] = setting((), read.list_of(read.text))
@@ -211,6 +253,7 @@ class Settings:
     """Honour `x-streamtool-*` request headers."""
     limits: Limits = setting(Limits(), read.table_of(Limits))
     results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))
+    store: StoreSettings = setting(StoreSettings(), read.table_of(StoreSettings))
     upstreams: Mapping[str, UpstreamSettings] = setting(
         Factory(dict), read.named(UpstreamSettings, with_name=True), key="upstream"
     )
@@ -249,6 +292,8 @@ class Settings:
             asked=model,
             name=name,
             upstream=upstream,
+            speaks=upstream.protocol if upstream else self.app_speaks,
+            template=rule.template or (upstream.template if upstream else "chatml"),
             mode=rule.mode or self.mode,
             format=family.format if taught == "auto" else taught,
             formats=self.formats if rule.formats is None else rule.formats,

@@ -228,7 +228,12 @@ def tables_of(cls: type[AttrsInstance]) -> Reader:
 
 def paths(value: Any, path: str) -> Mapping[str, str]:
     """Path -> protocol; a list names paths whose ending tells the protocol."""
-    endings = {"/chat/completions": "chat"}
+    endings = {
+        "/chat/completions": "chat",
+        "/messages": "messages",
+        "/messages/count_tokens": "count_tokens",
+        "/responses": "responses",
+    }
     if isinstance(value, FromEnv):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if isinstance(value, list | tuple):
@@ -248,7 +253,7 @@ def paths(value: Any, path: str) -> Mapping[str, str]:
     for name, protocol in value.items():
         if not str(name).startswith("/"):
             raise SettingsError(f'{path}: "{name}" does not begin with "/"', param=path)
-        one_of("chat", later=("messages", "responses"))(protocol, f"{path}.{name}")
+        one_of("chat", "messages", "count_tokens", "responses")(protocol, f"{path}.{name}")
     return dict(value)
 
 

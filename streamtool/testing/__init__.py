@@ -24,6 +24,12 @@ from streamtool.testing.validate import (
     validate_chat_error,
     validate_chat_stream,
     validate_chat_whole,
+    validate_messages_error,
+    validate_messages_stream,
+    validate_messages_whole,
+    validate_responses_error,
+    validate_responses_stream,
+    validate_responses_whole,
 )
 
 __all__ = [
@@ -46,4 +52,10 @@ __all__ = [
     "validate_chat_error",
     "validate_chat_stream",
     "validate_chat_whole",
+    "validate_messages_error",
+    "validate_messages_stream",
+    "validate_messages_whole",
+    "validate_responses_error",
+    "validate_responses_stream",
+    "validate_responses_whole",
 ]

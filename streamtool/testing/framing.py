@@ -159,6 +159,23 @@ def _frame(lines: list[str], number: int, problems: Problems) -> Frame | None:
     return Frame(number, name, "\n".join(data))
 
 
+def event(frame: Frame, rule: str, problems: Problems) -> dict[str, Json] | None:
+    """The object in an event of a protocol whose events are named by their `type`; None if there is none to read."""
+    try:
+        value = strict_json(frame.data)
+    except ValueError as error:
+        problems.must(rule, f"{frame} is no JSON: {error}")
+        return None
+    if not isinstance(value, dict):
+        problems.must(rule, f"{frame} is no object")
+        return None
+    if lone_surrogates(value):
+        problems.must("F10", f"{frame} holds half of a surrogate pair")
+    if frame.name != value.get("type"):
+        problems.must(rule, f"{frame} is named {frame.name!r}, not by its type")
+    return value
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +205,19 @@ def lone_surrogates(value: Json) -> bool:
         elif isinstance(node, list):
             pending.extend(node)
     return False
+
+
+def check_object(text: str, what: str, rule: str, problems: Problems, *, cut: bool) -> None:
+    """`text` is one JSON object; where it was `cut` it may be the beginning of one."""
+    try:
+        if isinstance(strict_json(text), dict):
+            return
+    except ValueError:
+        pass
+    if not cut:
+        problems.must(rule, f"{what} are no JSON object: {text[:80]!r}")
+    elif not is_object_prefix(text):
+        problems.must(rule, f"{what} do not begin a JSON object: {text[:80]!r}")
 
 
 def is_object_prefix(text: str) -> bool:

@@ -5,10 +5,10 @@ import json
 import pytest
 from attrs import evolve
 
-from streamtool.conversation import Call, Media, Message, Result, Text, Tool, ToolChoice
+from streamtool.conversation import Call, Media, Message, Options, Result, Text, Tool, ToolChoice
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.chat import read_request, write_request
-from streamtool.settings import Limits
+from streamtool.settings import Limits, ModelSettings
 
 USER = {"role": "user", "content": "hi"}
 WEATHER = {
@@ -64,7 +64,7 @@ class TestMessages:
         [message] = messages({"role": "user", "content": [{"type": "text", "text": "a"}, image, audio, odd]})
         assert message.content == (
             Text("a"),
-            Media("image", image),
+            Media("image", image, url="data:"),
             Media("audio", audio),
             Media("hologram", odd),
         )
@@ -389,7 +389,8 @@ class TestLimits:
 
 class TestUpstream:
     def written(self, conversation, **options):
-        return json.loads(write_request(conversation, **({"model": "up", "stream": True} | options)))
+        model = ModelSettings("up", options.pop("model", "up"))
+        return json.loads(write_request(conversation, model, **({"stream": True} | options)))
 
     def test_what_nobody_changed_travels_untouched(self):
         odd = {"role": "user", "content": [{"type": "text", "text": "a", "prompt_cache_breakpoint": {}}], "name": "bob"}
@@ -473,7 +474,9 @@ class TestUpstream:
 
     def test_tools_that_were_made_here(self):
         tools = (Tool("f", "d", {"type": "object"}, strict=True), Tool("g", custom=True), Tool("h"))
-        body = self.written(evolve(read(), protocol="messages", tools=tools, raw={"max_tokens": 5, "system": "s"}))
+        body = self.written(
+            evolve(read(), protocol="messages", tools=tools, raw={"system": "s"}, options=Options(max_tokens=5))
+        )
         assert body["tools"] == [
             {
                 "type": "function",

@@ -62,7 +62,7 @@ def conversation(**fields):
 
 
 def writer(**fields):
-    return ReplyWriter(conversation(**fields), id="chatcmpl-1", created=7, model="m")
+    return ReplyWriter(conversation(**fields), id="chatcmpl-1", created=7, model="m", forwards=True)
 
 
 def payloads(data: bytes):

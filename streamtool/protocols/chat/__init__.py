@@ -6,9 +6,17 @@ Sources: the OpenAI API reference; the request and response types of openai-pyth
 under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
 
-from streamtool.protocols.chat.reader import ReplyReader, read_error
-from streamtool.protocols.chat.request import read_request, read_unread
-from streamtool.protocols.chat.upstream import write_request
+from streamtool.protocols.answer import read_error
+from streamtool.protocols.chat.reader import ReplyReader
+from streamtool.protocols.chat.request import FIELDS, read_request, read_unread
+from streamtool.protocols.chat.upstream import (
+    HEADERS,
+    KEY_HEADER,
+    MODELS_PATH,
+    read_models,
+    request_path,
+    write_request,
+)
 from streamtool.protocols.chat.whole import write_error, write_whole
 from streamtool.protocols.chat.writer import (
     KEEPALIVE,
@@ -18,25 +26,35 @@ from streamtool.protocols.chat.writer import (
 )
 
 NAME = "chat"
-PATH = "/v1/chat/completions"
 REPLY_ID = "chatcmpl-"
 """How the id of a reply begins."""
 CALL_ID = "call_"
 """How the id of a call begins."""
+REQUEST_ID = b"x-request-id"
+"""The header that bears the id of the request."""
+memories = None
+"""No request of this protocol refers to an earlier reply."""
 
 __all__ = [
     "CALL_ID",
+    "FIELDS",
+    "HEADERS",
     "KEEPALIVE",
+    "KEY_HEADER",
+    "MODELS_PATH",
     "NAME",
-    "PATH",
     "REPLY_ID",
+    "REQUEST_ID",
     "STREAM_HEADERS",
     "WHOLE_HEADERS",
     "ReplyReader",
     "ReplyWriter",
+    "memories",
     "read_error",
+    "read_models",
     "read_request",
     "read_unread",
+    "request_path",
     "write_error",
     "write_request",
     "write_whole",

@@ -1,8 +1,7 @@
 """Reads an upstream's Chat Completions reply, in whatever shape it really comes, into reply events.
 
-Theory of operation. The first byte that is not white space decides what the answer is, because content types lie: `{`
-or `[` is a whole JSON document (a reply, or an error), `<` is a web page, anything else is an event stream. A whole
-reply goes through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole, which
+Theory of operation. What the answer is (an event stream, one document, a web page), `Answer` tells. A whole reply goes
+through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole, which
 takes half a microsecond; the common one, which holds a piece of text and nothing else, is recognised first and leaves
 with its own bytes in `TextDelta.raw`. The events of one reply differ in nothing but their text, as a rule: once one was
 read and recognised, what stands before and behind its text is remembered, and an event that begins and ends so is not
@@ -24,6 +23,7 @@ from typing import Any, Final
 from streamtool import sse
 from streamtool.errors import UpstreamError
 from streamtool.protocols import wire
+from streamtool.protocols.answer import Answer, broken_off, tokens, too_large, unreadable
 from streamtool.protocols.chat.choice import ChoiceReader
 from streamtool.reply import End, Failure, Finish, Reason, ReplyEvent, Start, TextDelta, Usage, UsageReport
 
@@ -38,7 +38,6 @@ _REASONS: Final = {
 }
 """Everything else (`stop`, `tool_calls`, `function_call`, `eos`, …) is a stop."""
 
-_PAGE: Final = 8192  # bytes of a web page that are read, for its title
 _decode: Final = wire.decode
 _content: Final = re.compile(rb'"content":[ ]?"').search
 _escaped: Final = re.compile(rb'["\\\x00-\x1f]').search
@@ -52,8 +51,8 @@ class ReplyReader:
     """
 
     __slots__ = (
-        "_before", "_behind", "_choices", "_created", "_head", "_held", "_id", "_looks", "_model", "_n", "_named",
-        "_pieces", "_speaker", "_sse", "ended", "usage",
+        "_answer", "_before", "_behind", "_choices", "_created", "_id", "_looks", "_model", "_n", "_named", "_speaker",
+        "_sse", "ended", "usage",
     )  # fmt: skip
 
     def __init__(self, *, n: int = 1) -> None:
@@ -65,10 +64,8 @@ class ReplyReader:
         self._model: str | None = None
         self._named = False  # the reply has an id, a time and a model of its own, which a forwarded event repeats
         self._choices: dict[int, ChoiceReader] = {}
-        self._sse: sse.Reader | None = None
-        self._head = b""  # the beginning, until its kind is known
-        self._pieces: list[bytes] | None = None  # of a whole document or a page
-        self._held = 0
+        self._answer = Answer(final=(b"[DONE]",))
+        self._sse: sse.Reader | None = None  # the answer's, once it is known to be a stream
         self._before = self._behind = b""  # the shape of an event of nothing but text
         self._speaker: ChoiceReader | None = None  # the choice whose text it is
         self._looks = 0
@@ -86,10 +83,12 @@ class ReplyReader:
         events: list[ReplyEvent] = []
         if self.ended:
             return events
-        if self._sse is None:
-            self._sniff(data, events)
-        else:
-            self._stream(self._sse, data, events)
+        answer = self._answer
+        for event in answer.feed(data):
+            self._event(event, events)
+        self._sse = answer.stream
+        if answer.error is not None and not self.ended:
+            self._fail(answer.error, events)
         return events
 
     def close(self) -> list[ReplyEvent]:
@@ -97,51 +96,22 @@ class ReplyReader:
         events: list[ReplyEvent] = []
         if self.ended:
             return events
-        if self._pieces is not None:
-            self._whole(b"".join(self._pieces), events)
-        elif self._sse is not None:
-            for event in self._sse.close():
-                self._event(event, events)
+        for event in self._answer.close():
+            self._event(event, events)
+        if self._answer.error is not None and not self.ended:
+            self._fail(self._answer.error, events)
+        body = self._answer.body
+        if body is not None and not self.ended:
+            self._whole(body, events)
         if not self.ended:
             self._end(events, marked=False)
         return events
 
-    # --- what kind of answer it is
-
-    def _sniff(self, data: bytes, events: list[ReplyEvent]) -> None:
-        if self._pieces is not None:
-            self._keep(self._pieces, data, events)
-            return
-        head = self._head + data
-        start = head.removeprefix(sse.BOM).lstrip()
-        if not start or sse.BOM.startswith(head):
-            self._head = head if sse.BOM.startswith(head) else b""
-            return
-        self._head = b""
-        if start[:1] in (b"{", b"[", b"<"):
-            self._pieces = []
-            self._keep(self._pieces, start, events)
-            return
-        self._sse = sse.Reader(final=(b"[DONE]",))
-        self._head = start[:80]
-        self._stream(self._sse, start, events)
-
-    def _keep(self, pieces: list[bytes], data: bytes, events: list[ReplyEvent]) -> None:
-        pieces.append(data)
-        self._held += len(data)
-        if self._held > _PAGE and pieces[0][:1] == b"<":
-            self._fail(_not_a_reply(b"".join(pieces)), events)
-        elif self._held > sse.HELD:
-            self._fail(_too_large(), events)
-
     def _whole(self, body: bytes, events: list[ReplyEvent]) -> None:
-        if body[:1] == b"<":
-            self._fail(_not_a_reply(body), events)
-            return
         try:
             value = wire.decode_tolerant(body)
         except ValueError:
-            self._fail(_broken_off(), events)
+            self._fail(broken_off(), events)
             return
         if isinstance(value, list) and value:
             value = value[0]
@@ -154,12 +124,6 @@ class ReplyReader:
 
     # --- an event stream
 
-    def _stream(self, reader: sse.Reader, data: bytes, events: list[ReplyEvent]) -> None:
-        for event in reader.feed(data):
-            self._event(event, events)
-        if reader.error is not None and not self.ended:
-            self._fail(reader.error, events)
-
     def _event(self, event: sse.Event, events: list[ReplyEvent]) -> None:
         if self.ended:
             return
@@ -170,7 +134,7 @@ class ReplyReader:
             return
         if type(chunk) is not dict:
             return
-        if event.raw is not None and self._named:
+        if event.raw is not None and event.name is None and self._named:
             text = self._forwardable(chunk)
             if text is not None:
                 text.raw = event.raw
@@ -235,8 +199,7 @@ class ReplyReader:
             chunk = wire.decode_tolerant(data)
         except ValueError:
             if data[:1] == b"{":
-                sentence = "The upstream sent an event that is not JSON."
-                self._fail(UpstreamError(sentence, code="upstream_unreadable"), events)
+                self._fail(unreadable(), events)
             elif event.name == "error":
                 self._fail(wire.upstream_error(data.decode("utf-8", "replace")), events)
             return
@@ -273,7 +236,7 @@ class ReplyReader:
             if not state.finished:
                 state.read(choice, events)
             if state.kept > sse.HELD:
-                self._fail(_too_large(), events)
+                self._fail(too_large(), events)
                 return
             reason = choice.get("finish_reason")
             if reason == "error":
@@ -310,12 +273,12 @@ class ReplyReader:
         """The answer is over; `marked` says that the upstream said so itself."""
         if not self._choices:
             if not marked:
-                self._fail(_not_a_reply(self._head) if self._head and self._is_text() else _broken_off(), events)
+                self._fail(self._answer.broken_off(), events)
                 return
             self._start({}, events)
             self._choices[0] = ChoiceReader(0)
         if not marked and not all(state.reason for state in self._choices.values()):
-            self._fail(_broken_off(), events)
+            self._fail(broken_off(), events)
             return
         if len(self._choices) < self._n:
             sentence = f"The upstream gave {len(self._choices)} of {self._n} choices; ask for one at a time."
@@ -327,61 +290,18 @@ class ReplyReader:
         events.append(End())
         self.ended = True
 
-    def _is_text(self) -> bool:
-        """Whether the answer does not even begin like an event stream."""
-        return not self._head.startswith((b":", b"data", b"event", b"id", b"retry"))
-
     def _fail(self, error: UpstreamError, events: list[ReplyEvent]) -> None:
         events.append(Failure(error))
         self.ended = True
         self._speaker = None
 
 
-def read_error(status: int, body: bytes) -> UpstreamError:
-    """The error that an upstream answered with: `status` is its HTTP status, not 200; `body` may be anything.
-
-    401 and 403 become a plain `UpstreamError` (502): the key is ours. Where the client's own key was passed on, the
-    caller keeps the status.
-    """
-    try:
-        value = wire.decode_tolerant(body)
-    except ValueError:
-        text = wire.page_title(body) if body.lstrip()[:1] == b"<" else body[:500].decode("utf-8", "replace").strip()
-        value = text or f"The upstream answered with status {status}."
-    if isinstance(value, list) and value:
-        value = value[0]
-    return wire.upstream_error(value, status=status)
-
-
 def _usage(fields: dict[str, Json]) -> Usage:
     details = fields.get("prompt_tokens_details")
-    cached = _tokens(details, "cached_tokens") or _tokens(fields, "prompt_cache_hit_tokens")
+    cached = tokens(details, "cached_tokens") or tokens(fields, "prompt_cache_hit_tokens")
     return Usage(
-        input=_tokens(fields, "prompt_tokens"),
-        output=_tokens(fields, "completion_tokens"),
+        input=tokens(fields, "prompt_tokens"),
+        output=tokens(fields, "completion_tokens"),
         cached=cached,
-        reasoning=_tokens(fields.get("completion_tokens_details"), "reasoning_tokens"),
+        reasoning=tokens(fields.get("completion_tokens_details"), "reasoning_tokens"),
     )
-
-
-def _tokens(fields: Json, key: str) -> int:
-    value = fields.get(key) if isinstance(fields, dict) else None
-    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
-
-
-def _broken_off() -> UpstreamError:
-    return UpstreamError("The upstream closed the connection before its reply was whole.", code="upstream_closed")
-
-
-def _too_large() -> UpstreamError:
-    return UpstreamError(f"The upstream's reply is larger than {sse.HELD} bytes.", code="reply_too_large")
-
-
-def _not_a_reply(beginning: bytes) -> UpstreamError:
-    if beginning[:1] == b"<":
-        title = wire.page_title(beginning)
-        what = f"a web page ({title})" if title else "a web page"
-    else:
-        shown = " ".join(beginning.decode("utf-8", "replace").split())
-        what = f"neither JSON nor an event stream: {shown}"
-    return UpstreamError(f"The upstream answered with {what}; check its address.", code="upstream_unreadable")

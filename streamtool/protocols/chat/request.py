@@ -6,41 +6,69 @@ names the place. Tools that only the origin can run (`web_search`) are left out 
 Source: the OpenAI API reference and the request types of openai-python 3.52.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve
 
-from streamtool.conversation import Call, Conversation, Media, Message, Part, Result, Text, Tool, ToolChoice
-from streamtool.errors import RequestError, TooLargeError
+from streamtool.conversation import (
+    HOSTED,
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Options,
+    OutputFormat,
+    Part,
+    Result,
+    Text,
+    Tool,
+    ToolChoice,
+)
+from streamtool.errors import TooLargeError
 from streamtool.protocols import wire
+from streamtool.protocols.fields import (
+    Fields,
+    body_fields,
+    flag,
+    integer,
+    list_of,
+    media,
+    model_name,
+    number,
+    object_at,
+    refused,
+    shown,
+    string,
+    strings,
+    tool_name,
+    tool_schema,
+    words,
+)
 from streamtool.settings import Limits
 
 Json = Any  # a decoded JSON value
-Fields = Mapping[str, Json]
 
-_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f\"'`<>{}\[\]()\\]+")
-"""A tool's name. The origin takes `[A-Za-z0-9_-]{1,64}`; tools of MCP servers have dots and slashes as well."""
-
+FIELDS: Final = frozenset(
+    {"model", "messages", "stream", "stream_options", "n", "stop", "response_format", "reasoning_effort", "user"}
+    | {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "safety_identifier"}
+    | {"max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed"}
+    | {"presence_penalty", "frequency_penalty"}
+)
+"""The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
 _MEDIA: Final = {"image_url": "image", "input_audio": "audio", "file": "file"}
 _MOST_CHOICES: Final = 128
-_CONTAINERS: Final = (dict, list)
 
 
 def read_request(body: bytes, limits: Limits) -> Conversation:
     """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
-    if len(body) > limits.body:
-        raise TooLargeError(f"The request body is larger than {limits.body} bytes.", code="request_too_large")
-    raw = _fields(body, limits)
-    model = raw.get("model")
-    if not isinstance(model, str) or not model:
-        raise _refused("model", "Name the model to use as a string.")
+    raw = body_fields(body, limits)
+    model = model_name(raw)
     messages = read_messages(raw.get("messages"))
-    stream = _flag(raw, "stream", default=False)
+    stream = flag(raw, "stream")
     options = raw.get("stream_options")
     if options is not None:
-        options = _object(options, "stream_options")
+        options = object_at(options, "stream_options")
     tools, legacy, dropped = _tools(raw, limits, len(body))
     conversation = Conversation(
         protocol="chat",
@@ -51,7 +79,8 @@ def read_request(body: bytes, limits: Limits) -> Conversation:
         n=_count(raw),
         include_usage=bool(stream and options and options.get("include_usage")),
         legacy_functions=legacy,
-        stop=_stop(raw),
+        stop=strings(raw, "stop"),
+        options=_options(raw),
         dropped=tuple(dropped),
         raw=raw,
     )
@@ -64,7 +93,7 @@ def read_unread(body: bytes, limits: Limits) -> Conversation | None:
 
     What has nothing to do with tools passes as it came: whoever answers it may know what it means.
     """
-    raw = _fields(body, limits)
+    raw = body_fields(body, limits)
     if any(raw.get(key) not in (None, []) for key in ("tools", "functions")):
         return None
     if any(raw.get(key) not in (None, "auto", "none") for key in ("tool_choice", "function_call")):
@@ -79,47 +108,18 @@ def read_unread(body: bytes, limits: Limits) -> Conversation | None:
     return Conversation("chat", model if isinstance(model, str) else "", (), stream=raw.get("stream") is True, raw=raw)
 
 
-def _fields(body: bytes, limits: Limits) -> Fields:
-    return _object(_decoded(body, limits), None, "The request body must be a JSON object.")
-
-
-def _decoded(body: bytes, limits: Limits) -> Json:
-    too_deep = f"The request body is not JSON, or is nested more than {limits.depth} deep."
-    try:
-        value = wire.decode(body)
-    except wire.UNREADABLE:
-        try:
-            value = wire.mended(wire.decode_tolerant(body))
-        except (ValueError, RecursionError):
-            raise RequestError(too_deep, code="invalid_json") from None
-    if _deeper(value, limits.depth):
-        raise RequestError(too_deep, code="invalid_json")
-    return value
-
-
-def _deeper(value: Json, depth: int) -> bool:
-    """Whether `value` is nested more than `depth` deep; level by level, so that no recursion is needed."""
-    level = [value] if isinstance(value, _CONTAINERS) else []
-    for _ in range(depth):
-        if not level:
-            return False
-        children = (item for node in level for item in (node.values() if isinstance(node, dict) else node))
-        level = [item for item in children if isinstance(item, _CONTAINERS)]
-    return bool(level)
-
-
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
 def read_messages(value: Json) -> tuple[Message, ...]:
     """The messages of a request. Neighbouring results become one message, whose `raw` holds all of them."""
     if not isinstance(value, list) or not value:
-        raise _refused("messages", "Give at least one message in a list.")
+        raise refused("messages", "Give at least one message in a list.")
     messages: list[Message] = []
     names: dict[str, str] = {}  # of the calls seen so far, by id
     for position, item in enumerate(value):
         place = f"messages[{position}]"
-        fields = _object(item, place)
+        fields = object_at(item, place)
         match fields.get("role"):
             case "system" | "developer":
                 message = Message("system", _content(fields, place), raw=(fields,))
@@ -137,7 +137,7 @@ def read_messages(value: Json) -> tuple[Message, ...]:
                 message = Message("user", results=(result,), raw=(fields,))
             case role:
                 known = "developer, system, user, assistant, tool or function"
-                raise _refused(f"{place}.role", f"A message's role is {known}, not {_shown(role)}.")
+                raise refused(f"{place}.role", f"A message's role is {known}, not {shown(role)}.")
         messages.append(message)
     return tuple(messages)
 
@@ -148,13 +148,13 @@ def _assistant(fields: Fields, place: str) -> Message:
     if isinstance(refusal, str) and refusal:
         content = (*content, Text(refusal))
     calls = [
-        _call(_object(item, f"{place}.tool_calls[{number}]"), f"{place}.tool_calls[{number}]")
-        for number, item in enumerate(_list(fields, "tool_calls", place))
+        _call(object_at(item, f"{place}.tool_calls[{i}]"), f"{place}.tool_calls[{i}]")
+        for i, item in enumerate(list_of(fields, "tool_calls", place))
     ]
     legacy = fields.get("function_call")
     if legacy is not None:
-        function = _object(legacy, f"{place}.function_call")
-        name = _string(function, "name", f"{place}.function_call")
+        function = object_at(legacy, f"{place}.function_call")
+        name = string(function, "name", f"{place}.function_call")
         calls.append(Call(name, name, _arguments(function, "arguments", f"{place}.function_call")))
     reasoning = fields.get("reasoning_content") or fields.get("reasoning")
     return Message(
@@ -167,18 +167,18 @@ def _assistant(fields: Fields, place: str) -> Message:
 
 
 def _call(fields: Fields, place: str) -> Call:
-    identity = _string(fields, "id", place)
+    identity = string(fields, "id", place)
     kind = fields.get("type") or ("custom" if "custom" in fields else "function")
     if kind == "custom":
-        custom = _object(fields.get("custom"), f"{place}.custom")
+        custom = object_at(fields.get("custom"), f"{place}.custom")
         text = custom.get("input", "")
         if not isinstance(text, str):
-            raise _refused(f"{place}.custom.input", "The input of a custom tool is a string.")
-        return Call(identity, _string(custom, "name", f"{place}.custom"), text, custom=True)
+            raise refused(f"{place}.custom.input", "The input of a custom tool is a string.")
+        return Call(identity, string(custom, "name", f"{place}.custom"), text, custom=True)
     if kind != "function":
-        raise _refused(f"{place}.type", f"A call's type is function or custom, not {_shown(kind)}.")
-    function = _object(fields.get("function"), f"{place}.function")
-    name = _string(function, "name", f"{place}.function")
+        raise refused(f"{place}.type", f"A call's type is function or custom, not {shown(kind)}.")
+    function = object_at(fields.get("function"), f"{place}.function")
+    name = string(function, "name", f"{place}.function")
     return Call(identity, name, _arguments(function, "arguments", f"{place}.function"))
 
 
@@ -189,16 +189,16 @@ def _arguments(fields: Fields, key: str, place: str) -> str:
     if value is None:
         return "{}"
     if not isinstance(value, str):
-        raise _refused(f"{place}.{key}", "Arguments are a string that holds a JSON object.")
+        raise refused(f"{place}.{key}", "Arguments are a string that holds a JSON object.")
     return value if value.strip() else "{}"
 
 
 def _result(fields: Fields, place: str, names: Mapping[str, str], *, legacy: bool) -> Result:
     content = _content(fields, place, optional=True)
     if legacy:
-        name = _string(fields, "name", place)
+        name = string(fields, "name", place)
         return Result(name, content, name=name)
-    identity = _string(fields, "tool_call_id", place)
+    identity = string(fields, "tool_call_id", place)
     given = fields.get("name")
     return Result(identity, content, name=names.get(identity) or (given if isinstance(given, str) and given else None))
 
@@ -210,19 +210,36 @@ def _content(fields: Fields, place: str, *, optional: bool = False) -> tuple[Par
     if value is None and optional:
         return ()
     if not isinstance(value, list):
-        raise _refused(f"{place}.content", "A message's content is a string or a list of parts.")
-    return tuple(_part(item, f"{place}.content[{number}]") for number, item in enumerate(value))
+        raise refused(f"{place}.content", "A message's content is a string or a list of parts.")
+    return tuple(_part(item, f"{place}.content[{i}]") for i, item in enumerate(value))
 
 
 def _part(value: Json, place: str) -> Part:
     if isinstance(value, str):  # not legal at the origin, but its meaning is plain
         return Text(value)
-    fields = _object(value, place)
+    fields = object_at(value, place)
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise _refused(f"{place}.type", "A part says what it is in `type`: text, image_url, input_audio or file.")
+        raise refused(f"{place}.type", "A part says what it is in `type`: text, image_url, input_audio or file.")
     if kind in ("text", "refusal", "input_text", "output_text"):
-        return Text(_string(fields, "refusal" if kind == "refusal" else "text", place, empty=True))
+        return Text(string(fields, "refusal" if kind == "refusal" else "text", place, empty=True))
+    return _media(fields, kind)
+
+
+def _media(fields: Fields, kind: str) -> Media:
+    """The part, with what another protocol needs to write it."""
+    inner = fields.get(kind)
+    match kind, inner:
+        case "image_url", {"url": str(url)} | str(url):
+            return media("image", fields, url)
+        case "input_audio", {"data": str(data), "format": str(format_)}:
+            return Media("audio", fields, f"audio/{format_}", data)
+        case "file", {"file_data": str(data), **rest}:
+            name = rest.get("filename")
+            name = name if isinstance(name, str) else ""
+            if not data.startswith(("data:", "http:", "https:")):
+                return Media("file", fields, data=data, name=name)
+            return media("file", fields, data, name)
     return Media(_MEDIA.get(kind, kind), fields)
 
 
@@ -233,9 +250,9 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
         if message.calls:
             for call in message.calls:
                 if call.id not in results:
-                    raise _refused(
+                    raise refused(
                         "messages",
-                        f"The call {_shown(call.id)} of {_shown(call.name)} has no result: answer it with a message "
+                        f"The call {shown(call.id)} of {shown(call.name)} has no result: answer it with a message "
                         f"of role `tool` before asking for the next reply.",
                     )
                 results.remove(call.id)
@@ -250,58 +267,42 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
 
 def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], bool, list[str]]:
     """The tools, whether they came as `functions`, and what was left out."""
-    given, functions = _list(raw, "tools"), _list(raw, "functions")
+    given, functions = list_of(raw, "tools"), list_of(raw, "functions")
     if given and functions:
-        raise _refused("functions", "Give `tools` or the older `functions`, not both.")
+        raise refused("functions", "Give `tools` or the older `functions`, not both.")
     tools: dict[str, Tool] = {}
     dropped: list[str] = []
     key = "functions" if functions else "tools"
     if len(given or functions) > limits.tools:
         raise TooLargeError(f"More than {limits.tools} tools in one request.", param=key, code="too_many_tools")
-    for number, item in enumerate(given or functions):
-        place = f"{key}[{number}]"
-        fields = _object(item, place)
+    for i, item in enumerate(given or functions):
+        place = f"{key}[{i}]"
+        fields = object_at(item, place)
         kind = "legacy" if functions else fields.get("type") or ("function" if "function" in fields else None)
         if kind == "legacy":
             tool = _function(fields, place, limits, size)
         elif kind == "function":
-            tool = _function(_object(fields.get("function"), f"{place}.function"), f"{place}.function", limits, size)
+            tool = _function(object_at(fields.get("function"), f"{place}.function"), f"{place}.function", limits, size)
         elif kind == "custom":
-            custom, inside = _object(fields.get("custom"), f"{place}.custom"), f"{place}.custom"
-            tool = Tool(_tool_name(custom, inside, limits), _words(custom, "description", inside), custom=True)
+            custom, inside = object_at(fields.get("custom"), f"{place}.custom"), f"{place}.custom"
+            tool = Tool(tool_name(custom, inside, limits), words(custom, "description", inside), custom=True)
         elif isinstance(kind, str):
-            dropped.append(f"tool of type {kind}")
+            dropped.append(f"{HOSTED}{kind}")
             continue
         else:
-            raise _refused(f"{place}.type", "A tool says what it is in `type`: function or custom.")
+            raise refused(f"{place}.type", "A tool says what it is in `type`: function or custom.")
         if tools.setdefault(tool.name, tool) != tool:
-            raise _refused(place, f"Two different tools are named {_shown(tool.name)}.")
+            raise refused(place, f"Two different tools are named {shown(tool.name)}.")
     return tuple(tools.values()), bool(functions), dropped
 
 
 def _function(fields: Fields, place: str, limits: Limits, size: int) -> Tool:
-    parameters = fields.get("parameters")
-    if parameters is not None:
-        parameters = _object(parameters, f"{place}.parameters", "Parameters are a JSON Schema, which is an object.")
-        # a schema is never much larger than the body that it came in
-        if size > limits.schema and len(wire.encode(parameters)) > limits.schema:
-            sentence = f"The schema is larger than {limits.schema} bytes."
-            raise TooLargeError(sentence, param=f"{place}.parameters", code="schema_too_large")
     return Tool(
-        _tool_name(fields, place, limits),
-        _words(fields, "description", place),
-        parameters,
-        strict=_flag(fields, "strict", place=place, default=False),
+        tool_name(fields, place, limits),
+        words(fields, "description", place),
+        tool_schema(fields, "parameters", place, limits, size),
+        strict=flag(fields, "strict", place),
     )
-
-
-def _tool_name(fields: Fields, place: str, limits: Limits) -> str:
-    name = _string(fields, "name", place)
-    if len(name) > limits.name:
-        raise _refused(f"{place}.name", f"A tool's name has at most {limits.name} characters.")
-    if not _NAME.fullmatch(name):
-        raise _refused(f"{place}.name", f"A tool's name has no spaces, quotes or brackets: {_shown(name)}.")
-    return name
 
 
 # --- which calls are allowed ------------------------------------------------------------------------------------------
@@ -317,17 +318,17 @@ def _with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Co
     dropped = conversation.dropped
     if unknown:
         if not hosted:
-            raise _refused(key, f"{_shown(value)} is no tool choice: none, auto, required, or the tool by name.")
+            raise refused(key, f"{shown(value)} is no tool choice: none, auto, required, or the tool by name.")
         dropped = (*dropped, f"{key} of a tool that was left out")
     if not conversation.tools and not conversation.has_tool_history:
         if not hosted and (choice.mode == "required" or choice.names):
-            raise _refused(key, f"`{key}` asks for a tool, but the request offers none.")
+            raise refused(key, f"`{key}` asks for a tool, but the request offers none.")
         choice = ToolChoice()
     elif choice.names:
         missing = [name for name in choice.names if name not in conversation.known_names]
         if missing:
-            raise _refused(key, f"`{key}` names {_shown(missing[0])}, which is not among the tools.")
-    parallel = _flag(raw, "parallel_tool_calls", default=True) and not conversation.legacy_functions
+            raise refused(key, f"`{key}` names {shown(missing[0])}, which is not among the tools.")
+    parallel = flag(raw, "parallel_tool_calls", default=True) and not conversation.legacy_functions
     return evolve(conversation, choice=evolve(choice, parallel=parallel), dropped=dropped)
 
 
@@ -347,30 +348,30 @@ def _choice(value: Json, key: str) -> tuple[ToolChoice, bool]:
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
             return _allowed(mode, tools)
         case {"type": "allowed_tools"}:
-            raise _refused(
+            raise refused(
                 f"{key}.allowed_tools", "Allowed tools are a `mode` (auto or required) and a list of `tools`."
             )
         case {"type": "function" | "custom"}:
             named = _named(value)
             if named is None:
-                raise _refused(f"{key}.{value['type']}.name", "Name the tool that must be called.")
+                raise refused(f"{key}.{value['type']}.name", "Name the tool that must be called.")
             return ToolChoice("required", (named,)), False
         case {"type": str()}:
             return ToolChoice(), True
         case _:
-            raise _refused(key, f"{_shown(value)} is no tool choice: none, auto, required, or the tool by name.")
+            raise refused(key, f"{shown(value)} is no tool choice: none, auto, required, or the tool by name.")
 
 
 def _allowed(mode: Any, tools: Sequence[Json]) -> tuple[ToolChoice, bool]:
     names: list[str] = []
-    for number, item in enumerate(tools):
-        place = f"tool_choice.allowed_tools.tools[{number}]"
-        fields = _object(item, place)
+    for i, item in enumerate(tools):
+        place = f"tool_choice.allowed_tools.tools[{i}]"
+        fields = object_at(item, place)
         if fields.get("type", "function") not in ("function", "custom"):
             continue  # a hosted tool, which was left out of the tools as well
         allowed = _named(fields)
         if allowed is None:
-            raise _refused(place, "Name the tool that is allowed.")
+            raise refused(place, "Name the tool that is allowed.")
         names.append(allowed)
     if not names:
         return ToolChoice("none"), False
@@ -387,65 +388,45 @@ def _named(fields: Fields) -> str | None:
 # --- single values ----------------------------------------------------------------------------------------------------
 
 
+def _options(raw: Fields) -> Options:
+    most = integer(raw, "max_completion_tokens")
+    effort, user = (raw.get(key) for key in ("reasoning_effort", "user"))
+    return Options(
+        max_tokens=integer(raw, "max_tokens") if most is None else most,
+        temperature=number(raw, "temperature"),
+        top_p=number(raw, "top_p"),
+        top_k=integer(raw, "top_k"),
+        seed=integer(raw, "seed", least=-(2**63)),
+        presence_penalty=number(raw, "presence_penalty"),
+        frequency_penalty=number(raw, "frequency_penalty"),
+        effort=effort if isinstance(effort, str) else None,
+        user=user if isinstance(user, str) else None,
+        output=_output(raw),
+    )
+
+
+def _output(raw: Fields) -> OutputFormat | None:
+    match raw.get("response_format"):
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return OutputFormat()
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema), **rest}}:
+            return OutputFormat(schema, str(rest.get("name") or "answer"), strict=rest.get("strict") is True)
+        case {"type": "json_schema", "json_schema": {}}:
+            return OutputFormat()
+        case {"type": str()}:
+            return None  # of a kind that only some upstreams know (a grammar); among equals it travels on
+        case _:
+            raise refused(
+                "response_format", "`response_format` is an object with a `type`: text, json_object or json_schema."
+            )
+
+
 def _count(raw: Fields) -> int:
     value = raw.get("n")
     if value is None:
         return 1
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_CHOICES:
-        raise _refused("n", f"`n` is a number from 1 to {_MOST_CHOICES}.")
+        raise refused("n", f"`n` is a number from 1 to {_MOST_CHOICES}.")
     return value
-
-
-def _stop(raw: Fields) -> tuple[str, ...]:
-    value = raw.get("stop")
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        return (value,) if value else ()
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _refused("stop", "`stop` is a string or a list of strings.")
-    return tuple(item for item in value if item)
-
-
-def _object(value: Json, place: str | None, sentence: str = "This must be a JSON object.") -> Fields:
-    if not isinstance(value, dict):
-        raise _refused(place, sentence)
-    return value
-
-
-def _list(fields: Fields, key: str, place: str = "") -> list[Json]:
-    value = fields.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise _refused(f"{place}.{key}" if place else key, f"`{key}` is a list.")
-    return value
-
-
-def _string(fields: Fields, key: str, place: str, *, empty: bool = False) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str) or not (value or empty):
-        raise _refused(f"{place}.{key}", f"`{key}` must be a string{'' if empty else ' that is not empty'}.")
-    return value
-
-
-def _words(fields: Fields, key: str, place: str) -> str:
-    return _string(fields, key, place, empty=True) if fields.get(key) is not None else ""
-
-
-def _flag(fields: Fields, key: str, *, default: bool, place: str = "") -> bool:
-    value = fields.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise _refused(f"{place}.{key}" if place else key, f"`{key}` is true or false.")
-    return value
-
-
-def _refused(place: str | None, sentence: str) -> RequestError:
-    return RequestError(sentence, param=place)
-
-
-def _shown(value: Json) -> str:
-    text = value if isinstance(value, str) else wire.encode(value).decode()
-    return f"`{text[:80]}`"

@@ -8,46 +8,99 @@ still has them; a conversation whose tools became text has none, and then no fie
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from streamtool.conversation import Call, Conversation, Media, Message, Part, Text, ToolChoice
+from streamtool.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Options,
+    OutputFormat,
+    Part,
+    Text,
+    ToolChoice,
+)
 from streamtool.protocols import wire
+from streamtool.settings import ModelSettings
 
 Json = Any  # a decoded JSON value
 
+HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
+"""What every request bears."""
+KEY_HEADER: Final = b"authorization"
+"""The header that bears the key."""
+MODELS_PATH: Final = "/v1/models"
+
 _OURS: Final = frozenset(
-    {"model", "messages", "stream", "stream_options", "n", "stop"}
+    {"model", "messages", "stream", "stream_options", "n", "stop", "response_format"}
     | {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"}
 )
 """Fields that are written from the conversation."""
-_COMMON: Final = ("temperature", "top_p", "max_tokens", "seed")
-"""Fields that mean the same in every protocol that has them."""
+_EFFORTS: Final = {"none": "minimal", "xhigh": "high"}
+"""Words of other protocols for the effort of reasoning."""
 
 
-def write_request(conversation: Conversation, *, model: str, stream: bool) -> bytes:
-    """The JSON body that asks `model` of the upstream for the next reply."""
+def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
+    """Where requests go."""
+    return "/v1/chat/completions"
+
+
+def read_models(body: bytes) -> list[str]:
+    """The names in the list of models; raises ValueError if there is none."""
+    match wire.decode_tolerant(body):
+        case {"data": [*items]} | [*items]:
+            return [item["id"] for item in items if isinstance(item, dict) and isinstance(item.get("id"), str)]
+    raise ValueError("no list of models")
+
+
+def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
+    """The JSON body that asks the model of the upstream for the next reply."""
     raw = conversation.raw
-    if not conversation.messages:  # a request that nobody here could read
-        return wire.encode({**raw, "model": model})
-    body: dict[str, Json] = {"model": model}
-    body["messages"] = [wired for message in conversation.messages for wired in _message(message)]
-    if conversation.protocol == "chat":
+    same = conversation.protocol == "chat"
+    if same and not conversation.messages:  # a request that nobody here could read
+        return wire.encode({**raw, "model": model.name})
+    body: dict[str, Json] = {"model": model.name}
+    body["messages"] = [wired for message in conversation.messages for wired in _message(message, same=same)]
+    if same:
         body.update((key, value) for key, value in raw.items() if key not in _OURS)
     else:
-        body.update((key, raw[key]) for key in _COMMON if key in raw)
+        body.update(_options(conversation.options))
+    if conversation.options.output is not None:
+        body["response_format"] = raw["response_format"] if same else _output(conversation.options.output)
     if conversation.n > 1:
         body["n"] = conversation.n
     if conversation.stop:
         body["stop"] = list(conversation.stop)
     body["stream"] = stream
     if stream:
-        options = raw.get("stream_options") if conversation.protocol == "chat" else None
+        options = raw.get("stream_options") if same else None
         options = dict(options) if isinstance(options, Mapping) else {}
-        if not conversation.stream:  # the client wants a whole reply, which always states its usage
+        if not (same and conversation.stream):  # a whole reply states its usage, and so do all other protocols
             options["include_usage"] = True
         if options:
             body["stream_options"] = options
     if conversation.tools:
         body.update(_tools(conversation))
     return wire.encode(body)
+
+
+def _options(options: Options) -> dict[str, Json]:
+    fields = {
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "max_tokens": options.max_tokens,
+        "seed": options.seed,
+        "presence_penalty": options.presence_penalty,
+        "frequency_penalty": options.frequency_penalty,
+        "reasoning_effort": options.effort and _EFFORTS.get(options.effort, options.effort),
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _output(output: OutputFormat) -> Json:
+    if output.schema is None:
+        return {"type": "json_object"}
+    schema = {"name": output.name, "schema": output.schema, "strict": output.strict}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _tools(conversation: Conversation) -> dict[str, Json]:
@@ -104,9 +157,9 @@ def _choice(choice: ToolChoice, custom: set[str]) -> Json:
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": named}}
 
 
-def _message(message: Message) -> Iterator[Mapping[str, Json]]:
-    """The wire messages of one message: its own, or what it was read from."""
-    if message.raw:
+def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
+    """The wire messages of one message: what it was read from, if that was this protocol (`same`), else its own."""
+    if same and message.raw:
         yield from message.raw
         return
     for result in message.results:
@@ -115,13 +168,13 @@ def _message(message: Message) -> Iterator[Mapping[str, Json]]:
         fields: dict[str, Json] = {"role": "assistant", "content": _joined(message.content) or None}
         if not message.calls:
             fields["content"] = _joined(message.content)
-        if message.reasoning:
+        if message.reasoning and same:
             fields["reasoning_content"] = message.reasoning
         if message.calls:
             fields["tool_calls"] = [_call(call) for call in message.calls]
         yield fields
     elif message.content or not message.results:
-        content = _joined(message.content) if message.role == "system" else _parts(message.content)
+        content = _joined(message.content) if message.role == "system" else _parts(message.content, same=same)
         yield {"role": message.role, "content": content}
 
 
@@ -136,8 +189,25 @@ def _joined(parts: Sequence[Part]) -> str:
     return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in parts)
 
 
-def _parts(parts: Sequence[Part]) -> Json:
+def _parts(parts: Sequence[Part], *, same: bool) -> Json:
     """Content as one string, or as a list of parts if some are not text."""
-    if not any(isinstance(part, Media) for part in parts):
-        return _joined(parts)
-    return [{"type": "text", "text": part.text} if isinstance(part, Text) else part.raw for part in parts]
+    written = [
+        {"type": "text", "text": part.text} if isinstance(part, Text) else _media(part, same=same) for part in parts
+    ]
+    if all(part["type"] == "text" for part in written):
+        return "\n".join(part["text"] for part in written)
+    return written
+
+
+def _media(part: Media, *, same: bool) -> Mapping[str, Json]:
+    if same:
+        return part.raw
+    match part.kind:
+        case "image" if part.url or part.data:
+            return {"type": "image_url", "image_url": {"url": part.url or f"data:{part.type};base64,{part.data}"}}
+        case "audio" if part.data:
+            return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.type.partition("/")[2]}}
+        case "file" if part.data:
+            file = {"filename": part.name or "file", "file_data": f"data:{part.type};base64,{part.data}"}
+            return {"type": "file", "file": file}
+    return {"type": "text", "text": f"[{part.kind}]"}

@@ -39,7 +39,7 @@ from streamtool.reply import (
 from streamtool.sse import comment
 
 KEEPALIVE: Final = comment("keep-alive")
-"""What may be sent between two feeds while the upstream is silent."""
+"""What may be sent while the upstream is silent, before the reply has begun as well."""
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -93,13 +93,16 @@ class _Choice:
 class ReplyWriter:
     """Writes one streamed reply.
 
-    `id`, `created` and `model` name it unless its `Start` does. The ids of its calls are the exchange's.
+    `id`, `created` and `model` name it unless its `Start` does. The ids of its calls are the exchange's. `forwards`
+    says that what the upstream sent is of this protocol too, so that its own events may be passed on.
     """
 
     __slots__ = (
         "_call_suffix", "_choices", "_conversation", "_created", "_custom", "_ended", "_forwards", "_id",
-        "_legacy", "_model", "_n", "_started", "_suffix", "_tail", "_usage",
+        "_legacy", "_model", "_n", "_same", "_started", "_suffix", "_tail", "_usage",
     )  # fmt: skip
+    response: Final = None
+    """The whole reply as one object, in protocols that have one in their stream."""
 
     def __init__(
         self,
@@ -108,6 +111,7 @@ class ReplyWriter:
         id: str,
         created: int,
         model: str,
+        forwards: bool = False,
     ) -> None:
         self._conversation = conversation
         self._id, self._created, self._model = id, created, model
@@ -116,7 +120,8 @@ class ReplyWriter:
         self._custom = frozenset(tool.name for tool in conversation.tools if tool.custom)
         self._choices: list[_Choice] = []  # those that have begun
         self._usage = Usage()
-        self._forwards = False  # id, created and model are the upstream's own
+        self._same = forwards
+        self._forwards = False  # and id, created and model are the upstream's own
         self._started = False
         self._ended = False
         self._tail = b',"usage":null}\n\n' if conversation.include_usage else b"}\n\n"
@@ -135,6 +140,10 @@ class ReplyWriter:
             elif not self._ended:
                 self._other(event, out)
         return b"".join(out)
+
+    def keepalive(self) -> bytes:
+        """What may be sent between two feeds while the upstream is silent."""
+        return KEEPALIVE
 
     def _text(self, event: TextDelta, out: list[bytes]) -> None:
         if event.choice < len(self._choices):
@@ -193,7 +202,8 @@ class ReplyWriter:
             same = (event.id, event.created, event.model) == (self._id, self._created, self._model)
             self._forwards = self._forwards and same
         else:
-            self._forwards = event.id is not None and event.created is not None and event.model is not None
+            named = event.id is not None and event.created is not None and event.model is not None
+            self._forwards = self._same and named
             self._id = event.id or self._id
             self._created = self._created if event.created is None else event.created
             self._model = event.model or self._model

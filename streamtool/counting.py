@@ -1,0 +1,64 @@
+"""Counts the tokens of a Messages request (`POST /v1/messages/count_tokens`) as they will be: with the contract.
+
+An upstream that speaks Messages is asked, with the tools and results as the text that it would get. Every other
+upstream cannot be asked, and the count is an estimate: a token for each four bytes of UTF-8 text, four for each
+message, 1,600 for each image or document.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from streamtool import prompting
+from streamtool.asgi import ASGIApp, Receive, Scope, ask
+from streamtool.conversation import Conversation, Text
+from streamtool.errors import StreamtoolError
+from streamtool.exchange import decode_body, upstream_of
+from streamtool.protocols import messages
+from streamtool.settings import Settings
+
+_BYTES: Final = 4
+_MESSAGE: Final = 4
+_MEDIA: Final = 1600
+_KEPT: Final = (b"anthropic-", b"authorization", b"x-api-key", b"traceparent", b"user-agent")
+
+
+def estimate(conversation: Conversation) -> int:
+    """About how many tokens the messages of a projected conversation have."""
+    count = 0
+    for message in conversation.messages:
+        count += _MESSAGE
+        for part in message.content:
+            count += -(-len(part.text.encode("utf-8", "replace")) // _BYTES) if isinstance(part, Text) else _MEDIA
+    return count
+
+
+async def count_tokens(
+    settings: Settings,
+    app: ASGIApp,
+    scope: Scope,
+    body: bytes,
+    receive: Receive,
+    *,
+    upstream_key: str,
+) -> bytes:
+    """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
+    headers: Iterable[tuple[bytes, bytes]] = [(name.lower(), value) for name, value in scope["headers"]]
+    conversation = messages.read_count(decode_body(body, tuple(headers), settings.limits.body), settings.limits)
+    model = settings.for_model(conversation.model)
+    projected = prompting.project(conversation, model, model.format)
+    if upstream_of(messages.NAME, model.speaks).NAME == messages.NAME:
+        written = messages.write_count_request(projected, model)
+        kept = [pair for pair in headers if pair[0].startswith(_KEPT)]
+        sent = [*kept, (b"content-type", b"application/json"), (b"content-length", str(len(written)).encode())]
+        inner = dict(scope)
+        if model.upstream is not None:
+            inner[upstream_key] = model.upstream.name
+        try:
+            answer = await ask(app, inner, "POST", messages.COUNT_PATH, body=written, headers=sent, receive=receive)
+        except StreamtoolError:
+            answer = None  # it cannot count, or is not there; whoever asks for the reply will be told
+        if answer is not None and answer.status == 200:
+            count = messages.read_count_reply(answer.body)
+            if count is not None:
+                return messages.write_count(count)
+    return messages.write_count(estimate(projected))

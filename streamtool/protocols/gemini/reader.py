@@ -1,0 +1,381 @@
+"""Reads Gemini's reply, an event stream or a JSON array that is streamed, into reply events.
+
+Theory of operation. With `alt=sse` the chunks are events; a server that ignores it sends one array whose elements are
+the chunks, printed over many lines. The first byte tells: `[` is an array, which is parsed as its bytes come; the rest
+(a stream, one document, a page) is told apart by `Answer`. A chunk is the same object in all of them, and so is a whole
+reply. Its keys are in camel case or in snake case, as the server was built.
+
+What is worth knowing about Gemini:
+- There is no end mark. The reply is whole if each candidate has given a reason by the end of the answer.
+- A prompt that is blocked has no candidate at all, but a reason for that.
+- Thoughts are parts of text like others, marked. Calls come whole in one part, often without an id.
+- Counts stand on every chunk, and the last ones are right. They count thoughts beside the answer, not in it.
+- An error in the middle of a stream may come as bare JSON over several lines, between the events, where the rules of
+  event streams throw it away. What came since the last event is therefore kept, within bounds, to be looked at when the
+  answer breaks off.
+Nothing here raises on what an upstream sends.
+"""
+
+from typing import Any, Final
+
+import ijson  # type: ignore[import-untyped]
+from attrs import Factory, define
+
+from streamtool import sse
+from streamtool.errors import UpstreamError
+from streamtool.protocols import answer as answers
+from streamtool.protocols import wire
+from streamtool.protocols.answer import Answer, broken_off, tokens, too_large, unreadable
+from streamtool.reply import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    End,
+    Failure,
+    Finish,
+    Reason,
+    ReasoningDelta,
+    ReplyEvent,
+    Start,
+    TextDelta,
+    Usage,
+    UsageReport,
+)
+
+Json = Any  # a decoded JSON value
+Events = list[ReplyEvent]
+
+_REASONS: Final = {
+    "MAX_TOKENS": Reason.LENGTH,
+    **dict.fromkeys(
+        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
+        Reason.FILTER,
+    ),
+}
+"""Everything else (`STOP`, `OTHER`, `MALFORMED_FUNCTION_CALL`, …) is a stop."""
+_AFTER: Final = 64 * 1024  # bytes since the last event that are kept
+
+_decode: Final = wire.decode
+
+
+def read_error(status: int, body: bytes) -> UpstreamError:
+    """The error that the upstream answered with; a key that it does not know (400) is ours, like a 401."""
+    return answers.read_error(401 if b"API_KEY_INVALID" in body else status, body)
+
+
+class _Elements:
+    """The elements of a JSON array that comes in pieces.
+
+    The parser looks at a string again from its beginning with every piece, so a piece in which no element can end
+    waits for the one that closes a brace. `broken` says that what came is no JSON; the elements before were returned.
+    """
+
+    __slots__ = ("_found", "_parser", "_pieces", "broken", "held")
+
+    def __init__(self) -> None:
+        self._found = ijson.sendable_list()
+        self._parser = ijson.items_coro(self._found, "item", use_float=True)
+        self._pieces: list[bytes] = []
+        self.broken = False
+        self.held = 0
+
+    def feed(self, data: bytes, *, last: bool = False) -> list[Json]:
+        """The elements that end in `data`; `last` says that nothing follows."""
+        self.held += len(data)
+        self._pieces.append(data)
+        if self.broken or (b"}" not in data and not last):
+            return []
+        whole = b"".join(self._pieces)
+        self._pieces.clear()
+        if not whole:  # which would say that the array is over
+            return []
+        try:
+            self._parser.send(whole)
+        except (ijson.JSONError, StopIteration, ValueError, RecursionError):
+            self.broken = True
+        found = list(self._found)
+        self._found.clear()
+        if found:
+            self.held = 0
+        return found
+
+
+@define
+class _Candidate:
+    """One of the replies, as far as it came."""
+
+    index: int
+    calls: int = 0
+    reason: Reason | None = None
+    text: wire.Joiner = Factory(wire.Joiner)
+    reasoning: wire.Joiner = Factory(wire.Joiner)
+
+
+class ReplyReader:
+    """Reads one reply with `n` candidates.
+
+    `usage` is the last report so far, also when the reply never ends; `ended` says that nothing more will come out.
+    """
+
+    __slots__ = (
+        "_after", "_answer", "_blocked", "_candidates", "_counts", "_elements", "_head", "_kept", "_n", "_started",
+        "ended",
+    )  # fmt: skip
+
+    def __init__(self, *, n: int = 1) -> None:
+        self.ended = False
+        self._n = n
+        self._head = b""  # the beginning while it may still become a byte order mark
+        self._elements: _Elements | None = None  # the answer, if it is an array
+        self._answer: Answer | None = None  # the answer, if it is anything else
+        self._after: list[bytes] = []  # what came with the last event of a stream, and since
+        self._kept = 0  # bytes in `_after`
+        self._counts: dict[str, Json] | None = None
+        self._candidates: dict[int, _Candidate] = {}
+        self._blocked = False
+        self._started = False
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last report."""
+        return None if self._counts is None else _usage(self._counts)
+
+    def feed(self, data: bytes) -> list[ReplyEvent]:
+        """What `data` says."""
+        events: Events = []
+        if self.ended:
+            return events
+        if self._answer is not None:
+            self._stream(self._answer, data, events)
+        elif self._elements is not None:
+            self._array(self._elements, data, events)
+        else:
+            self._begin(data, events)
+        return events
+
+    def close(self) -> list[ReplyEvent]:
+        """What the end of the answer says; a reply that broke off ends in a `Failure`."""
+        events: Events = []
+        if self.ended:
+            return events
+        answer = self._answer
+        if answer is not None:
+            for event in answer.close():
+                self._event(event, events)
+            body = answer.body
+            if answer.error is not None and not self.ended:
+                self._fail(answer.error, events)
+            elif body is not None and not self.ended:
+                self._whole(body, events)
+        elif self._elements is not None:
+            self._array(self._elements, b"", events, last=True)
+        if not self.ended:
+            self._end(events, marked=False)
+        return events
+
+    def _begin(self, data: bytes, events: Events) -> None:
+        """Tell what the answer is, at its first byte that is not white space."""
+        head = self._head + data
+        start = head.removeprefix(sse.BOM).lstrip()
+        if not start or sse.BOM.startswith(head):
+            self._head = head if sse.BOM.startswith(head) else b""
+            return
+        self._head = b""
+        if start[:1] == b"[":
+            self._elements = _Elements()
+            self._array(self._elements, start, events)
+        else:
+            self._answer = Answer(final=(b"[DONE]",))
+            self._stream(self._answer, start, events)
+
+    def _array(self, elements: _Elements, data: bytes, events: Events, *, last: bool = False) -> None:
+        for chunk in elements.feed(data, last=last):
+            if isinstance(chunk, dict) and not self.ended:
+                self._chunk(chunk, events)
+        if not self.ended and (elements.broken or elements.held > sse.HELD):
+            self._fail(unreadable() if elements.broken else too_large(), events)
+
+    def _whole(self, body: bytes, events: Events) -> None:
+        try:
+            value = wire.decode_tolerant(body)
+        except ValueError:
+            self._fail(broken_off(), events)
+            return
+        self._chunk(value, events)
+        if self.ended:
+            return
+        if self._candidates or self._blocked:
+            self._end(events, marked=True)
+        else:
+            self._fail(wire.upstream_error(value), events)
+
+    # --- an event stream
+
+    def _stream(self, answer: Answer, data: bytes, events: Events) -> None:
+        found = answer.feed(data)
+        for event in found:
+            self._event(event, events)
+        if found or self._kept > _AFTER:
+            self._after = []
+            self._kept = 0
+        if answer.stream is not None:
+            self._after.append(data)
+            self._kept += len(data)
+        if answer.error is not None and not self.ended:
+            self._fail(answer.error, events)
+
+    def _event(self, event: sse.Event, events: Events) -> None:
+        if self.ended:
+            return
+        data = event.data
+        try:
+            chunk = _decode(data)
+        except wire.UNREADABLE:
+            if data.strip() == b"[DONE]":
+                self._end(events, marked=True)
+                return
+            try:
+                chunk = wire.decode_tolerant(data)
+            except ValueError:
+                if data.lstrip()[:1] == b"{":
+                    self._fail(unreadable(), events)
+                return
+        if isinstance(chunk, list) and chunk:
+            chunk = chunk[0]
+        if isinstance(chunk, dict):
+            if event.name == "error" and not chunk.get("error"):
+                self._fail(wire.upstream_error(chunk), events)
+            else:
+                self._chunk(chunk, events)
+
+    def _bare_error(self) -> UpstreamError | None:
+        """The error that stands between the events, if one does."""
+        _, begins, rest = b"\n".join((b"", *b"".join(self._after).splitlines())).partition(b"\n{")
+        try:
+            value = wire.decode_tolerant(begins + rest)
+        except ValueError:
+            return None
+        return wire.upstream_error(value) if isinstance(value, dict) and value.get("error") else None
+
+    # --- a chunk, or a whole reply
+
+    def _chunk(self, chunk: dict[str, Json], events: Events) -> None:
+        if chunk.get("error"):
+            self._fail(wire.upstream_error(chunk), events)
+            return
+        counts = _field(chunk, "usageMetadata", "usage_metadata")
+        if isinstance(counts, dict):
+            self._counts = counts
+        candidates = chunk.get("candidates")
+        if isinstance(candidates, list) and candidates:
+            self._start(chunk, events)
+            for position, fields in enumerate(candidates):
+                if isinstance(fields, dict):
+                    self._candidate(fields, position, events)
+            return
+        feedback = _field(chunk, "promptFeedback", "prompt_feedback")
+        if isinstance(feedback, dict) and _field(feedback, "blockReason", "block_reason"):
+            self._start(chunk, events)
+            self._blocked = True
+
+    def _start(self, chunk: dict[str, Json], events: Events) -> None:
+        if self._started:
+            return
+        self._started = True
+        names = [_field(chunk, "responseId", "response_id"), _field(chunk, "modelVersion", "model_version")]
+        identity, model = (wire.mended(name) if isinstance(name, str) and name else None for name in names)
+        events.append(Start(identity, None, model))
+
+    def _candidate(self, fields: dict[str, Json], position: int, events: Events) -> None:
+        index = fields.get("index")
+        if self._n == 1 or not isinstance(index, int) or isinstance(index, bool) or index < 0:
+            index = position
+        if index >= self._n:
+            return  # nobody asked for it
+        candidate = self._candidates.get(index)
+        if candidate is None:
+            candidate = self._candidates[index] = _Candidate(index)
+        content = fields.get("content")
+        parts = content.get("parts") if isinstance(content, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                _part(part, candidate, events)
+        reason = _field(fields, "finishReason", "finish_reason")
+        if isinstance(reason, str) and reason:
+            found = _REASONS.get(reason, Reason.STOP)
+            candidate.reason = found if found is not Reason.STOP else candidate.reason or found
+
+    # --- the end
+
+    def _end(self, events: Events, *, marked: bool) -> None:
+        """The answer is over; `marked` says that the upstream said so itself."""
+        candidates = [self._candidates[index] for index in sorted(self._candidates)]
+        if self._blocked and not candidates:
+            candidates = [_Candidate(index, reason=Reason.FILTER) for index in range(self._n)]
+        if not candidates or not (marked or all(candidate.reason for candidate in candidates)):
+            answer = None if self._started else self._answer
+            self._fail(self._bare_error() or (broken_off() if answer is None else answer.broken_off()), events)
+            return
+        if len(candidates) < self._n:
+            sentence = f"The upstream gave {len(candidates)} of {self._n} choices; ask for one at a time."
+            self._fail(UpstreamError(sentence, param="n", code="choices_missing"), events)
+            return
+        for candidate in candidates:
+            for joiner, kind in ((candidate.reasoning, ReasoningDelta), (candidate.text, TextDelta)):
+                rest = joiner.close()
+                if rest:
+                    events.append(kind(candidate.index, rest))
+            events.append(Finish(candidate.index, candidate.reason or Reason.STOP))
+        if self._counts is not None:
+            events.append(UsageReport(_usage(self._counts)))
+        events.append(End())
+        self.ended = True
+
+    def _fail(self, error: UpstreamError, events: Events) -> None:
+        events.append(Failure(error))
+        self.ended = True
+
+
+def _part(part: dict[str, Json], candidate: _Candidate, events: Events) -> None:
+    """One part of a candidate: text, a thought, or a call."""
+    text = part.get("text")
+    if isinstance(text, str) and text:
+        if part.get("thought") is True:
+            text = candidate.reasoning.feed(text)
+            if text:
+                events.append(ReasoningDelta(candidate.index, text))
+        else:
+            text = candidate.text.feed(text)
+            if text:
+                events.append(TextDelta(candidate.index, text))
+    call = _field(part, "functionCall", "function_call")
+    name = call.get("name") if isinstance(call, dict) else None
+    if not isinstance(name, str) or not name:
+        return
+    identity, index = call.get("id"), candidate.calls
+    candidate.calls += 1
+    events += (
+        CallStart(candidate.index, index, wire.mended(identity) if isinstance(identity, str) and identity else None,
+                  wire.mended(name)),
+        ArgumentsDelta(candidate.index, index, wire.encode(call.get("args") or {}).decode()),
+        CallEnd(candidate.index, index),
+    )  # fmt: skip
+
+
+def _field(fields: dict[str, Json], camel: str, snake: str) -> Json:
+    """What stands under either spelling of a key."""
+    return fields[camel] if camel in fields else fields.get(snake)
+
+
+def _usage(counts: dict[str, Json]) -> Usage:
+    def count(camel: str, snake: str) -> int:
+        return tokens(counts, camel) or tokens(counts, snake)
+
+    thoughts = count("thoughtsTokenCount", "thoughts_token_count")
+    return Usage(
+        input=count("promptTokenCount", "prompt_token_count")
+        + count("toolUsePromptTokenCount", "tool_use_prompt_token_count"),
+        output=count("candidatesTokenCount", "candidates_token_count") + thoughts,
+        cached=count("cachedContentTokenCount", "cached_content_token_count"),
+        reasoning=thoughts,
+    )

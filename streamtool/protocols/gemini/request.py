@@ -1,0 +1,168 @@
+"""Writes a `Conversation` as the body of a request to Gemini's `generateContent`.
+
+The roles are `user` and `model`, and they alternate: neighbours of one role become one. What the system says before
+anybody else is the `systemInstruction`; what it says later is a part of the user's turn, because there is no other
+place for it. A turn that says nothing is left out. Results are `functionResponse` parts of the user's turn, and name
+the function.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from streamtool.conversation import Call, Conversation, Media, Message, Options, Part, Result, Text, Tool, ToolChoice
+from streamtool.errors import RequestError
+from streamtool.protocols import wire
+from streamtool.settings import ModelSettings
+
+Json = Any  # a decoded JSON value
+
+HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
+"""What every request bears."""
+KEY_HEADER: Final = b"x-goog-api-key"
+"""The header that bears the key."""
+MODELS_PATH: Final = "/v1beta/models"
+
+_PREFIX: Final = "models/"
+_STOPS: Final = 5
+"""Stop sequences that are taken; the exchange looks for all of them in any case."""
+_BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
+"""Tokens of reasoning; every thinking model takes a budget, only some take a level."""
+_CUSTOM: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+"""The schema of a tool that takes raw text."""
+
+
+def request_path(model: ModelSettings, *, stream: bool) -> str:
+    """Where requests go."""
+    name = quote(model.name.removeprefix(_PREFIX), safe="")
+    return f"{MODELS_PATH}/{name}:" + ("streamGenerateContent?alt=sse" if stream else "generateContent")
+
+
+def read_models(body: bytes) -> list[str]:
+    """The names in the list of models; raises ValueError if there is none."""
+    match wire.decode_tolerant(body):
+        case {"models": [*items]}:
+            names = [item.get("name") for item in items if isinstance(item, dict)]
+            return [name.removeprefix(_PREFIX) for name in names if isinstance(name, str)]
+    raise ValueError("no list of models")
+
+
+def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:  # noqa: ARG001  the path says both
+    """The JSON body that asks the model of the upstream for the next reply."""
+    if not conversation.messages:
+        raise RequestError("A request without messages cannot be written for Gemini.", param="messages")
+    messages = list(conversation.messages)
+    system: list[Json] = []
+    while messages and messages[0].role == "system":
+        system.extend(_parts(messages.pop(0).content))
+    names = {call.id: call.name for message in messages for call in message.calls}
+    contents: list[dict[str, Json]] = []
+    for message in messages:
+        role = "model" if message.role == "assistant" else "user"
+        parts = list(_message(message, names))
+        if parts and contents and contents[-1]["role"] == role:
+            contents[-1]["parts"].extend(parts)
+        elif parts:
+            contents.append({"role": role, "parts": parts})
+    if not contents:  # it demands that somebody asks
+        contents, system = [{"role": "user", "parts": system}], []
+    body: dict[str, Json] = {"contents": contents}
+    if system:
+        body["systemInstruction"] = {"parts": system}
+    config = _config(conversation)
+    if config:
+        body["generationConfig"] = config
+    if conversation.tools:
+        body.update(_tools(conversation.tools, conversation.choice))
+    return wire.encode(body)
+
+
+def _config(conversation: Conversation) -> dict[str, Json]:
+    options = conversation.options
+    fields = {
+        "maxOutputTokens": options.max_tokens,
+        "temperature": options.temperature,
+        "topP": options.top_p,
+        "topK": options.top_k,
+        "seed": options.seed,
+        "presencePenalty": options.presence_penalty,
+        "frequencyPenalty": options.frequency_penalty,
+        "stopSequences": list(conversation.stop[:_STOPS]) or None,
+        "candidateCount": conversation.n if conversation.n > 1 else None,
+        "responseMimeType": options.output and "application/json",
+        "responseJsonSchema": options.output and options.output.schema,
+        "thinkingConfig": _thinking(options),
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _thinking(options: Options) -> dict[str, Json] | None:
+    if options.effort is None:
+        return None
+    budget = _BUDGETS.get(options.effort, _BUDGETS["medium"])
+    return {"thinkingBudget": budget, "includeThoughts": True} if budget else {"thinkingBudget": 0}
+
+
+def _tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, Json]:
+    """The tools, and which of them may be called. A free choice among some is made by leaving the others out."""
+    declared: list[Json] = []
+    for tool in tools:
+        if choice.names and tool.name not in choice.names:
+            continue
+        declaration: dict[str, Json] = {"name": tool.name, "description": tool.description}
+        parameters = _CUSTOM if tool.custom else tool.parameters
+        if parameters is not None:
+            declaration["parametersJsonSchema"] = parameters
+        declared.append(declaration)
+    mode = {"auto": "AUTO", "none": "NONE", "required": "ANY"}[choice.mode]
+    return {
+        "tools": [{"functionDeclarations": declared}],
+        "toolConfig": {"functionCallingConfig": {"mode": mode}},
+    }
+
+
+# --- a message
+
+
+def _message(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Json]]:
+    """The parts of one message; `names` tells what the calls of the conversation were called."""
+    for result in message.results:
+        yield from _result(result, result.name or names.get(result.id, result.id))
+    yield from _parts(message.content)
+    for call in message.calls:
+        yield {"functionCall": {"id": call.id, "name": call.name, "args": _arguments(call)}}
+
+
+def _result(result: Result, name: str) -> Iterator[dict[str, Json]]:
+    """A result is text under a key that says whether it is an error; what is no text follows as parts."""
+    text = "\n".join(part.text for part in result.content if isinstance(part, Text))
+    response = {"error" if result.error else "output": text}
+    yield {"functionResponse": {"id": result.id, "name": name, "response": response}}
+    yield from _parts([part for part in result.content if isinstance(part, Media)])
+
+
+def _parts(parts: Sequence[Part]) -> Iterator[dict[str, Json]]:
+    for part in parts:
+        match part:
+            case Text(text=""):
+                pass  # refused
+            case Text():
+                yield {"text": part.text}
+            case Media() if part.data and part.type:
+                yield {"inlineData": {"mimeType": part.type, "data": part.data}}
+            case Media() if part.url:
+                file = {"mimeType": part.type, "fileUri": part.url}
+                yield {"fileData": {key: value for key, value in file.items() if value}}
+            case Media():
+                yield {"text": f"[{part.kind}]"}
+
+
+def _arguments(call: Call) -> Mapping[str, Json]:
+    """The call's arguments as an object, whatever stands in the history; raw text gets a field."""
+    if call.custom:
+        return {"input": call.arguments}
+    try:
+        value = wire.decode_tolerant(call.arguments.encode("utf-8", "replace")) if call.arguments.strip() else {}
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"arguments": call.arguments}

@@ -1,0 +1,70 @@
+"""Anthropic Messages (`POST /v1/messages`), both sides: the client's and the upstream's.
+
+`request` reads what a client asks (its messages in `content`, tools that a type names in `implied`), `upstream` writes
+the request to an upstream (what stands in a message in `parts`), `reader` reads the upstream's reply, `writer` and
+`whole` write the reply to the client. Names of this protocol's fields appear in this package only.
+Sources: the Anthropic API reference; the types of anthropic-python 2.11 and @anthropic-ai/sdk 1.11; the rules under
+which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
+"""
+
+from streamtool.protocols.answer import read_error
+from streamtool.protocols.messages.reader import ReplyReader
+from streamtool.protocols.messages.request import FIELDS, read_count, read_request, read_unread
+from streamtool.protocols.messages.upstream import (
+    COUNT_PATH,
+    HEADERS,
+    KEY_HEADER,
+    MODELS_PATH,
+    read_count_reply,
+    read_models,
+    request_path,
+    write_count_request,
+    write_request,
+)
+from streamtool.protocols.messages.whole import write_count, write_error, write_whole
+from streamtool.protocols.messages.writer import (
+    KEEPALIVE,
+    STREAM_HEADERS,
+    WHOLE_HEADERS,
+    ReplyWriter,
+)
+
+NAME = "messages"
+REPLY_ID = "msg_"
+"""How the id of a reply begins."""
+CALL_ID = "toolu_"
+"""How the id of a call begins."""
+REQUEST_ID = b"request-id"
+"""The header that bears the id of the request."""
+memories = None
+"""No request of this protocol refers to an earlier reply."""
+
+__all__ = [
+    "CALL_ID",
+    "COUNT_PATH",
+    "FIELDS",
+    "HEADERS",
+    "KEEPALIVE",
+    "KEY_HEADER",
+    "MODELS_PATH",
+    "NAME",
+    "REPLY_ID",
+    "REQUEST_ID",
+    "STREAM_HEADERS",
+    "WHOLE_HEADERS",
+    "ReplyReader",
+    "ReplyWriter",
+    "memories",
+    "read_count",
+    "read_count_reply",
+    "read_error",
+    "read_models",
+    "read_request",
+    "read_unread",
+    "request_path",
+    "write_count",
+    "write_count_request",
+    "write_error",
+    "write_request",
+    "write_whole",
+]

@@ -1,0 +1,193 @@
+"""Reads the messages of a request: texts, images, calls, results, reasoning.
+
+What is merely odd is taken (null content, results without content, blocks of kinds that nobody here knows), what has no
+meaning is a `RequestError` whose `param` names the place. Reasoning that we signed ourselves, because its upstream had
+no signature for it, and blank text of an earlier reply are taken out of what a message was read from: the origin
+accepts neither.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamtool.conversation import Call, Media, Message, Part, Result, Text
+from streamtool.protocols import wire
+from streamtool.protocols.fields import Fields, flag, list_of, media, object_at, refused, shown, string
+
+Json = Any  # a decoded JSON value
+
+SIGNATURE: Final = "streamtool"
+"""Signs reasoning that came without a signature; a block that bears it never reaches an upstream."""
+
+
+def read_messages(value: Json) -> tuple[Message, ...]:
+    """The messages of a request, one for each of its own."""
+    if not isinstance(value, list) or not value:
+        raise refused("messages", "Give at least one message in a list.")
+    messages: list[Message] = []
+    names: dict[str, str] = {}  # of the calls seen so far, by id
+    for position, item in enumerate(value):
+        place = f"messages[{position}]"
+        fields = object_at(item, place)
+        match fields.get("role"):
+            case "user":
+                message = _user(fields, place, names)
+            case "assistant":
+                message = _assistant(fields, place)
+                names.update((call.id, call.name) for call in message.calls)
+            case "system":
+                message = Message("system", _parts(fields.get("content"), f"{place}.content"), raw=(fields,))
+            case role:
+                raise refused(f"{place}.role", f"A message's role is user, assistant or system, not {shown(role)}.")
+        messages.append(message)
+    return tuple(messages)
+
+
+def read_system(value: Json) -> tuple[Message, ...]:
+    """The message that `system` is, if it says anything. Its `raw` is that field of the body, alone."""
+    parts = _parts(value, "system") if value is not None else ()
+    return (Message("system", parts, raw=({"system": value},)),) if parts else ()
+
+
+def _user(fields: Fields, place: str, names: Mapping[str, str]) -> Message:
+    content: list[Part] = []
+    results: list[Result] = []
+    for block, inside in _blocks(fields.get("content"), f"{place}.content"):
+        match block.get("type"):
+            case "tool_result":
+                results.append(_result(block, inside, names))
+            case "tool_use":
+                raise refused(f"{inside}.type", "A tool_use stands in a message of the assistant.")
+            case _:
+                content += _part(block, inside)
+    return Message("user", tuple(content), results=tuple(results), raw=(fields,))
+
+
+def _assistant(fields: Fields, place: str) -> Message:
+    content: list[Part] = []
+    calls: list[Call] = []
+    reasoning: list[str] = []
+    value = fields.get("content")
+    for block, inside in _blocks(value, f"{place}.content") if value is not None else ():
+        match block.get("type"):
+            case "tool_use":
+                calls.append(_call(block, inside))
+            case "thinking":
+                thought = block.get("thinking")
+                reasoning.append(thought if isinstance(thought, str) else "")
+            case "redacted_thinking":
+                pass  # nobody but the origin can read it
+            case "tool_result":
+                raise refused(f"{inside}.type", "A tool_result stands in a message of the user.")
+            case _:
+                content += _part(block, inside)
+    return Message("assistant", tuple(content), tuple(calls), reasoning="".join(reasoning), raw=_kept(fields))
+
+
+def _kept(fields: Fields) -> tuple[Fields, ...]:
+    """The message as it may reach the origin again; nothing if nothing of it is left."""
+    content = fields.get("content")
+    if isinstance(content, str):
+        return (fields,) if content.strip() else ()
+    if not isinstance(content, list):
+        return (fields,) if content else ()
+    kept = [block for block in content if not _ours(block)]
+    if len(kept) == len(content):
+        return (fields,) if kept else ()
+    return ({**fields, "content": kept},) if kept else ()
+
+
+def _ours(block: Json) -> bool:
+    match block:
+        case {"type": "thinking", "signature": str(signature)}:
+            return signature == SIGNATURE
+        case {"type": "text", "text": str(text)} | str(text):
+            return not text.strip()
+    return False
+
+
+def _call(block: Fields, place: str) -> Call:
+    value = block.get("input")
+    if value is None:
+        arguments = "{}"
+    elif isinstance(value, str):  # not legal at the origin, but its meaning is plain
+        arguments = value if value.strip() else "{}"
+    else:
+        arguments = wire.encode(object_at(value, f"{place}.input", "The input of a tool is an object.")).decode()
+    return Call(string(block, "id", place), string(block, "name", place), arguments)
+
+
+def _result(block: Fields, place: str, names: Mapping[str, str]) -> Result:
+    identity = string(block, "tool_use_id", place)
+    value = block.get("content")
+    content = _parts(value, f"{place}.content") if value is not None else ()
+    return Result(identity, content, error=flag(block, "is_error", place), name=names.get(identity))
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(value: Json, place: str) -> list[tuple[Fields, str]]:
+    """The blocks of a content, each with its place; a string is one block of text."""
+    if isinstance(value, str):
+        return [({"type": "text", "text": value}, place)]
+    if isinstance(value, Mapping):  # one block without its list
+        return [(value, place)]
+    if not isinstance(value, list):
+        raise refused(place, "Content is a string or a list of blocks.")
+    found: list[tuple[Fields, str]] = []
+    for number, item in enumerate(value):
+        inside = f"{place}[{number}]"
+        block = {"type": "text", "text": item} if isinstance(item, str) else object_at(item, inside)
+        if not isinstance(block.get("type"), str):
+            raise refused(f"{inside}.type", "A block says what it is in `type`: text, image, tool_use, tool_result …")
+        found.append((block, inside))
+    return found
+
+
+def _parts(value: Json, place: str) -> tuple[Part, ...]:
+    return tuple(part for block, inside in _blocks(value, place) for part in _part(block, inside))
+
+
+def _part(block: Fields, place: str) -> tuple[Part, ...]:
+    """What a block says: one part as a rule, none if it is empty, several if it holds others."""
+    match block.get("type"):
+        case "text":
+            text = string(block, "text", place, empty=True)
+            return (Text(text),) if text else ()
+        case "image":
+            return (_source("image", block, block.get("source")),)
+        case "document":
+            return _document(block, place)
+        case "search_result":
+            head = "\n".join(word for word in (block.get("title"), block.get("source")) if isinstance(word, str))
+            found = "\n".join(part.text for part in _parts(list_of(block, "content", place), f"{place}.content")
+                              if isinstance(part, Text))  # fmt: skip
+            return (Text("\n\n".join(filter(None, (head, found)))),)
+        case "tool_reference":
+            return (Text(f"[tool {shown(block.get('tool_name'))}]"),)
+        case kind:
+            return (Media(str(kind), block),)
+
+
+def _document(block: Fields, place: str) -> tuple[Part, ...]:
+    """A document of text is text, with its title and context before it."""
+    words = [word for word in (block.get("title"), block.get("context")) if isinstance(word, str) and word]
+    head = [Text("\n".join(words))] if words else []
+    match block.get("source"):
+        case {"type": "text", "data": str(text)}:
+            return (Text("\n\n".join(filter(None, ("\n".join(words), text)))),)
+        case {"type": "content", "content": content}:
+            return (*head, *_parts(content, f"{place}.source.content"))
+        case source:
+            return (_source("file", block, source),)
+
+
+def _source(kind: str, block: Fields, source: Json) -> Media:
+    title = block.get("title")
+    name = title if isinstance(title, str) else ""
+    match source:
+        case {"data": str(data), "media_type": str(type_)}:
+            return Media(kind, block, type_, data, name=name)
+        case {"url": str(url)}:
+            return media(kind, block, url, name)
+    return Media(kind, block, name=name)

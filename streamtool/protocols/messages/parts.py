@@ -1,0 +1,65 @@
+"""Writes the parts of a message as blocks. What this protocol has no block for is named (`[audio]`)."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from streamtool.conversation import Media, Part, Text
+
+Json = Any  # a JSON value
+Block = Mapping[str, Json]
+
+_IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+
+def blocks_of(parts: Iterable[Part], *, same: bool, words: bool = False) -> list[Block]:
+    """The parts as blocks; blank text is left out, because the origin refuses it.
+
+    `same`: the parts came in this protocol. `words`: only text is legal here, and blocks of the origin's own kinds.
+    """
+    return [block for part in parts if (block := block_of(part, same=same, words=words)) is not None]
+
+
+def block_of(part: Part, *, same: bool, words: bool = False) -> Block | None:
+    """The part as a block; None if it is blank."""
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text} if part.text.strip() else None
+    if same and not (words and part.kind in ("image", "file")):
+        return part.raw
+    block = None if words else _media(part)
+    return block or {"type": "text", "text": f"[{part.kind}]"}
+
+
+def _media(part: Media) -> Block | None:
+    if part.kind == "image":
+        return _sourced("image", part) if part.url or part.type in _IMAGES else None
+    if part.kind != "file":
+        return None
+    if part.url or part.type == "application/pdf":
+        return _sourced("document", part)
+    text = _text(part) if part.type.startswith("text/") or part.type == "application/json" else None
+    if text is None:
+        return None
+    source = {"type": "text", "media_type": "text/plain", "data": text}
+    return {"type": "document", "source": source, **_title(part)}
+
+
+def _sourced(kind: str, part: Media) -> Block | None:
+    title = _title(part) if kind == "document" else {}
+    if part.data:
+        return {"type": kind, "source": {"type": "base64", "media_type": part.type, "data": part.data}, **title}
+    if part.url.startswith(("http://", "https://")):
+        return {"type": kind, "source": {"type": "url", "url": part.url}, **title}
+    return None
+
+
+def _title(part: Media) -> dict[str, Json]:
+    return {"title": part.name} if part.name else {}
+
+
+def _text(part: Media) -> str | None:
+    try:
+        return base64.b64decode(part.data, validate=True).decode("utf-8", "replace") or None
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,38 @@
+"""OpenAI Responses (`POST /v1/responses`), the client's side.
+
+`request` reads what a client asks, with `items` (the input), `tools` (the tools and the choice among them) and `memory`
+(what earlier replies left behind); `writer` writes the reply to the client, with `response` (the object that the reply
+is), and `whole` writes what is not streamed. Names of this protocol's fields appear in this package only.
+Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node 6.49; the rules
+under which their helpers, the AI SDK, LangChain and pydantic-ai read a stream; what Codex, opencode and pi send.
+"""
+
+from streamtool.protocols.responses.memory import memories
+from streamtool.protocols.responses.request import FIELDS, read_request, read_unread
+from streamtool.protocols.responses.whole import write_error, write_whole
+from streamtool.protocols.responses.writer import KEEPALIVE, STREAM_HEADERS, WHOLE_HEADERS, ReplyWriter
+
+NAME = "responses"
+REPLY_ID = "resp_"
+"""How the id of a reply begins."""
+CALL_ID = "call_"
+"""How the id of a call begins."""
+REQUEST_ID = b"x-request-id"
+"""The header that bears the id of the request."""
+
+__all__ = [
+    "CALL_ID",
+    "FIELDS",
+    "KEEPALIVE",
+    "NAME",
+    "REPLY_ID",
+    "REQUEST_ID",
+    "STREAM_HEADERS",
+    "WHOLE_HEADERS",
+    "ReplyWriter",
+    "memories",
+    "read_request",
+    "read_unread",
+    "write_error",
+    "write_whole",
+]

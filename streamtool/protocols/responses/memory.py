@@ -1,0 +1,137 @@
+"""What a request refers to without sending it: an earlier response, or single items of earlier replies.
+
+A client of this protocol may leave out what the server has already seen: `previous_response_id` stands for all items of
+an earlier request and its reply, an `item_reference` for one item that an earlier reply made. `all_items` puts the
+items back; `memories` says what has to be kept so that it can. Where and for how long is the caller's business: here
+are only ids and bytes. What is recalled counts as if it stood in the body, so a short request cannot become a huge one.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from attrs import frozen
+
+from streamtool.conversation import Conversation
+from streamtool.errors import RequestError, TooLargeError
+from streamtool.protocols import wire
+from streamtool.protocols.fields import Fields, object_at, refused, shown, string
+from streamtool.settings import Limits
+
+Json = Any  # a decoded JSON value
+Recall = Callable[[str], bytes | None]
+"""Gives what was remembered under an id; None: nothing, or no more."""
+
+_CALLS: Final = ("fc_", "ctc_", "fco_", "ctco_")
+"""How the ids of calls and results begin: without them a conversation has another meaning."""
+
+
+@frozen
+class Input:
+    """All items of a request."""
+
+    items: tuple[tuple[str, Json], ...]
+    """Each with its place in the request, which errors name."""
+    dropped: tuple[str, ...]
+    """What is not known any more, for the log."""
+    size: int
+    """Bytes of the body and of all that was recalled."""
+    changed: bool
+    """Not all of it stood in the body."""
+
+
+class _Recalled:
+    """Recalls values within the limit of a body."""
+
+    __slots__ = ("_limit", "_recall", "size")
+
+    def __init__(self, recall: Recall, size: int, limit: int) -> None:
+        self._recall = recall
+        self._limit = limit
+        self.size = size
+
+    def value(self, identity: str, place: str) -> Json:
+        """What was remembered under the id; None if nothing was."""
+        data = self._recall(identity)
+        if data is None:
+            return None
+        self.size += len(data)
+        if self.size > self._limit:
+            sentence = f"The request and what it refers to are together larger than {self._limit} bytes."
+            raise TooLargeError(sentence, param=place, code="request_too_large")
+        try:
+            return wire.mended(wire.decode_tolerant(data))
+        except ValueError:
+            return None
+
+
+def all_items(raw: Fields, recall: Recall, limits: Limits, size: int) -> Input:
+    """The items that the request means: those of the earlier response, then its own, references replaced by items."""
+    recalled = _Recalled(recall, size, limits.body)
+    previous = _previous(raw, recalled)
+    items = [("previous_response_id", item) for item in previous]
+    dropped: list[str] = []
+    value = raw.get("input")
+    if isinstance(value, str):
+        value = [{"type": "message", "role": "user", "content": value}]
+    elif value is None and previous:
+        value = []
+    elif not isinstance(value, list) or not (value or previous):
+        raise refused("input", "Give `input`: a string, or a list of items.")
+    changed = bool(previous)
+    for position, item in enumerate(value):
+        place = f"input[{position}]"
+        fields = object_at(item, place, "An input item is an object.")
+        if _is_reference(fields):
+            changed = True
+            found = _referenced(fields, place, recalled)
+            if found is None:
+                dropped.append("reference to an item that is not known")
+                continue
+            fields = found
+        items.append((place, fields))
+    return Input(tuple(items), tuple(dict.fromkeys(dropped)), recalled.size, changed)
+
+
+def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
+    if raw.get("previous_response_id") is None:
+        return []
+    identity = string(raw, "previous_response_id")
+    match recalled.value(identity, "previous_response_id"):
+        case {"input": [*before], "output": [*after]}:
+            return [item for item in (*before, *after) if isinstance(item, dict)]
+    raise refused(
+        "previous_response_id",
+        f"Previous response with id {shown(identity)} not found: send all items in `input` instead.",
+        code="previous_response_not_found",
+    )
+
+
+def _is_reference(fields: Fields) -> bool:
+    kind = fields.get("type")
+    return kind == "item_reference" or (kind is None and "role" not in fields and isinstance(fields.get("id"), str))
+
+
+def _referenced(fields: Fields, place: str, recalled: _Recalled) -> Fields | None:
+    """The item; None if it is not known and may be missing."""
+    identity = string(fields, "id", place)
+    item = recalled.value(identity, place)
+    if isinstance(item, dict):
+        return item
+    if identity.startswith(_CALLS):
+        raise RequestError(f"Item with id '{identity[:80]}' not found.", param=f"{place}.id")
+    return None
+
+
+def memories(conversation: Conversation, response: bytes) -> list[tuple[str, bytes]]:
+    """What is to be remembered of a reply, as ids and values; nothing if the client said that nothing is to be stored.
+
+    `response` is the final response object (`ReplyWriter.response`, or what `write_whole` gave).
+    """
+    if conversation.raw.get("store") is False:
+        return []
+    fields = wire.decode_tolerant(response)
+    items = conversation.raw.get("input")
+    if isinstance(items, str):
+        items = [{"type": "message", "role": "user", "content": items}]
+    whole = wire.encode({"input": items or [], "output": fields["output"]})
+    return [(fields["id"], whole), *((item["id"], wire.encode(item)) for item in fields["output"])]

@@ -1,0 +1,140 @@
+"""Reads the body of a Responses request into a `Conversation`.
+
+The reading is as tolerant as real agents need and as strict as honesty needs: what is merely odd is taken, what cannot
+be honoured (a reply in the background, a conversation or prompt that the origin keeps) is a `RequestError` whose
+`param` names the place. Where the request refers to what was said before, `raw["input"]` of the conversation holds all
+items, the earlier ones first; `raw` is otherwise the body as it came.
+Source: the OpenAI API reference and the request types of openai-python 3.52.
+"""
+
+from typing import Any, Final
+
+from streamtool.conversation import Conversation, Message, Options, OutputFormat, Text
+from streamtool.protocols.fields import (
+    Fields,
+    body_fields,
+    flag,
+    integer,
+    list_of,
+    model_name,
+    number,
+    object_at,
+    refused,
+    words,
+)
+from streamtool.protocols.responses.items import read_items
+from streamtool.protocols.responses.memory import Recall, all_items
+from streamtool.protocols.responses.tools import read_tools, with_choice
+from streamtool.settings import Limits
+
+Json = Any  # a decoded JSON value
+
+FIELDS: Final = frozenset(
+    {"model", "input", "instructions", "previous_response_id", "store", "metadata", "stream"}
+    | {"tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature", "top_p", "reasoning", "text"}
+    | {"user", "safety_identifier", "background", "conversation", "prompt"}
+)
+"""The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
+_CANNOT: Final = {
+    "background": "Replies are not made in the background: leave `background` out and read the reply.",
+    "conversation": "Conversations are not kept here: send the items in `input`, or use `previous_response_id`.",
+    "prompt": "Prompts are not stored here: send the text in `instructions` and `input`.",
+}
+_HAS_NO_TOOLS: Final = frozenset({"message", "reasoning", None})
+"""Types of items that have nothing to do with tools."""
+
+
+def _nothing(_: str) -> None:
+    """Nothing is remembered."""
+
+
+def read_request(body: bytes, limits: Limits, recall: Recall = _nothing) -> Conversation:
+    """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place.
+
+    `recall` gives what was remembered under the id of a response or an item.
+    """
+    raw = body_fields(body, limits)
+    model = model_name(raw)
+    for key, sentence in _CANNOT.items():
+        if raw.get(key) not in (None, False):
+            raise refused(key, sentence)
+    given = all_items(raw, recall, limits, len(body))
+    if given.changed:
+        raw = {**raw, "input": [item for _, item in given.items]}
+    items = read_items(given.items)
+    messages = items.messages
+    instructions = words(raw, "instructions")
+    if instructions:
+        messages = (Message("system", (Text(instructions),)), *messages)
+    if not messages:
+        raise refused("input", "Give at least one message in `input`.")
+    offer = read_tools(list_of(raw, "tools"), items.tools, limits, given.size)
+    conversation = Conversation(
+        protocol="responses",
+        model=model,
+        messages=messages,
+        tools=offer.tools,
+        stream=flag(raw, "stream"),
+        options=_options(raw),
+        dropped=(*offer.dropped, *given.dropped, *items.dropped),
+        raw=raw,
+    )
+    return with_choice(conversation, raw, hosted=bool(offer.dropped))
+
+
+def read_unread(body: bytes, limits: Limits) -> Conversation | None:
+    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
+
+    What has nothing to do with tools passes as it came: whoever answers it may know what it means. A body that refers
+    to what it does not hold may have to do with tools, and so has no such conversation.
+    """
+    raw = body_fields(body, limits)
+    if any(raw.get(key) not in (None, False) for key in (*_CANNOT, "previous_response_id")):
+        return None
+    if raw.get("tools") not in (None, []) or raw.get("tool_choice") not in (None, "auto", "none"):
+        return None
+    items = raw.get("input")
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict):
+            kind = item.get("type")
+            if not (kind is None or isinstance(kind, str)) or kind not in _HAS_NO_TOOLS:
+                return None
+            if kind is None and "role" not in item:
+                return None
+    model = raw.get("model")
+    name = model if isinstance(model, str) else ""
+    return Conversation("responses", name, (), stream=raw.get("stream") is True, raw=raw)
+
+
+# --- single values ----------------------------------------------------------------------------------------------------
+
+
+def _options(raw: Fields) -> Options:
+    reasoning = raw.get("reasoning")
+    effort = None if reasoning is None else object_at(reasoning, "reasoning").get("effort")
+    user = raw.get("user") or raw.get("safety_identifier")
+    return Options(
+        max_tokens=integer(raw, "max_output_tokens"),
+        temperature=number(raw, "temperature"),
+        top_p=number(raw, "top_p"),
+        effort=effort if isinstance(effort, str) else None,
+        user=user if isinstance(user, str) else None,
+        output=_output(raw),
+    )
+
+
+def _output(raw: Fields) -> OutputFormat | None:
+    text = raw.get("text")
+    match None if text is None else object_at(text, "text").get("format"):
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return OutputFormat()
+        case {"type": "json_schema", "schema": dict(schema), **rest}:
+            return OutputFormat(schema, str(rest.get("name") or "answer"), strict=rest.get("strict") is True)
+        case {"type": "json_schema"}:
+            return OutputFormat()
+        case {"type": str()}:
+            return None  # of a kind that only some upstreams know (a grammar)
+        case _:
+            raise refused("text.format", "`format` is an object with a `type`: text, json_object or json_schema.")

@@ -1,0 +1,94 @@
+"""The response object, which the first and the last event of a stream hold and which a whole reply is; and errors.
+
+Most of it repeats the request, its tools included. That part is encoded once for a reply.
+"""
+
+from typing import Any, Final
+
+from streamtool.conversation import Conversation
+from streamtool.errors import StreamtoolError
+from streamtool.protocols import wire
+from streamtool.reply import Usage
+
+Json = Any  # a JSON value
+
+_CODES: Final = frozenset(
+    {"server_error", "rate_limit_exceeded", "invalid_prompt", "context_length_exceeded", "insufficient_quota"}
+)
+"""The codes of a failed response that clients know."""
+_TOO_MANY: Final = 429
+
+
+class Response:
+    """The response object of one reply, as it is at each of its stages."""
+
+    __slots__ = ("_head", "_tail")
+
+    def __init__(self, conversation: Conversation, *, id: str, created: int, model: str) -> None:
+        self._head = wire.encode({"id": id, "object": "response", "created_at": created})[:-1]
+        self._tail = b"," + wire.encode({"model": model, **_echo(conversation)})[1:]
+
+    def write(
+        self, status: bytes, output: bytes = b"", *, usage: Usage | None = None, error: Json = None, why: Json = None
+    ) -> bytes:
+        """The object as JSON. `output` are the items, joined by commas; `why` is the reason of an incomplete one."""
+        return b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"usage":%b%b' % (
+            self._head,
+            status,
+            wire.encode(error),
+            wire.encode(why and {"reason": why}),
+            output,
+            wire.encode(usage and usage_fields(usage)),
+            self._tail,
+        )
+
+
+def _echo(conversation: Conversation) -> dict[str, Json]:
+    """What the object repeats of the request; what the client did not say is as at the origin, or null."""
+    raw = conversation.raw
+    choice = raw.get("tool_choice") or "auto"
+    return {
+        "background": False,
+        "instructions": raw.get("instructions"),
+        "max_output_tokens": raw.get("max_output_tokens"),
+        "max_tool_calls": raw.get("max_tool_calls"),
+        "metadata": raw.get("metadata") or {},
+        "parallel_tool_calls": conversation.choice.parallel,
+        "previous_response_id": raw.get("previous_response_id"),
+        "prompt_cache_key": raw.get("prompt_cache_key"),
+        "reasoning": {"effort": None, "summary": None, **(raw.get("reasoning") or {})},
+        "safety_identifier": raw.get("safety_identifier"),
+        "store": raw.get("store") is not False,
+        "temperature": raw.get("temperature"),
+        "text": {**(raw.get("text") or {}), "format": (raw.get("text") or {}).get("format") or {"type": "text"}},
+        "tool_choice": "required" if choice == "any" else choice,
+        "tools": [_tool(tool) for tool in raw.get("tools") or ()],
+        "top_p": raw.get("top_p"),
+        "truncation": raw.get("truncation") or "disabled",
+        "user": raw.get("user"),
+    }
+
+
+def _tool(tool: Json) -> Json:
+    """The tool as it came, with the keys that typed clients expect of a function."""
+    if isinstance(tool, dict) and tool.get("type") in (None, "function"):
+        return {"type": "function", "description": None, "parameters": None, "strict": False, **tool}
+    return tool
+
+
+def usage_fields(usage: Usage) -> dict[str, Json]:
+    """The token counts as an object; what is unknown is 0."""
+    return {
+        "input_tokens": usage.input,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.input + usage.output,
+    }
+
+
+def error_code(error: StreamtoolError) -> str:
+    """The code of a failed response: one that clients know."""
+    if error.code in _CODES:
+        return error.code or ""
+    return "rate_limit_exceeded" if error.status == _TOO_MANY else "server_error"

@@ -1,0 +1,199 @@
+"""Reads the tools that a request offers, and which of them may be called.
+
+Tools are flat here: functions, custom tools that take raw text, and namespaces, which are groups of both; a tool of a
+group is known as `group.tool`. They stand in `tools`, and in items of the input (`additional_tools`), where a later
+list may replace a tool. What only the origin can run (`web_search`) is left out and recorded.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from streamtool.conversation import HOSTED, Conversation, Tool, ToolChoice
+from streamtool.errors import TooLargeError
+from streamtool.protocols.fields import (
+    Fields,
+    flag,
+    list_of,
+    object_at,
+    refused,
+    shown,
+    string,
+    tool_name,
+    tool_schema,
+    words,
+)
+from streamtool.settings import Limits
+
+Json = Any  # a decoded JSON value
+
+
+@frozen
+class Offer:
+    """The tools, and the notes about those that were left out."""
+
+    tools: tuple[Tool, ...]
+    dropped: tuple[str, ...]
+
+
+def read_tools(tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]], limits: Limits, size: int) -> Offer:
+    """The tools of the request: those of `tools`, then the `further` lists, each of which comes with its place.
+
+    `size` is that of the body. Raises RequestError and TooLargeError.
+    """
+    found: dict[str, Tool] = {}
+    dropped: list[str] = []
+    for tool, place in _each(tools, "tools", limits, size, dropped):
+        if found.setdefault(tool.name, tool) != tool:
+            raise refused(place, f"Two different tools are named {shown(tool.name)}.")
+        _not_too_many(found, limits, place)
+    for at, more in further:
+        for tool, place in _each(more, at, limits, size, dropped):
+            found[tool.name] = tool
+            _not_too_many(found, limits, place)
+    return Offer(tuple(found.values()), tuple(dict.fromkeys(dropped)))
+
+
+def _not_too_many(found: dict[str, Tool], limits: Limits, place: str) -> None:
+    if len(found) > limits.tools:
+        raise TooLargeError(f"More than {limits.tools} tools in one request.", param=place, code="too_many_tools")
+
+
+def _each(items: Sequence[Json], at: str, limits: Limits, size: int, dropped: list[str]) -> Iterable[tuple[Tool, str]]:
+    """Each tool with its place; those of a group as tools of their own."""
+    for i, item in enumerate(items):
+        place = f"{at}[{i}]"
+        fields = object_at(item, place)
+        if fields.get("type") == "namespace":
+            yield from _group(fields, place, limits, size, dropped)
+        elif (tool := _tool(fields, place, limits, size, dropped)) is not None:
+            yield tool, place
+
+
+def _group(fields: Fields, place: str, limits: Limits, size: int, dropped: list[str]) -> Iterable[tuple[Tool, str]]:
+    group = tool_name(fields, place, limits)
+    about = words(fields, "description", place)
+    for i, item in enumerate(list_of(fields, "tools", place)):
+        inside = f"{place}.tools[{i}]"
+        tool = _tool(object_at(item, inside), inside, limits, size, dropped)
+        if tool is None:
+            continue
+        name = f"{group}.{tool.name}"
+        if len(name) > limits.name:
+            raise refused(
+                f"{inside}.name", f"A tool's name and that of its namespace have at most {limits.name} characters."
+            )
+        description = "\n".join(filter(None, (about, tool.description)))
+        yield evolve(tool, name=name, description=description, namespace=group), inside
+
+
+def _tool(fields: Fields, place: str, limits: Limits, size: int, dropped: list[str]) -> Tool | None:
+    """The tool; None if only the origin can run it."""
+    kind = fields.get("type") or ("function" if "name" in fields else None)
+    if kind == "function":
+        return Tool(
+            tool_name(fields, place, limits),
+            words(fields, "description", place),
+            tool_schema(fields, "parameters", place, limits, size),
+            strict=flag(fields, "strict", place),
+        )
+    if kind == "custom":
+        return Tool(tool_name(fields, place, limits), _about_custom(fields, place), custom=True)
+    if not isinstance(kind, str):
+        raise refused(f"{place}.type", "A tool says what it is in `type`: function, custom or namespace.")
+    dropped.append(f"{HOSTED}{kind}")
+    return None
+
+
+def _about_custom(fields: Fields, place: str) -> str:
+    """The description of a custom tool; the grammar of its input is a part of it, or the model would not know it."""
+    about = words(fields, "description", place)
+    match fields.get("format"):
+        case {"type": "grammar", "grammar": {"definition": str(definition), **rest}} if definition:
+            pass
+        case {"type": "grammar", "definition": str(definition), **rest} if definition:
+            pass
+        case _:
+            return about
+    syntax = rest.get("syntax")
+    grammar = f"{syntax} grammar" if isinstance(syntax, str) and syntax != "regex" else "regular expression"
+    return f"{about}\nThe input must match this {grammar}:\n{definition}".lstrip()
+
+
+# --- which calls are allowed ------------------------------------------------------------------------------------------
+
+
+class _Names:
+    """The names by which a choice may mean a tool: its own, or that inside of its namespace."""
+
+    __slots__ = ("_groups", "_known", "_short")
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._known = frozenset(conversation.known_names)
+        self._short: dict[str, list[str]] = {}
+        self._groups: dict[str, list[str]] = {}
+        for tool in conversation.tools:
+            if tool.namespace:
+                self._short.setdefault(tool.name[len(tool.namespace) + 1 :], []).append(tool.name)
+                self._groups.setdefault(tool.namespace, []).append(tool.name)
+
+    def of(self, fields: Fields, place: str) -> Sequence[str]:
+        """The tools that are meant, by their own names."""
+        name = string(fields, "name", place)
+        namespace = words(fields, "namespace", place)
+        full = f"{namespace}.{name}" if namespace else name
+        if fields.get("type") == "namespace":
+            meant: Sequence[str] = self._groups.get(name, ())
+        else:
+            meant = (full,) if full in self._known else self._short.get(name, ())
+        if not meant:
+            raise refused(place, f"{shown(full)} is not among the tools.")
+        return meant
+
+
+def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Conversation:
+    """`conversation` with its `ToolChoice`, which is checked against its tools.
+
+    `hosted`: tools were left out, so a choice of a kind that only the origin knows may mean one of them.
+    """
+    value = raw.get("tool_choice")
+    dropped = conversation.dropped
+    offers = bool(conversation.tools) or conversation.has_tool_history
+    match value:
+        case None | "auto":
+            choice = ToolChoice()
+        case "none":
+            choice = ToolChoice("none")
+        case "required" | "any":
+            choice = ToolChoice("required")
+        case {"type": "function" | "custom" | "namespace"} if offers:
+            choice = ToolChoice("required", tuple(_Names(conversation).of(value, "tool_choice")))
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
+            choice = _allowed(mode, tools, conversation) if offers else ToolChoice(mode)
+        case {"type": "allowed_tools"}:
+            raise refused("tool_choice", "Allowed tools are a `mode` (auto or required) and a list of `tools`.")
+        case {"type": "function" | "custom" | "namespace"}:
+            choice = ToolChoice("required")
+        case {"type": str(kind)} if hosted:
+            choice = ToolChoice()
+            dropped = (*dropped, f"tool_choice of type {kind}")
+        case _:
+            raise refused("tool_choice", f"{shown(value)} is no tool choice: none, auto, required, or a tool by name.")
+    if not offers:
+        if choice.mode == "required" and not hosted:
+            raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
+        choice = ToolChoice()
+    parallel = flag(raw, "parallel_tool_calls", default=True)
+    return evolve(conversation, choice=evolve(choice, parallel=parallel), dropped=dropped)
+
+
+def _allowed(mode: Any, tools: Sequence[Json], conversation: Conversation) -> ToolChoice:
+    names = _Names(conversation)
+    allowed: dict[str, None] = {}
+    for i, item in enumerate(tools):
+        place = f"tool_choice.tools[{i}]"
+        fields = object_at(item, place)
+        if fields.get("type", "function") in ("function", "custom", "namespace"):  # others were left out of the tools
+            allowed.update(dict.fromkeys(names.of(fields, place)))
+    return ToolChoice(mode, tuple(allowed)) if allowed else ToolChoice("none")

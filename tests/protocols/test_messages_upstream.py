@@ -1,0 +1,414 @@
+"""How a conversation travels on to an upstream that speaks Messages."""
+
+import json
+
+import pytest
+from attrs import evolve
+
+from streamtool.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Options,
+    OutputFormat,
+    Result,
+    Text,
+    Tool,
+    ToolChoice,
+)
+from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
+from streamtool.protocols.messages import (
+    COUNT_PATH,
+    HEADERS,
+    KEY_HEADER,
+    MODELS_PATH,
+    read_count_reply,
+    read_error,
+    read_models,
+    read_request,
+    request_path,
+    write_count_request,
+    write_request,
+)
+from streamtool.settings import Limits, ModelSettings
+
+MODEL = ModelSettings(asked="m", name="real")
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = {"name": "get_weather", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}
+USE = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
+GIVEN = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
+USER = {"role": "user", "content": "hi"}
+HI = Message("user", (Text("hi"),))
+BEGIN = {"role": "user", "content": "(The conversation begins here.)"}
+
+
+def sent(conversation, *, stream=True):
+    return json.loads(write_request(conversation, MODEL, stream=stream))
+
+
+def same(**fields):
+    """A conversation that came in this protocol."""
+    return read_request(json.dumps({"model": "m", "max_tokens": 100, "messages": [USER]} | fields).encode(), Limits())
+
+
+def other(*messages, **fields):
+    """A conversation that came in another one."""
+    return Conversation("chat", "m", messages or (HI,), **({"raw": {"seed": 5, "messages": []}} | fields))
+
+
+def written(*messages, **fields):
+    return sent(other(*messages, **fields))["messages"]
+
+
+class TestSameProtocol:
+    def test_what_nobody_changed_travels_as_it_came(self):
+        fields = {
+            "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "hi", "citations": None}]},
+                {"role": "user", "content": "and"},
+                {"role": "system", "content": "note", "output_config": {"effort": "low"}},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "EqoB"}, USE]},
+                {"role": "user", "content": [GIVEN]},
+                {"role": "assistant", "content": "The weather is "},
+            ],
+            "tools": [WEATHER],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "high"},
+            "context_management": {"edits": []},
+            "stop_sequences": ["END"],
+            "temperature": 1,
+        }
+        assert sent(same(**fields)) == {"model": "real", "max_tokens": 100, "stream": True} | fields
+
+    def test_a_conversation_whose_tools_became_text_says_nothing_about_tools(self):
+        asked = same(tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
+        body = sent(evolve(asked, tools=(), choice=ToolChoice()))
+        assert body == {
+            "model": "real", "max_tokens": 100, "stream": True, "thinking": {"type": "adaptive"}, "messages": [USER],
+        }  # fmt: skip
+
+    def test_the_form_and_the_stops_are_those_of_the_conversation(self):
+        form = {"type": "json_schema", "schema": SCHEMA}
+        asked = same(output_config={"format": form, "effort": "low"}, stop_sequences=["END"])
+        assert sent(asked)["output_config"] == {"format": form, "effort": "low"}
+        body = sent(evolve(asked, options=evolve(asked.options, output=None), stop=()))
+        assert body["output_config"] == {"effort": "low"}
+        assert "stop_sequences" not in body
+        older = same(output_format=form)
+        assert sent(older)["output_config"] == {"format": form}
+        assert "output_format" not in sent(older)
+
+    def test_a_changed_system_text_keeps_the_blocks_before_it(self):
+        block = {"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}
+        asked = same(system=[block], messages=[{"role": "system", "content": "t"}, USER])
+        first, second, user = asked.messages
+        assert sent(asked)["messages"] == [{"role": "system", "content": "t"}, USER]
+        changed = evolve(asked, messages=(first, evolve(second, content=(Text("t\n\nmore"),), raw=()), user))
+        body = sent(changed)
+        assert body["system"] == [block, {"type": "text", "text": "t\n\nmore"}]
+        assert body["messages"] == [USER]
+
+    def test_a_system_text_that_is_new(self):
+        asked = same()
+        body = sent(evolve(asked, messages=(Message("system", (Text("new"),)), *asked.messages)))
+        assert body["system"] == "new"
+
+    def test_a_changed_message_loses_its_reasoning_and_joins_its_neighbour(self):
+        asked = same(
+            messages=[
+                USER,
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, USE]},
+                {"role": "user", "content": [GIVEN]},
+                {"role": "user", "content": "go on"},
+            ]
+        )
+        user, assistant, _, last = asked.messages
+        changed = (
+            user,
+            evolve(assistant, content=(Text("<call>"),), calls=(), raw=()),
+            Message("user", (Text("<result>"),)),
+            last,
+        )
+        assert sent(evolve(asked, messages=changed))["messages"] == [
+            USER,
+            {"role": "assistant", "content": "<call>"},
+            {"role": "user", "content": [{"type": "text", "text": "<result>"}, {"type": "text", "text": "go on"}]},
+        ]
+
+    def test_parts_of_this_protocol_are_written_as_they_came(self):
+        image = {"type": "image", "source": {"type": "file", "file_id": "f"}, "cache_control": None}
+        asked = same(messages=[{"role": "user", "content": [image]}])
+        [message] = asked.messages
+        changed = evolve(message, content=(*message.content, Text("more")), raw=())
+        assert sent(evolve(asked, messages=(changed,)))["messages"][0]["content"] == [
+            image,
+            {"type": "text", "text": "more"},
+        ]
+
+    def test_a_request_that_nobody_could_read_gets_the_name_of_the_model(self):
+        raw = {"model": "m", "messages": 5, "odd": True}
+        assert sent(Conversation("messages", "m", (), raw=raw)) == raw | {"model": "real"}
+
+    def test_tools_that_a_type_names_keep_it(self):
+        bash = {"type": "bash_20250124", "name": "bash"}
+        assert sent(same(tools=[bash, {"type": "memory_20250818"}]))["tools"] == [bash, {"type": "memory_20250818"}]
+
+
+class TestOtherProtocol:
+    def test_to_the_letter(self):
+        asked = other(Message("system", (Text("s"),)), HI)
+        assert write_request(asked, MODEL, stream=True) == (
+            b'{"model":"real","max_tokens":8192,"messages":[{"role":"user","content":"hi"}],"system":"s","stream":true}'
+        )
+
+    def test_system_text_before_and_between(self):
+        body = sent(
+            other(
+                Message("system", (Text("a"),)),
+                Message("system", (Text("b"), Text(" "))),
+                HI,
+                Message("system", (Text("later"),)),
+                Message("assistant", (Text("yes"),)),
+            )
+        )
+        assert body["system"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        assert body["messages"] == [
+            {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "later"}]},
+            {"role": "assistant", "content": "yes"},
+        ]
+
+    def test_the_user_speaks_first(self):
+        hello = Message("assistant", (Text("hello"),))
+        assert written(hello, HI) == [BEGIN, {"role": "assistant", "content": "hello"}, USER]
+        assert written(Message("system", (Text("s"),))) == [BEGIN]
+
+    def test_nothing_blank_is_written(self):
+        blank = Text(" \n")
+        assert written(
+            Message("user", (blank, Text("hi"))),
+            Message("assistant", (blank,)),
+            Message("user", ()),
+            Message("user", (Text("there"),)),
+        ) == [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]}]
+
+    def test_the_beginning_of_a_reply_does_not_end_in_white_space(self):
+        assert written(HI, Message("assistant", (Text("So \n"),)))[1] == {"role": "assistant", "content": "So"}
+
+    def test_calls_and_results(self):
+        calls = (
+            Call("c1", "f", '{"a": 1}'),
+            Call("c2", "g", ""),
+            Call("c3", "sh", "ls", custom=True),
+            Call("c4", "f", "{no"),
+        )
+        image = Media("image", {}, "image/png", "aGk=")
+        results = (
+            Result("c1", (Text("one"), Text("two"))),
+            Result("c2", (), error=True),
+            Result("c3", (Text("three"), image)),
+            Result("c4", (Text(""),)),
+        )
+        assert written(
+            HI,
+            Message("assistant", (Text("Look:"),), calls=calls, reasoning="hm"),
+            Message("user", (Text("well?"),), results=results),
+        )[1:] == [
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Look:"},
+                    {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}},
+                    {"type": "tool_use", "id": "c2", "name": "g", "input": {}},
+                    {"type": "tool_use", "id": "c3", "name": "sh", "input": {"input": "ls"}},
+                    {"type": "tool_use", "id": "c4", "name": "f", "input": {"arguments": "{no"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": "one\ntwo"},
+                    {"type": "tool_result", "tool_use_id": "c2", "is_error": True},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c3",
+                        "content": [
+                            {"type": "text", "text": "three"},
+                            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+                        ],
+                    },
+                    {"type": "tool_result", "tool_use_id": "c4"},
+                    {"type": "text", "text": "well?"},
+                ],
+            },
+        ]  # fmt: skip
+
+    def test_results_come_before_text_that_stood_before_them(self):
+        found = written(
+            HI,
+            Message("assistant", calls=(Call("c1", "f", "{}"),)),
+            Message("system", (Text("note"),)),
+            Message("user", results=(Result("c1", (Text("one"),)),)),
+        )
+        assert found[2]["content"] == [
+            {"type": "tool_result", "tool_use_id": "c1", "content": "one"},
+            {"type": "text", "text": "note"},
+        ]
+
+    @pytest.mark.parametrize(
+        ("part", "block"),
+        [
+            (Media("image", {}, "image/png", "aGk="), {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}),
+            (Media("image", {}, url="https://x/y"), {"type": "image", "source": {"type": "url", "url": "https://x/y"}}),
+            (Media("file", {}, "application/pdf", "aGk=", name="t.pdf"), {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}, "title": "t.pdf"}),
+            (Media("file", {}, url="https://x/y.pdf"), {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}),
+            (Media("file", {}, "text/csv", "aGk="), {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}}),
+            (Media("audio", {}, "audio/wav", "aGk="), "[audio]"),
+            (Media("image", {}, "image/tiff", "aGk="), "[image]"),
+            (Media("image", {"x": 1}), "[image]"),
+            (Media("image", {}, url="ftp://x"), "[image]"),
+            (Media("file", {}, "text/csv", "?"), "[file]"),
+            (Media("file", {}, "application/zip", "aGk="), "[file]"),
+        ],
+    )  # fmt: skip
+    def test_media(self, part, block):
+        assert written(Message("user", (part,))) == [
+            {"role": "user", "content": block if isinstance(block, str) else [block]}
+        ]
+
+    def test_an_assistant_has_no_images(self):
+        assert written(HI, Message("assistant", (Media("image", {}, url="https://x"),)))[1]["content"] == "[image]"
+
+
+class TestOptions:
+    def test_options_of_another_protocol(self):
+        options = Options(
+            max_tokens=50, temperature=1.5, top_p=0.5, top_k=4, seed=7, presence_penalty=1, effort="minimal", user="u"
+        )
+        body = sent(other(options=options, stop=("END", "\n"), n=1), stream=False)
+        assert body == {
+            "model": "real",
+            "max_tokens": 50,
+            "temperature": 1,
+            "top_k": 4,
+            "metadata": {"user_id": "u"},
+            "messages": [USER],
+            "output_config": {"effort": "low"},
+            "stop_sequences": ["END"],
+            "stream": False,
+        }
+
+    @pytest.mark.parametrize(
+        ("effort", "word"),
+        [("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "high"), ("none", None), (None, None)],
+    )
+    def test_effort(self, effort, word):
+        body = sent(other(options=Options(effort=effort)))
+        assert body.get("output_config") == (word and {"effort": word})
+        assert "thinking" not in body
+
+    def test_top_p_without_temperature(self):
+        assert sent(other(options=Options(top_p=0.5)))["top_p"] == 0.5
+
+    def test_the_form_of_the_text(self):
+        body = sent(other(options=Options(output=OutputFormat(SCHEMA, "answer"))))
+        assert body["output_config"] == {"format": {"type": "json_schema", "schema": SCHEMA}}
+        assert "output_config" not in sent(other(options=Options(output=OutputFormat())))
+
+    def test_blank_stops_are_left_out(self):
+        assert "stop_sequences" not in sent(other(stop=("\n\n",)))
+
+    def test_several_replies_at_once(self):
+        with pytest.raises(RequestError) as caught:
+            sent(other(n=2))
+        assert caught.value.param == "n"
+
+
+class TestTools:
+    TOOLS = (Tool("f", "does f", {"properties": {}}), Tool("g"), Tool("sh", custom=True))
+
+    def sent(self, choice=None):
+        return sent(other(tools=self.TOOLS, choice=choice or ToolChoice()))
+
+    def test_tools(self):
+        body = self.sent()
+        assert body["tools"] == [
+            {"name": "f", "description": "does f", "input_schema": {"type": "object", "properties": {}}},
+            {"name": "g", "input_schema": {"type": "object", "properties": {}}},
+            {
+                "name": "sh",
+                "input_schema": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
+            },
+        ]
+        assert "tool_choice" not in body
+
+    @pytest.mark.parametrize(
+        ("choice", "wanted", "names"),
+        [
+            (ToolChoice(), None, "f g sh"),
+            (ToolChoice(parallel=False), {"type": "auto", "disable_parallel_tool_use": True}, "f g sh"),
+            (ToolChoice("none"), {"type": "none"}, "f g sh"),
+            (ToolChoice("required"), {"type": "any"}, "f g sh"),
+            (ToolChoice("required", ("g",), parallel=False), {"type": "tool", "name": "g", "disable_parallel_tool_use": True}, "f g sh"),
+            (ToolChoice("required", ("f", "g")), {"type": "any"}, "f g"),
+            (ToolChoice("auto", ("g",)), None, "g"),
+        ],
+    )  # fmt: skip
+    def test_choice(self, choice, wanted, names):
+        body = self.sent(choice)
+        assert body.get("tool_choice") == wanted
+        assert " ".join(tool["name"] for tool in body["tools"]) == names
+
+
+class TestCount:
+    def test_what_does_not_count_is_left_out(self):
+        asked = same(
+            tools=[WEATHER], stop_sequences=["END"], temperature=1, metadata={"user_id": "u"}, stream=True,
+            system="s", thinking={"type": "adaptive"},
+        )  # fmt: skip
+        assert json.loads(write_count_request(asked, MODEL)) == {
+            "model": "real", "messages": [USER], "system": "s", "tools": [WEATHER], "thinking": {"type": "adaptive"},
+        }  # fmt: skip
+
+    def test_of_another_protocol(self):
+        assert json.loads(write_count_request(other(options=Options(temperature=1)), MODEL)) == {
+            "model": "real",
+            "messages": [USER],
+        }
+
+    @pytest.mark.parametrize(
+        ("body", "tokens"),
+        [
+            (b'{"input_tokens":12}', 12),
+            (b'{"input_tokens":"12"}', None),
+            (b"{}", None),
+            (b"[]", None),
+            (b"<html>", None),
+            (b'{"input_tokens":true}', None),
+        ],
+    )
+    def test_what_the_upstream_says(self, body, tokens):
+        assert read_count_reply(body) == tokens
+
+
+class TestAround:
+    def test_constants(self):
+        assert HEADERS == ((b"anthropic-version", b"2023-06-01"),)
+        assert KEY_HEADER == b"x-api-key"
+        assert request_path(MODEL, stream=True) == "/v1/messages"
+        assert (MODELS_PATH, COUNT_PATH) == ("/v1/models", "/v1/messages/count_tokens")
+
+    def test_models(self):
+        assert read_models(b'{"data":[{"type":"model","id":"a"},{"id":5},{"id":"b"}],"has_more":false}') == ["a", "b"]
+        for body in (b"{}", b"nothing"):
+            with pytest.raises(ValueError):
+                read_models(body)
+
+    def test_errors(self):
+        body = b'{"type":"error","error":{"type":"rate_limit_error","message":"slow down"},"request_id":"req_1"}'
+        error = read_error(429, body)
+        assert isinstance(error, UpstreamRefused)
+        assert (error.status, error.kind, error.message) == (429, "rate_limit_error", "slow down")
+        assert type(read_error(401, body)) is UpstreamError

@@ -1,0 +1,513 @@
+"""What a Messages client receives: streamed, whole, and when something broke."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamtool.conversation import Conversation, Tool
+from streamtool.errors import (
+    AuthenticationError,
+    NotFoundError,
+    RequestError,
+    StreamtoolError,
+    TooLargeError,
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamTimeout,
+)
+from streamtool.protocols.messages import (
+    CALL_ID,
+    KEEPALIVE,
+    NAME,
+    REPLY_ID,
+    REQUEST_ID,
+    STREAM_HEADERS,
+    WHOLE_HEADERS,
+    ReplyReader,
+    ReplyWriter,
+    write_count,
+    write_error,
+    write_whole,
+)
+from streamtool.reply import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    End,
+    Failure,
+    Finish,
+    Reason,
+    ReasoningDelta,
+    Start,
+    TextDelta,
+    Usage,
+    UsageReport,
+    fold,
+)
+
+STOP = [Finish(0, Reason.STOP), End()]
+CONVERSATION = Conversation("messages", "m", (), tools=(Tool("f"), Tool("g")))
+KINDS = {
+    "text_delta": "text",
+    "input_json_delta": "tool_use",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+}
+
+
+def writer(**fields):
+    return ReplyWriter(CONVERSATION, id="msg_1", created=7, model="m", **fields)
+
+
+def payloads(data: bytes):
+    """The events; each must be one `event:` line and one `data:` line whose type is the same."""
+    found = []
+    assert data.endswith(b"\n\n")
+    for block in data.decode().split("\n\n")[:-1]:
+        name, line = block.split("\n")
+        fields = json.loads(line.removeprefix("data: "))
+        assert name == f"event: {fields['type']}"
+        found.append(fields)
+    return found
+
+
+def checked(data: bytes):
+    """The content of a whole stream as blocks, its stop fields and its usage; what every client relies on is checked."""
+    start, *rest, ended, stop = payloads(data)
+    assert start["type"] == "message_start"
+    assert start["message"].keys() == {
+        "id",
+        "type",
+        "role",
+        "model",
+        "content",
+        "stop_reason",
+        "stop_sequence",
+        "usage",
+    }
+    assert ended["type"] == "message_delta"
+    assert stop == {"type": "message_stop"}
+    blocks = []
+    is_open = False
+    for fields in rest:
+        match fields["type"]:
+            case "content_block_start":
+                assert not is_open
+                assert fields["index"] == len(blocks)
+                is_open = True
+                blocks.append(fields["content_block"] | {"pieces": [], "signatures": []})
+                assert not any(fields["content_block"].get(key) for key in ("text", "thinking", "signature", "input"))
+            case "content_block_delta":
+                assert is_open
+                assert fields["index"] == len(blocks) - 1
+                delta = dict(fields["delta"])
+                assert KINDS[delta["type"]] == blocks[-1]["type"]
+                assert not blocks[-1]["signatures"]
+                where = "signatures" if delta.pop("type") == "signature_delta" else "pieces"
+                blocks[-1][where] += delta.values()
+            case "content_block_stop":
+                assert is_open
+                assert fields["index"] == len(blocks) - 1
+                is_open = False
+                assert blocks[-1]["type"] != "text" or "".join(blocks[-1]["pieces"])
+                assert len(blocks[-1]["signatures"]) == (blocks[-1]["type"] == "thinking")
+            case "ping":
+                pass
+            case other:
+                raise AssertionError(other)
+    assert not is_open
+    calls = any(block["type"] == "tool_use" for block in blocks)
+    reason, sequence = ended["delta"]["stop_reason"], ended["delta"]["stop_sequence"]
+    assert calls or reason != "tool_use"
+    assert not calls or reason not in ("end_turn", "stop_sequence")
+    assert (sequence is not None) == (reason == "stop_sequence")
+    return [said(block) for block in blocks], reason, ended["usage"]
+
+
+def said(block):
+    text = "".join(block["pieces"])
+    match block["type"]:
+        case "text":
+            return text
+        case "thinking":
+            return ("thinking", text, *block["signatures"])
+        case "tool_use":
+            return (block["id"], block["name"], text)
+
+
+def written(*events):
+    return checked(writer().feed(events))
+
+
+def call(index=0, arguments="{}", *, id="toolu_1", name="f", complete=True):
+    pieces = [ArgumentsDelta(0, index, piece) for piece in arguments]
+    return [CallStart(0, index, id, name), *pieces, CallEnd(0, index, complete)]
+
+
+class TestText:
+    def test_a_plain_reply_to_the_letter(self):
+        usage = UsageReport(Usage(input=25, output=4, cached=5))
+        expected = (
+            'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"m",'
+            '"content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":0,"cache_creation_input_tokens":0,'
+            '"cache_read_input_tokens":0,"output_tokens":0}}}\n\n'
+            'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
+            'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hé\\n\\"😀"}}\n\n'
+            'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+            'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},'
+            '"usage":{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":5,"output_tokens":4}}\n\n'
+            'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+        )
+        events = [Start(), TextDelta(0, 'hé\n"😀'), Finish(0, Reason.STOP), usage, End()]
+        assert writer().feed(events).decode() == expected
+        machine = writer()
+        assert b"".join(machine.feed([event]) for event in events).decode() == expected
+
+    def test_the_beginning_leaves_with_the_start(self):
+        machine = writer()
+        assert [found["type"] for found in payloads(machine.feed([Start()]))] == ["message_start"]
+        assert [found["type"] for found in payloads(machine.feed([TextDelta(0, "a")]))] == [
+            "content_block_start",
+            "content_block_delta",
+        ]
+        assert [found["type"] for found in payloads(machine.feed([TextDelta(0, "b")]))] == ["content_block_delta"]
+
+    def test_the_start_names_the_reply(self):
+        message = payloads(writer().feed([Start("up", 9, "other")]))[0]["message"]
+        assert (message["id"], message["model"]) == ("up", "other")
+
+    def test_a_second_start_says_nothing(self):
+        assert written(Start("a", 1, "x"), TextDelta(0, "a"), Start("b", 2, "y"), TextDelta(0, "b"), *STOP)[0] == ["ab"]
+
+    def test_an_empty_reply_has_no_blocks(self):
+        assert written(Start(), TextDelta(0, ""), ReasoningDelta(0, ""), *STOP) == (
+            [],
+            "end_turn",
+            {"output_tokens": 0},
+        )
+
+    def test_without_a_start(self):
+        assert written(TextDelta(0, "a"), *STOP)[0] == ["a"]
+
+    def test_lone_halves_of_characters_are_mended(self):
+        assert written(TextDelta(0, "a"), TextDelta(0, "\ud83d"), *STOP)[0] == ["a\ufffd"]
+
+
+class TestForwarding:
+    RAW = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":"\\u0061"}  }\n\n'
+
+    @pytest.mark.parametrize(
+        ("index", "forwards", "forwarded"), [(0, True, True), (0, False, False), (1, True, False), (10, True, False)]
+    )
+    def test_an_event_for_the_open_block_goes_on_as_it_came(self, index, forwards, forwarded):
+        machine = writer(forwards=forwards)
+        machine.feed([Start(), TextDelta(0, "x")])
+        data = machine.feed([TextDelta(0, "a", self.RAW % index)])
+        assert (data == self.RAW % index) is forwarded
+        assert payloads(data)[0] == {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": "a"},
+        }
+
+    def test_the_first_text_opens_its_block(self):
+        data = writer(forwards=True).feed([Start(), TextDelta(0, "a", self.RAW % 0), *STOP])
+        assert checked(data)[0] == ["a"]
+
+    def test_an_event_of_another_protocol_is_written_anew(self):
+        machine = writer(forwards=True)
+        machine.feed([Start(), TextDelta(0, "x")])
+        assert b"data: {}" not in machine.feed([TextDelta(0, "a", b"data: {}\n\n")])
+
+
+class TestCalls:
+    def test_a_call_to_the_letter(self):
+        machine = writer()
+        machine.feed([Start()])
+        assert machine.feed([CallStart(0, 0, "toolu_1", "f")]) == (
+            b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+            b'"content_block":{"type":"tool_use","id":"toolu_1","name":"f","input":{}}}\n\n'
+        )
+        assert machine.feed([ArgumentsDelta(0, 0, '{"a":1}')]) == (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+            b'"delta":{"type":"input_json_delta","partial_json":"{\\"a\\":1}"}}\n\n'
+        )
+        assert machine.feed([CallEnd(0, 0)]) == (
+            b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+        )
+
+    def test_text_and_calls(self):
+        found = written(Start(), TextDelta(0, "a"), *call(0, '{"a":1}'), *call(1, id="toolu_2", name="g"), *STOP)
+        assert found[:2] == (["a", ("toolu_1", "f", '{"a":1}'), ("toolu_2", "g", "{}")], "tool_use")
+
+    @pytest.mark.parametrize(("given", "arguments"), [("", "{}"), (" \n", " \n{}")])
+    def test_a_call_without_arguments_has_an_empty_object(self, given, arguments):
+        assert written(*call(0, given), *STOP)[0] == [("toolu_1", "f", arguments)]
+
+    def test_a_call_that_was_cut_is_never_called_a_tool_stop(self):
+        assert written(*call(0, '{"a', complete=False), *STOP)[:2] == ([("toolu_1", "f", '{"a')], "max_tokens")
+        assert written(*call(0, "", complete=False), *STOP)[:2] == ([("toolu_1", "f", "")], "max_tokens")
+
+    @pytest.mark.parametrize("after", [[TextDelta(0, "b")], call(1), [ReasoningDelta(0, "hm")], []])
+    def test_a_call_that_was_never_ended_is_cut(self, after):
+        blocks, reason, _ = written(Start(), *call()[:2], *after, *STOP)
+        assert blocks[0] == ("toolu_1", "f", "{")
+        assert reason == "max_tokens"
+
+    def test_text_after_a_call_is_a_block_of_its_own(self):
+        assert written(*call(), TextDelta(0, "\n"), TextDelta(0, "so"), TextDelta(0, " on"), *STOP)[:2] == (
+            [("toolu_1", "f", "{}"), "\nso on"],
+            "tool_use",
+        )
+
+    def test_white_space_after_a_call_is_dropped_if_nothing_follows(self):
+        space = [TextDelta(0, "\n"), TextDelta(0, " ")]
+        assert written(*call(), *space, *call(1, id="toolu_2"), *space, *STOP)[0] == [
+            ("toolu_1", "f", "{}"),
+            ("toolu_2", "f", "{}"),
+        ]
+
+    def test_white_space_that_waits_is_bounded(self):
+        assert written(*call(), TextDelta(0, " " * 5000), TextDelta(0, " "), *STOP)[0][1] == " " * 5001
+
+    def test_events_of_no_open_call_say_nothing(self):
+        assert written(*call(), ArgumentsDelta(0, 0, "x"), CallEnd(0, 0), *STOP)[0] == [("toolu_1", "f", "{}")]
+
+
+class TestReasoning:
+    def test_the_signature_of_the_upstream(self):
+        found = written(
+            Start(),
+            ReasoningDelta(0, "h"),
+            ReasoningDelta(0, "m"),
+            ReasoningDelta(0, "", "EqoB"),
+            TextDelta(0, "a"),
+            *STOP,
+        )
+        assert found[0] == [("thinking", "hm", "EqoB"), "a"]
+
+    def test_without_one_it_bears_a_mark(self):
+        assert written(ReasoningDelta(0, "hm"), TextDelta(0, "a"), *STOP)[0] == [("thinking", "hm", "streamtool"), "a"]
+        assert written(ReasoningDelta(0, "hm"), *call(), *STOP)[0] == [
+            ("thinking", "hm", "streamtool"),
+            ("toolu_1", "f", "{}"),
+        ]
+        assert written(ReasoningDelta(0, "hm"), *STOP)[0] == [("thinking", "hm", "streamtool")]
+
+    def test_runs_that_were_signed_apart_are_blocks_apart(self):
+        assert written(ReasoningDelta(0, "a", "x"), ReasoningDelta(0, "b", "y"), *STOP)[0] == [
+            ("thinking", "a", "x"), ("thinking", "b", "y"),
+        ]  # fmt: skip
+
+    def test_reasoning_that_is_not_shown_keeps_its_signature(self):
+        assert written(ReasoningDelta(0, "", "EqoB"), TextDelta(0, "a"), *STOP)[0] == [("thinking", "", "EqoB"), "a"]
+
+    def test_reasoning_between_texts(self):
+        assert written(TextDelta(0, "a"), ReasoningDelta(0, "hm"), TextDelta(0, "b"), *STOP)[0] == [
+            "a", ("thinking", "hm", "streamtool"), "b",
+        ]  # fmt: skip
+
+
+class TestEnd:
+    @pytest.mark.parametrize(
+        ("reason", "calls", "word"),
+        [
+            (Reason.STOP, False, "end_turn"),
+            (Reason.STOP, True, "tool_use"),
+            (Reason.LENGTH, False, "max_tokens"),
+            (Reason.LENGTH, True, "max_tokens"),
+            (Reason.FILTER, False, "refusal"),
+            (Reason.FILTER, True, "refusal"),
+            (Reason.PAUSE, False, "pause_turn"),
+            (Reason.PAUSE, True, "tool_use"),
+            (Reason.STOP_SEQUENCE, False, "end_turn"),
+            (Reason.STOP_SEQUENCE, True, "tool_use"),
+        ],
+    )
+    def test_reasons(self, reason, calls, word):
+        events = [Start(), TextDelta(0, "a"), *(call() if calls else ()), Finish(0, reason), End()]
+        assert written(*events)[1] == word
+        assert json.loads(whole(events))["stop_reason"] == word
+
+    def test_a_stop_sequence(self):
+        data = writer().feed([Start(), TextDelta(0, "a"), Finish(0, Reason.STOP_SEQUENCE, "END"), End()])
+        assert checked(data)[1] == "stop_sequence"
+        assert payloads(data)[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
+
+    def test_the_block_is_closed_at_once_and_the_end_waits_for_the_usage(self):
+        machine = writer()
+        machine.feed([Start(), TextDelta(0, "a")])
+        assert [found["type"] for found in payloads(machine.feed([Finish(0, Reason.STOP)]))] == ["content_block_stop"]
+        assert machine.feed([UsageReport(Usage(1, 2))]) == b""
+        assert [found["type"] for found in payloads(machine.feed([End()]))] == ["message_delta", "message_stop"]
+
+    def test_nothing_comes_after_the_end(self):
+        machine = writer()
+        machine.feed([Start(), *STOP])
+        late = [Start(), TextDelta(0, "a"), ReasoningDelta(0, "b"), *call(), *STOP, Failure(UpstreamError("x"))]
+        assert machine.feed(late) == b""
+
+    def test_nothing_comes_between_the_finish_and_the_end(self):
+        late = [TextDelta(0, "b"), ReasoningDelta(0, "b", "x"), *call(), Finish(0, Reason.LENGTH)]
+        assert written(TextDelta(0, "a"), Finish(0, Reason.STOP), *late, End())[:2] == (["a"], "end_turn")
+
+    def test_a_failure_ends_the_stream_as_an_error(self):
+        machine = writer()
+        machine.feed([Start(), TextDelta(0, "a")])
+        error = UpstreamRefused("busy", status=529, kind="overloaded_error")
+        assert machine.feed([Failure(error), TextDelta(0, "b")]) == (
+            b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
+        )
+
+    def test_an_end_without_a_reason_is_a_failure(self):
+        [*_, last] = payloads(writer().feed([Start(), TextDelta(0, "a"), End()]))
+        assert last["error"]["type"] == "api_error"
+
+
+class TestKeepalive:
+    def test_a_comment_before_the_reply_and_a_ping_in_it(self):
+        machine = writer()
+        assert machine.keepalive() == KEEPALIVE == b": keep-alive\n\n"
+        machine.feed([Start()])
+        assert machine.keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'
+        machine.feed([TextDelta(0, "a")])
+        assert machine.keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'
+        machine.feed(STOP)
+        assert machine.keepalive() == KEEPALIVE
+
+
+def whole(events):
+    return write_whole(CONVERSATION, fold(events), id="msg_1", created=7, model="m")
+
+
+class TestWhole:
+    def test_to_the_letter(self):
+        events = [
+            Start(), ReasoningDelta(0, "hm"), TextDelta(0, "a"), *call(0, '{"a": 1.0}'), TextDelta(0, "\n"),
+            Finish(0, Reason.STOP), UsageReport(Usage(25, 4, 5)), End(),
+        ]  # fmt: skip
+        assert whole(events).decode() == (
+            '{"id":"msg_1","type":"message","role":"assistant","model":"m","content":['
+            '{"type":"thinking","thinking":"hm","signature":"streamtool"},{"type":"text","text":"a"},'
+            '{"type":"tool_use","id":"toolu_1","name":"f","input":{"a": 1.0}}],'
+            '"stop_reason":"tool_use","stop_sequence":null,'
+            '"usage":{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":5,"output_tokens":4}}'
+        )
+
+    def test_an_empty_reply(self):
+        body = json.loads(whole([Start("up", 1, "other"), *STOP]))
+        assert (body["id"], body["model"], body["content"], body["stop_reason"]) == ("up", "other", [], "end_turn")
+
+    @pytest.mark.parametrize(
+        ("arguments", "complete", "value"),
+        [
+            ("", True, {}),
+            ('{"n":123456789012345678901234567890}', True, {"n": 123456789012345678901234567890}),
+            ('{"a":"\ud83d"}', True, {"a": "\ufffd"}),
+            ("[1]", True, {"arguments": "[1]"}),
+            ("{no", True, {"arguments": "{no"}),
+            ("", False, {}),
+            ("{", False, {}),
+            ('{"a', False, {}),
+            ('{"a":1', False, {}),
+            ('{"a": [1] ,', False, {"a": [1]}),
+            ('{"a":1,"b', False, {"a": 1}),
+            ('{"a":"x","b":"cut', False, {"a": "x"}),
+            ('{"a":{"b":1},"c":tru', False, {"a": {"b": 1}}),
+            ('{"a":1}', False, {"a": 1}),
+            ('{"a" 1}', False, {}),
+            ("5", False, {}),
+        ],
+    )
+    def test_input_is_an_object_and_never_invented(self, arguments, complete, value):
+        events = [CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, arguments), CallEnd(0, 0, complete), *STOP]
+        body = json.loads(whole(events))
+        assert body["content"][0]["input"] == value
+        assert body["stop_reason"] == ("tool_use" if complete else "max_tokens")
+
+    def test_a_reply_that_is_not_whole_is_an_error(self):
+        error = UpstreamError("broken")
+        with pytest.raises(UpstreamError) as caught:
+            whole([Start(), Failure(error)])
+        assert caught.value is error
+        for events in ([Start(), TextDelta(0, "a"), End()], []):
+            with pytest.raises(UpstreamError) as caught:
+                whole(events)
+            assert caught.value.code == "upstream_closed"
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "kind"),
+        [
+            (RequestError("x"), "invalid_request_error"),
+            (AuthenticationError("x"), "authentication_error"),
+            (UpstreamRefused("x", status=402), "billing_error"),
+            (UpstreamRefused("x", status=403), "permission_error"),
+            (NotFoundError("x"), "not_found_error"),
+            (UpstreamRefused("x", status=409), "conflict_error"),
+            (TooLargeError("x"), "request_too_large"),
+            (UpstreamRefused("x", status=422), "invalid_request_error"),
+            (UpstreamRefused("x", status=429, kind="rate_limit_exceeded"), "rate_limit_error"),
+            (StreamtoolError("x"), "api_error"),
+            (UpstreamError("x"), "api_error"),
+            (UpstreamRefused("x", status=503), "overloaded_error"),
+            (UpstreamTimeout("x"), "timeout_error"),
+            (UpstreamRefused("x", status=529), "overloaded_error"),
+        ],
+    )
+    def test_kinds(self, error, kind):
+        assert json.loads(write_error(error)) == {"type": "error", "error": {"type": kind, "message": "x"}}
+
+    def test_the_sentence_tells_the_place(self):
+        error = RequestError("Give at least one message in a list.", param="messages")
+        assert json.loads(write_error(error, "req_1")) == {
+            "type": "error",
+            "error": {"type": "invalid_request_error", "message": "messages: Give at least one message in a list."},
+            "request_id": "req_1",
+        }
+
+    def test_a_count(self):
+        assert write_count(12) == b'{"input_tokens":12}'
+
+    def test_constants(self):
+        assert (NAME, REPLY_ID, CALL_ID, REQUEST_ID) == ("messages", "msg_", "toolu_", b"request-id")
+        assert dict(STREAM_HEADERS)[b"content-type"] == b"text/event-stream; charset=utf-8"
+        assert dict(WHOLE_HEADERS) == {b"content-type": b"application/json"}
+
+
+PIECE = st.one_of(
+    st.sampled_from(["a", "b\n", " ", "\n", "é😀", ""]).map(lambda text: [TextDelta(0, text)]),
+    st.sampled_from(["hm", ""]).map(lambda text: [ReasoningDelta(0, text)]),
+    st.tuples(st.sampled_from(["", "{}", '{"a": 1}', '{"a'])).map(lambda one: ("call", *one)),
+)
+
+
+@given(st.lists(PIECE, max_size=8), st.sampled_from(list(Reason)))
+def test_a_stream_says_what_the_whole_says_and_is_read_back(pieces, reason):
+    events = [Start()]
+    for number, piece in enumerate(pieces):
+        if isinstance(piece, tuple):
+            events += call(number, piece[1], id=f"toolu_{number}", complete=piece[1] != '{"a')
+        else:
+            events += piece
+    events += [Finish(0, reason), End()]
+    data = writer().feed(events)
+    blocks, word, _ = checked(data)
+    body = json.loads(whole(events))
+    assert body["stop_reason"] == word
+    assert [block["type"] for block in body["content"]] == [
+        "text" if isinstance(block, str) else "thinking" if block[0] == "thinking" else "tool_use" for block in blocks
+    ]
+    assert [block["text"] for block in body["content"] if block["type"] == "text"] == [
+        block for block in blocks if isinstance(block, str)
+    ]
+    reader = ReplyReader()
+    again = fold([found for byte in data for found in reader.feed(bytes([byte]))] + reader.close())
+    assert again.ended
+    assert again.choices[0].text == "".join(block for block in blocks if isinstance(block, str))
+    assert [(one.id, one.complete) for one in again.choices[0].calls] == [
+        (one.id, one.complete) for one in fold(events).choices[0].calls
+    ]

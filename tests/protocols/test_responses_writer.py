@@ -1,0 +1,574 @@
+"""What a Responses client receives: streamed, whole, and when something broke."""
+
+import json
+import re
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamtool.conversation import Conversation, Tool, ToolChoice
+from streamtool.errors import AuthenticationError, TooLargeError, UpstreamError, UpstreamRefused
+from streamtool.protocols.responses import (
+    KEEPALIVE,
+    STREAM_HEADERS,
+    WHOLE_HEADERS,
+    ReplyWriter,
+    memories,
+    write_error,
+    write_whole,
+    writer,
+)
+from streamtool.reply import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    End,
+    Failure,
+    Finish,
+    Reason,
+    ReasoningDelta,
+    Start,
+    TextDelta,
+    Usage,
+    UsageReport,
+    fold,
+)
+
+TOOLS = (
+    Tool("f"),
+    Tool("g"),
+    Tool("sh", custom=True),
+    Tool("files.read", namespace="files"),
+    Tool("files.patch", namespace="files", custom=True),
+)
+STOP = (Finish(0, Reason.STOP), End())
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+STREAMED = {  # deltas and what closes them: the key of the whole, and where an index stands
+    "response.output_text.delta": ("response.output_text.done", "text"),
+    "response.reasoning_summary_text.delta": ("response.reasoning_summary_text.done", "text"),
+    "response.function_call_arguments.delta": ("response.function_call_arguments.done", "arguments"),
+    "response.custom_tool_call_input.delta": ("response.custom_tool_call_input.done", "input"),
+}
+PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}
+
+
+def conversation(**fields):
+    return Conversation("responses", "m", (), **({"tools": TOOLS, "raw": {"model": "m", "input": "hi"}} | fields))
+
+
+def machine(**fields):
+    return ReplyWriter(conversation(**fields), id="resp_1", created=7, model="m")
+
+
+def payloads(data: bytes):
+    assert data.endswith(b"\n\n")
+    items = []
+    for block in data.decode().split("\n\n")[:-1]:
+        name, payload = block.split("\n")
+        items.append(json.loads(payload.removeprefix("data: ")))
+        assert name == "event: " + items[-1]["type"]
+    return items
+
+
+def check(data: bytes):
+    """What the strictest clients enforce, all in one."""
+    events = payloads(data)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[0]["response"] == events[1]["response"]
+    assert [event["type"] for event in events if event["type"] in TERMINAL] == [events[-1]["type"]]
+    items, item, pieces = [], None, []
+    for event in events[2:-1]:
+        kind = event["type"]
+        if kind == "error":
+            continue
+        assert event["output_index"] == len(items)
+        if kind == "response.output_item.added":
+            assert item is None
+            item, pieces = event["item"], []
+            assert item["status"] == "in_progress"
+            assert item["id"].startswith(PREFIXES[item["type"]])
+            assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", item["id"])
+            continue
+        if kind == "response.output_item.done":
+            done = event["item"]
+            streamed = "".join(pieces)
+            same = ("id", "type", "call_id", "name", "namespace", "role")
+            assert [item.get(key) for key in same] == [done.get(key) for key in same]
+            match done["type"]:
+                case "message":
+                    part = {"type": "output_text", "text": streamed, "annotations": [], "logprobs": []}
+                    assert done["content"] == [part]
+                case "reasoning":
+                    assert done["summary"] == [{"type": "summary_text", "text": streamed}]
+                case "function_call":
+                    assert done["arguments"] == streamed
+                case "custom_tool_call":
+                    assert done["input"] == streamed
+            items.append(done)
+            item = None
+            continue
+        assert event["item_id"] == item["id"]
+        if kind in STREAMED:
+            assert event["delta"]
+            pieces.append(event["delta"])
+        for done, key in STREAMED.values():
+            if kind == done:
+                assert event[key] == "".join(pieces)
+    assert item is None
+    final = events[-1]["response"]
+    assert final["output"] == items
+    assert len({item["id"] for item in items}) == len(items)
+    assert "response." + final["status"] == events[-1]["type"]
+    assert (final["id"], final["model"]) == (events[0]["response"]["id"], events[0]["response"]["model"])
+    return events
+
+
+def written(*events, **fields):
+    return check(machine(**fields).feed(events))
+
+
+def output(*events, **fields):
+    return written(*events, **fields)[-1]["response"]["output"]
+
+
+def call(index, name, *pieces, complete=True):
+    pieces = [ArgumentsDelta(0, index, piece) for piece in pieces]
+    return [CallStart(0, index, f"call_{index}", name), *pieces, CallEnd(0, index, complete)]
+
+
+def types(events):
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+class TestText:
+    def test_a_plain_reply_to_the_letter(self):
+        data = machine(tools=()).feed([Start(), TextDelta(0, 'hé\n"😀'), TextDelta(0, "!"), *STOP])
+        check(data)
+        head = '{"id":"resp_1","object":"response","created_at":7,'
+        echo = (
+            '"model":"m","background":false,"instructions":null,"max_output_tokens":null,"max_tool_calls":null,'
+            '"metadata":{},"parallel_tool_calls":true,"previous_response_id":null,"prompt_cache_key":null,'
+            '"reasoning":{"effort":null,"summary":null},"safety_identifier":null,"store":true,"temperature":null,'
+            '"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_p":null,"truncation":"disabled",'
+            '"user":null}'
+        )
+        begun = head + '"status":"in_progress","error":null,"incomplete_details":null,"output":[],"usage":null,' + echo
+        place = '"item_id":"msg_1_0","output_index":0,"content_index":0,'
+        part = '{"type":"output_text","text":"hé\\n\\"😀!","annotations":[],"logprobs":[]}'
+        done = f'{{"id":"msg_1_0","type":"message","status":"completed","role":"assistant","content":[{part}]}}'
+        usage = (
+            '{"input_tokens":0,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":0,'
+            '"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0}'
+        )
+        expected = [
+            ("created", f'"response":{begun}'),
+            ("in_progress", f'"response":{begun}'),
+            (
+                "output_item.added",
+                '"output_index":0,"item":{"id":"msg_1_0","type":"message","status":"in_progress","role":"assistant","content":[]}',
+            ),
+            (
+                "content_part.added",
+                place + '"part":{"type":"output_text","text":"","annotations":[],"logprobs":[]}',
+            ),
+            ("output_text.delta", place + '"delta":"hé\\n\\"😀","logprobs":[]'),
+            ("output_text.delta", place + '"delta":"!","logprobs":[]'),
+            ("output_text.done", place + '"text":"hé\\n\\"😀!","logprobs":[]'),
+            ("content_part.done", place + '"part":' + part),
+            ("output_item.done", '"output_index":0,"item":' + done),
+            (
+                "completed",
+                f'"response":{head}"status":"completed","error":null,"incomplete_details":null,"output":[{done}],"usage":{usage},{echo}',
+            ),
+        ]
+        assert data.decode() == "".join(
+            f'event: response.{name}\ndata: {{"type":"response.{name}","sequence_number":{i},{rest}}}\n\n'
+            for i, (name, rest) in enumerate(expected)
+        )
+
+    def test_what_comes_leaves_in_the_same_step(self):
+        reply = machine()
+        assert types(payloads(reply.feed([Start()]))) == ["created", "in_progress"]
+        assert types(payloads(reply.feed([TextDelta(0, "a")])))[-1] == "output_text.delta"
+        [delta] = payloads(reply.feed([TextDelta(0, "b")]))
+        assert delta["delta"] == "b"
+
+    def test_the_start_names_the_reply(self):
+        final = written(Start("resp_up", 9, "other"), *STOP)[-1]["response"]
+        assert (final["id"], final["created_at"], final["model"]) == ("resp_up", 9, "other")
+
+    def test_a_second_start_changes_nothing(self):
+        start = Start("resp_b", 9, "other")
+        events = written(Start(), TextDelta(0, "x"), start, TextDelta(0, "y"), *STOP)
+        assert [item["content"][0]["text"] for item in events[-1]["response"]["output"]] == ["xy"]
+
+    def test_the_id_of_an_item_is_legal_whatever_the_reply_is_called(self):
+        [item] = output(Start("chat/" + "é." + "x" * 70), TextDelta(0, "a"), *STOP)
+        assert item["id"] == "msg_" + "x" * 40 + "_0"
+
+    def test_nothing_was_said(self):
+        assert output(Start(), TextDelta(0, ""), *STOP) == []
+
+    def test_halves_of_a_character_do_not_make_done_and_deltas_differ(self):
+        [item] = output(Start(), TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00"), *STOP)
+        assert item["content"][0]["text"] == "a\ufffd\ufffd"
+
+    def test_other_choices_are_not_of_this_protocol(self):
+        events = [
+            TextDelta(1, "x"),
+            *call(0, "f")[:1],
+            ArgumentsDelta(1, 0, "x"),
+            CallEnd(0, 0),
+            Finish(1, Reason.STOP),
+        ]
+        [item] = output(Start(), *events, *STOP)
+        assert item["arguments"] == "{}"
+
+
+class TestCalls:
+    def test_a_call_to_the_letter(self):
+        events = written(Start(), *call(0, "f", '{"a":', "1}"), *STOP)[2:-1]
+        place = {"item_id": "fc_1_0", "output_index": 0}
+        item = {"id": "fc_1_0", "type": "function_call", "call_id": "call_0", "name": "f"}
+        done = item | {"status": "completed", "arguments": '{"a":1}'}
+        assert [{key: event[key] for key in event if key != "sequence_number"} for event in events] == [
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": item | {"status": "in_progress", "arguments": ""},
+            },
+            {"type": "response.function_call_arguments.delta", **place, "delta": '{"a":'},
+            {"type": "response.function_call_arguments.delta", **place, "delta": "1}"},
+            {"type": "response.function_call_arguments.done", **place, "arguments": '{"a":1}'},
+            {"type": "response.output_item.done", "output_index": 0, "item": done},
+        ]
+
+    def test_calls_stand_one_after_the_other(self):
+        items = output(Start(), TextDelta(0, "a"), *call(0, "f", "{}"), *call(1, "g", '{"x":1}'), *STOP)
+        assert [item["id"] for item in items] == ["msg_1_0", "fc_1_1", "fc_1_2"]
+        assert [item.get("name") for item in items] == [None, "f", "g"]
+
+    @pytest.mark.parametrize("pieces", [(), ("",), (" ", "\n")])
+    def test_a_call_without_arguments_takes_an_empty_object(self, pieces):
+        [item] = output(Start(), *call(0, "f", *pieces), *STOP)
+        assert json.loads(item["arguments"]) == {}
+
+    def test_a_custom_tool_gets_its_text_as_it_is(self):
+        events = written(Start(), *call(0, "sh", 'ls "x"', "\n"), *STOP)
+        assert types(events)[2:-1] == [
+            "output_item.added",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.done",
+            "output_item.done",
+        ]
+        assert events[-1]["response"]["output"] == [
+            {
+                "id": "ctc_1_0",
+                "type": "custom_tool_call",
+                "status": "completed",
+                "input": 'ls "x"\n',
+                "call_id": "call_0",
+                "name": "sh",
+            }
+        ]
+
+    def test_a_custom_tool_may_get_nothing(self):
+        [item] = output(Start(), *call(0, "sh"), *STOP)
+        assert item["input"] == ""
+
+    def test_a_tool_of_a_namespace_has_its_name_in_two_parts(self):
+        first, second = output(Start(), *call(0, "files.read", "{}"), *call(1, "files.patch", "x"), *STOP)
+        assert (first["namespace"], first["name"]) == ("files", "read")
+        assert (second["type"], second["namespace"], second["name"]) == ("custom_tool_call", "files", "patch")
+
+    def test_text_after_a_call_is_a_message_of_its_own(self):
+        items = output(Start(), TextDelta(0, "a"), *call(0, "f", "{}"), TextDelta(0, "\n"), TextDelta(0, "b"), *STOP)
+        assert [item["type"] for item in items] == ["message", "function_call", "message"]
+        assert items[2]["content"][0]["text"] == "\nb"
+
+    def test_white_space_that_nothing_follows_is_dropped(self):
+        blank = [TextDelta(0, "\n"), TextDelta(0, " ")]
+        items = output(Start(), *call(0, "f", "{}"), *blank, *call(1, "g", "{}"), *blank, *STOP)
+        assert [item["type"] for item in items] == ["function_call", "function_call"]
+
+    def test_a_call_that_was_not_closed_is_incomplete(self):
+        opened = [CallStart(0, 0, "call_0", "f"), ArgumentsDelta(0, 0, '{"a')]
+        for after in (call(1, "g", "{}"), [TextDelta(0, "x")], [ReasoningDelta(0, "x")], []):
+            final = written(Start(), *opened, *after, *STOP)[-1]["response"]
+            assert final["output"][0]["status"] == "incomplete"
+            assert final["incomplete_details"] == {"reason": "max_output_tokens"}
+
+    def test_a_call_without_an_id_gets_one(self):
+        [item] = output(Start(), CallStart(0, 0, None, "f"), CallEnd(0, 0), *STOP)
+        assert item["call_id"] == "call_1_0"
+
+
+class TestReasoning:
+    def test_it_is_an_item_with_a_summary(self):
+        events = written(Start(), ReasoningDelta(0, "h"), ReasoningDelta(0, "m", "signed"), TextDelta(0, "a"), *STOP)
+        assert types(events)[2:8] == [
+            "output_item.added",
+            "reasoning_summary_part.added",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.done",
+            "reasoning_summary_part.done",
+        ]
+        assert events[-1]["response"]["output"][0] == {
+            "id": "rs_1_0",
+            "type": "reasoning",
+            "status": "completed",
+            "summary": [{"type": "summary_text", "text": "hm"}],
+        }
+
+    def test_a_signature_alone_is_nothing(self):
+        assert output(Start(), ReasoningDelta(0, "", "signed"), *STOP) == []
+
+    def test_it_keeps_its_place(self):
+        items = output(
+            Start(), ReasoningDelta(0, "a"), TextDelta(0, "b"), ReasoningDelta(0, "c"), *call(0, "f", "{}"), *STOP
+        )
+        assert [item["type"] for item in items] == ["reasoning", "message", "reasoning", "function_call"]
+
+
+class TestTheEnd:
+    def test_the_counts_stand_in_the_last_event(self):
+        report = UsageReport(Usage(10, 5, 4, 2))
+        final = written(Start(), TextDelta(0, "a"), Finish(0, Reason.STOP), report, End())[-1]["response"]
+        assert final["usage"] == {
+            "input_tokens": 10,
+            "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+            "output_tokens": 5,
+            "output_tokens_details": {"reasoning_tokens": 2},
+            "total_tokens": 15,
+        }
+
+    @pytest.mark.parametrize(
+        ("reason", "status", "why"),
+        [
+            (Reason.STOP, "completed", None),
+            (Reason.STOP_SEQUENCE, "completed", None),
+            (Reason.PAUSE, "completed", None),
+            (Reason.LENGTH, "incomplete", {"reason": "max_output_tokens"}),
+            (Reason.FILTER, "incomplete", {"reason": "content_filter"}),
+        ],
+    )
+    def test_why_it_ended(self, reason, status, why):
+        for begun in ([TextDelta(0, "a")], [ReasoningDelta(0, "a")], []):
+            final = written(Start(), *begun, Finish(0, reason), End())[-1]["response"]
+            assert (final["status"], final["incomplete_details"]) == (status, why)
+            assert [item["status"] for item in final["output"]] == [status] * len(begun)
+
+    def test_a_cut_call_never_says_that_its_arguments_are_done(self):
+        events = written(Start(), *call(0, "f", '{"a":', complete=False), Finish(0, Reason.LENGTH), End())
+        assert types(events)[2:] == [
+            "output_item.added",
+            "function_call_arguments.delta",
+            "output_item.done",
+            "incomplete",
+        ]
+        [item] = events[-1]["response"]["output"]
+        assert (item["status"], item["arguments"]) == ("incomplete", '{"a":')
+
+    def test_a_cut_call_decides_whatever_the_upstream_said(self):
+        final = written(Start(), *call(0, "f", "{", complete=False), *call(1, "g", "{}"), *STOP)[-1]["response"]
+        assert final["incomplete_details"] == {"reason": "max_output_tokens"}
+
+    def test_the_response_is_there_when_the_reply_is(self):
+        reply = machine()
+        reply.feed([Start(), TextDelta(0, "a"), Finish(0, Reason.STOP)])
+        assert reply.response is None
+        [final] = payloads(reply.feed([End()]))
+        assert json.loads(reply.response) == final["response"]
+
+    def test_nothing_follows_the_end(self):
+        reply = machine()
+        reply.feed([Start(), *STOP])
+        late = [TextDelta(0, "x"), ReasoningDelta(0, "x"), *call(0, "f"), *STOP, Failure(UpstreamError("x"))]
+        assert reply.feed(late) == b""
+
+    def test_nothing_of_the_reply_follows_its_finish(self):
+        late = [TextDelta(0, "x"), ReasoningDelta(0, "x"), *call(0, "f", "{}"), Finish(0, Reason.LENGTH)]
+        final = written(Start(), TextDelta(0, "a"), Finish(0, Reason.STOP), *late, End())[-1]["response"]
+        assert (final["status"], len(final["output"])) == ("completed", 1)
+
+
+class TestFailure:
+    def test_an_error_event_and_then_a_failed_response(self):
+        error = UpstreamRefused("Slow down.", status=429, kind="rate_limit_error", code="rpm")
+        events = written(Start(), TextDelta(0, "a"), Failure(error))
+        assert events[-2] == {
+            "type": "error",
+            "sequence_number": len(events) - 2,
+            "code": "rpm",
+            "message": "Slow down.",
+            "param": None,
+        }
+        final = events[-1]["response"]
+        assert final["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
+        assert [item["status"] for item in final["output"]] == ["incomplete"]
+
+    def test_before_anything_was_sent_it_is_begun(self):
+        events = written(Failure(UpstreamError("It broke.")))
+        assert types(events) == ["created", "in_progress", "error", "failed"]
+        assert events[-1]["response"]["error"] == {"code": "server_error", "message": "It broke."}
+
+    def test_in_a_call_nothing_says_that_the_arguments_are_done(self):
+        events = written(Start(), *call(0, "f", '{"a":1}')[:-1], Failure(UpstreamError("It broke.")))
+        assert "function_call_arguments.done" not in types(events)
+
+    def test_codes_that_clients_know_are_passed_on(self):
+        error = UpstreamRefused("Too long.", status=400, code="context_length_exceeded")
+        assert written(Start(), Failure(error))[-1]["response"]["error"]["code"] == "context_length_exceeded"
+
+    def test_an_end_without_a_reason_is_none(self):
+        events = written(Start(), TextDelta(0, "a"), End())
+        assert events[-2]["code"] == "upstream_closed"
+
+    def test_nothing_follows_it_and_there_is_no_response(self):
+        reply = machine()
+        reply.feed([Start(), *call(0, "f")[:1], Failure(UpstreamError("x"))])
+        assert reply.feed([TextDelta(0, "x"), ArgumentsDelta(0, 0, "x"), CallEnd(0, 0), *STOP]) == b""
+        assert reply.response is None
+
+    def test_what_is_held_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(writer, "HELD", 100)
+        events = written(Start(), *[TextDelta(0, "x" * 20) for _ in range(10)], *STOP)
+        assert types(events).count("output_text.delta") == 5
+        assert events[-2]["code"] == "reply_too_large"
+
+
+class TestTheEcho:
+    def test_what_the_client_asked_is_repeated(self):
+        raw = {
+            "model": "m", "input": "hi", "instructions": "be brief", "max_output_tokens": 5, "temperature": 0.5,
+            "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}],
+            "tool_choice": "any", "reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "store": False,
+            "metadata": {"a": "b"}, "previous_response_id": "resp_0",
+        }  # fmt: skip
+        response = written(Start(), *STOP, raw=raw, choice=ToolChoice(parallel=False))[0]["response"]
+        assert response["tools"] == [
+            {"type": "function", "description": None, "parameters": None, "strict": False, "name": "f"},
+            {"type": "web_search"},
+        ]
+        assert response["tool_choice"] == "required"
+        assert response["parallel_tool_calls"] is False
+        assert response["reasoning"] == {"effort": "low", "summary": None}
+        assert response["text"] == {"verbosity": "low", "format": {"type": "text"}}
+        for key in ("instructions", "max_output_tokens", "temperature", "store", "metadata", "previous_response_id"):
+            assert response[key] == raw[key]
+
+
+EVENTS = st.lists(
+    st.sampled_from(["", "a", "é", "\n", " b"]).map(lambda text: [TextDelta(0, text)])
+    | st.sampled_from(["", "h", "m\n"]).map(lambda text: [ReasoningDelta(0, text)])
+    | st.tuples(
+        st.sampled_from([tool.name for tool in TOOLS]), st.lists(st.sampled_from(["", "{", " ", "}"])), st.booleans()
+    ),
+    max_size=8,
+)
+
+
+def stream(given_, reason):
+    events = [Start("resp_1", 7, "m")]
+    for index, item in enumerate(given_):
+        events += item if isinstance(item, list) else call(index, item[0], *item[1], complete=item[2])
+    return [*events, Finish(0, reason), UsageReport(Usage(3, 2)), End()]
+
+
+class TestWhole:
+    @given(EVENTS, st.sampled_from(Reason))
+    def test_a_whole_reply_is_the_last_object_of_the_stream(self, given_, reason):
+        events = stream(given_, reason)
+        reply = machine()
+        check(reply.feed(events))
+        assert write_whole(conversation(), fold(events), id="resp_2", created=8, model="n") == reply.response
+
+    @given(EVENTS, st.sampled_from(Reason))
+    def test_it_makes_no_difference_how_events_are_fed(self, given_, reason):
+        events = stream(given_, reason)
+        one, many = machine(), machine()
+        assert one.feed(events) == b"".join(many.feed([event]) for event in events)
+
+    def test_names_that_the_reply_does_not_tell(self):
+        reply = fold([TextDelta(0, "a"), *STOP])
+        body = json.loads(write_whole(conversation(), reply, id="resp_2", created=8, model="n"))
+        assert (body["id"], body["created_at"], body["model"], body["status"]) == ("resp_2", 8, "n", "completed")
+
+    def test_a_reply_that_broke_is_an_error(self):
+        error = UpstreamError("It broke.")
+        with pytest.raises(UpstreamError) as caught:
+            write_whole(conversation(), fold([Start(), Failure(error)]), id="resp_1", created=7, model="m")
+        assert caught.value is error
+
+    @pytest.mark.parametrize("events", [[], [Start()], [TextDelta(0, "a"), End()]])
+    def test_a_reply_without_a_reason_is_an_error(self, events):
+        with pytest.raises(UpstreamError) as caught:
+            write_whole(conversation(), fold(events), id="resp_1", created=7, model="m")
+        assert caught.value.code == "upstream_closed"
+
+    def test_what_was_said_can_be_remembered(self):
+        body = write_whole(conversation(), fold([*call(0, "f", "{}"), *STOP]), id="resp_2", created=8, model="n")
+        assert [identity for identity, _ in memories(conversation(), body)] == ["resp_2", "fc_2_0"]
+        assert memories(evolve(conversation(), raw={"store": False}), body) == []
+
+
+class TestErrors:
+    def test_shape(self):
+        error = TooLargeError("Too many.", param="tools", code="too_many_tools")
+        assert json.loads(write_error(error, "req_1")) == {
+            "error": {"message": "Too many.", "type": "request_too_large", "param": "tools", "code": "too_many_tools"}
+        }
+        assert json.loads(write_error(AuthenticationError("No.")))["error"]["code"] is None
+
+    def test_constants(self):
+        assert KEEPALIVE == machine().keepalive() == b": keep-alive\n\n"
+        assert dict(STREAM_HEADERS)[b"content-type"] == b"text/event-stream; charset=utf-8"
+        assert dict(WHOLE_HEADERS) == {b"content-type": b"application/json"}
+
+
+class TestOfficialClient:
+    """The types and the accumulator of openai-python over what we write."""
+
+    def events(self):
+        return [
+            Start(), ReasoningDelta(0, "hm"), TextDelta(0, "Let "), TextDelta(0, "me see."), *call(0, "f", '{"a":', "1}"),
+            *call(1, "sh", "ls"), *call(2, "files.read"), *STOP,
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "ending", [[], [Failure(UpstreamError("x"))], [Finish(0, Reason.LENGTH), End()]], ids=["whole", "failed", "cut"]
+    )
+    def test_each_event_is_of_its_type(self, ending):
+        openai = pytest.importorskip("openai")
+        from pydantic import TypeAdapter
+
+        adapter = TypeAdapter(openai.types.responses.ResponseStreamEvent)
+        events = self.events()
+        for event in payloads(machine().feed([*events[:-2], *ending] if ending else events)):
+            adapter.validate_python(event, strict=True)
+
+    def test_its_helper_finds_what_was_sent(self):
+        openai = pytest.importorskip("openai")
+        from openai.lib.streaming.responses._responses import ResponseStreamState
+        from pydantic import TypeAdapter
+
+        adapter = TypeAdapter(openai.types.responses.ResponseStreamEvent)
+        reply = machine()
+        state = ResponseStreamState(input_tools=openai.omit, text_format=openai.omit)
+        for event in payloads(reply.feed(self.events())):
+            state.handle_event(adapter.validate_python(event))
+        final = state._completed_response
+        assert final.output_text == "Let me see."
+        assert [item.type for item in final.output] == [
+            "reasoning",
+            "message",
+            "function_call",
+            "custom_tool_call",
+            "function_call",
+        ]
+        assert final.to_dict(mode="json")["output"][2]["arguments"] == '{"a":1}'

@@ -1,0 +1,286 @@
+"""Every client protocol over every upstream protocol: the same reply means the same, the same request reads the same.
+
+The upstream is scripted in its own dialect and its bytes are cut at random places; what the client receives passes the
+validator of its protocol, streamed and whole.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import evolve, frozen
+from dialects import CLIENTS, PATHS, UPSTREAMS, USAGE, Ask, Got, read, refusal, said, write
+
+from streamtool.middleware import ToolMiddleware
+from streamtool.testing import (
+    Problem,
+    Script,
+    ScriptedUpstream,
+    assert_valid,
+    stream_asgi,
+    validate_chat_error,
+    validate_chat_stream,
+    validate_chat_whole,
+    validate_messages_error,
+    validate_messages_stream,
+    validate_messages_whole,
+    validate_responses_error,
+    validate_responses_stream,
+    validate_responses_whole,
+)
+
+VALIDATORS: dict[str, tuple[Callable[..., list[Problem]], ...]] = {
+    "chat": (validate_chat_stream, validate_chat_whole, validate_chat_error),
+    "messages": (validate_messages_stream, validate_messages_whole, validate_messages_error),
+    "responses": (validate_responses_stream, validate_responses_whole, validate_responses_error),
+}
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}, "s": {"type": "string"}}, "required": ["x"]}
+TOOLS = (("ping", "Pings.", SCHEMA), ("tool_call", "Odd but legal.", SCHEMA))
+ASK = Ask((("system", "Be short."), ("user", "hi")), TOOLS)
+PING = '<tool_call>{"name": "ping", "arguments": {"x": 1, "s": "ä <b>\\"🌡\\" </tool_call>"}}</tool_call>'
+ODD = '<tool_call>{"name": "tool_call", "arguments": {"x": 22}}</tool_call>'
+PINGED = ("ping", {"x": 1, "s": 'ä <b>"🌡" </tool_call>'})
+
+
+@frozen
+class Case:
+    """What the upstream says, and what the client is to make of it."""
+
+    text: str
+    parts: tuple[Any, ...]
+    reason: str | None
+    end: str = "stop"
+
+
+CASES = {
+    "text": Case("Good day, <b>you</b> {there} 🌡.", ("Good day, <b>you</b> {there} 🌡.",), "stop"),
+    "one call": Case(PING, (PINGED,), "calls"),
+    "two calls": Case(f"Let me see.\n{PING}\n{ODD}\n", ("Let me see.", PINGED, ("tool_call", {"x": 22})), "calls"),
+    "text between": Case(
+        f"First.\n{PING}\nThen.\n{ODD}", ("First.", PINGED, "\nThen.", ("tool_call", {"x": 22})), "calls"
+    ),
+    "truncated": Case(f"So.\n{PING[:70]}", ("So.", ("ping", None)), "length", "length"),
+    "cut text": Case("So it goes", ("So it goes",), "length", "length"),
+    "refused": Case("I will", ("I will",), "filter", "filter"),
+    "error": Case("Well, so", ("Well, so",), None, "error"),
+    "broken off": Case("Well, so", ("Well, so",), None, "die"),
+}
+
+both = pytest.mark.anyio
+clients = pytest.mark.parametrize("client", CLIENTS)
+upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
+streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+
+
+def scattered(script: Script, seed: str) -> Script:
+    """The same bytes, cut at random places."""
+    chance = random.Random(seed)
+    body = b"".join(step for step in script.steps if isinstance(step, bytes))
+    pieces = []
+    while body:
+        size = chance.choice((1, 2, 3, 7, 19, 60, 400))
+        pieces.append(body[:size])
+        body = body[size:]
+    return evolve(script, steps=tuple(pieces))
+
+
+async def answer(client: str, upstream: str, script: Script, ask: Ask) -> tuple[int, bytes, ScriptedUpstream]:
+    """Status and body that the client gets; its protocol's validator has nothing to say about it."""
+    app = ScriptedUpstream(script)
+    body = write(client, ask)
+    middleware = ToolMiddleware(app, app_speaks=upstream)  # type: ignore[arg-type]
+    async with stream_asgi(middleware, PATHS[client], body=json.dumps(body).encode()) as reply:
+        data = await reply.body()
+        stream, whole, error = VALIDATORS[client]
+        if reply.status != 200:
+            assert_valid(error(data))
+        elif ask.stream:
+            assert_valid(stream(data, body, headers=reply.headers))
+        else:
+            assert_valid(whole(data, body))
+        return reply.status, data, app
+
+
+def decoded(got: Got) -> tuple[Any, ...]:
+    """The parts, with the arguments of calls as values; None where they were cut."""
+    parts: list[Any] = []
+    for part in got.parts:
+        if isinstance(part, str):
+            parts.append(part)
+            continue
+        try:
+            parts.append((part[0], json.loads(part[1]) if got.reason == "calls" else None))
+        except ValueError:
+            parts.append((part[0], None))
+    return tuple(parts)
+
+
+def flat(client: str, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a protocol can say of the order: Chat Completions has one place for text, before the calls."""
+    if client != "chat":
+        return parts
+    text = "".join(part for part in parts if isinstance(part, str))
+    return (*((text,) if text else ()), *(part for part in parts if not isinstance(part, str)))
+
+
+@both
+@clients
+@upstreams
+@streamed
+@pytest.mark.parametrize("name", CASES)
+async def test_a_reply_means_the_same_everywhere(client: str, upstream: str, name: str, stream: bool):
+    case = CASES[name]
+    if upstream == "ollama" and case.end == "filter":
+        case = evolve(case, end="stop", reason="stop")  # it has no word for a filter
+    for seed in range(3):
+        script = scattered(said(upstream, case.text, case.end), f"{client} {upstream} {name} {seed}")
+        status, body, _ = await answer(client, upstream, script, evolve(ASK, stream=stream))
+        if case.reason is None and not stream:
+            assert status >= 500
+            assert read(client, body, stream=False).error
+            continue
+        got = read(client, body, stream=stream)
+        assert status == 200
+        assert decoded(got) == flat(client, case.parts)
+        assert got.reason == case.reason
+        assert len(set(got.ids)) == len(got.ids) == sum(isinstance(part, tuple) for part in case.parts)
+        if case.reason is None:
+            assert got.error
+        else:
+            assert got.usage == USAGE
+
+
+@both
+@clients
+@upstreams
+@streamed
+async def test_a_refusal_keeps_its_status_and_its_words(client: str, upstream: str, stream: bool):
+    status, body, _ = await answer(client, upstream, refusal(upstream), evolve(ASK, stream=stream))
+    assert status == 429
+    assert "slow down" in json.loads(body)["error"]["message"]
+
+
+@both
+@pytest.mark.parametrize("upstream", ["chat", "gemini", "completions"])
+@streamed
+async def test_several_choices(upstream: str, stream: bool):
+    script = scattered(said(upstream, f"Let me see.\n{PING}", n=3), f"{upstream} n")
+    status, body, _ = await answer("chat", upstream, script, evolve(ASK, stream=stream, n=3))
+    assert status == 200
+    for choice in range(3):
+        got = read("chat", body, stream=stream, choice=choice)
+        assert (decoded(got), got.reason) == (("Let me see.", PINGED), "calls")
+
+
+@both
+@pytest.mark.parametrize("upstream", ["messages", "ollama"])
+async def test_several_choices_are_refused_where_an_upstream_has_one(upstream: str):
+    status, body, app = await answer("chat", upstream, said(upstream, "x"), evolve(ASK, n=2))
+    assert status == 400
+    assert json.loads(body)["error"]["param"] == "n"
+    assert app.requests == []
+
+
+@both
+@pytest.mark.parametrize(
+    ("client", "upstream"), [(client, upstream) for client in CLIENTS for upstream in UPSTREAMS if client != upstream]
+)
+@streamed
+async def test_without_tools_the_text_is_untouched(client: str, upstream: str, stream: bool):
+    """Neither markup nor anything else is looked for. (Between equals everything passes as it came.)"""
+    script = scattered(said(upstream, f"Look:\n{PING}\n"), f"{client} {upstream} plain")
+    status, body, _ = await answer(client, upstream, script, Ask((("user", "hi"),), stream=stream))
+    got = read(client, body, stream=stream)
+    assert (status, got.parts, got.reason, got.usage) == (200, (f"Look:\n{PING}\n",), "stop", USAGE)
+
+
+def prompt(body: Any) -> list[tuple[str, str]]:
+    """Roles and texts of what the upstream reads; neighbours of one role are one."""
+    if "prompt" in body:
+        turns = [turn.partition("\n")[::2] for turn in body["prompt"].replace("<|im_end|>", "").split("<|im_start|>")]
+        said = [(role, text.removesuffix("\n")) for role, text in turns]
+    elif "contents" in body:
+        whole = [{"role": "system", **body.get("systemInstruction", {"parts": []})}, *body["contents"]]
+        said = [(turn["role"], "\n\n".join(part["text"] for part in turn["parts"])) for turn in whole]
+    else:
+        whole = [{"role": "system", "content": body.get("system", "")}, *body["messages"]]
+        said = []
+        for turn in whole:
+            content = turn["content"]
+            texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+            said.append((turn["role"], "\n\n".join(texts)))
+    joined: list[tuple[str, str]] = []
+    for role, text in said:
+        if not text:
+            continue
+        if joined and joined[-1][0] == role:
+            joined[-1] = (role, f"{joined[-1][1]}\n\n{text}")
+        else:
+            joined.append((role, text))
+    return joined
+
+
+HISTORY = Ask(
+    (
+        ("system", "Be short."),
+        ("user", "Ping twice."),
+        ("assistant", "Now."),
+        ("call", "call_1", "ping", {"x": 1, "s": "ä"}),
+        ("call", "call_2", "ping", {"x": 2}),
+        ("result", "call_1", "pong 1"),
+        ("result", "call_2", "pong 2"),
+        ("user", "And again."),
+    ),
+    TOOLS,
+)
+
+
+@both
+@upstreams
+@pytest.mark.parametrize("again", [HISTORY, evolve(HISTORY, tools=())], ids=["tools", "tools in history only"])
+async def test_the_same_conversation_reads_the_same(upstream: str, again: Ask):
+    """Whatever the client speaks, the upstream gets the same prompt. (Messages has one message where others split.)"""
+    sent = []
+    for client in CLIENTS:
+        _, _, app = await answer(client, upstream, said(upstream, "Done."), again)
+        body = app.requests[0].json
+        sent.append(prompt(body))
+        text = json.dumps(body, ensure_ascii=False)
+        assert text.count("pong 1") == text.count("pong 2") == 1
+        assert text.count("Be short.") == 1
+    assert sent[0] == sent[1] == sent[2]
+
+
+@both
+@clients
+@upstreams
+@pytest.mark.parametrize("choice", ["none", "required", "ping"])
+async def test_a_choice_is_kept(client: str, upstream: str, choice: str):
+    """A forbidden call does not pass; a missing one is asked for again."""
+    scripts = [
+        said(upstream, ODD if choice == "none" else "No."),
+        said(upstream, "Fine." if choice == "none" else PING),
+    ]
+    app = ScriptedUpstream(*scripts)
+    body = write(client, evolve(ASK, choice=choice))
+    middleware = ToolMiddleware(app, app_speaks=upstream)  # type: ignore[arg-type]
+    async with stream_asgi(middleware, PATHS[client], body=json.dumps(body).encode()) as reply:
+        data = await reply.body()
+    assert_valid(VALIDATORS[client][0](data, body, headers=reply.headers))
+    got = read(client, data, stream=True)
+    assert decoded(got) == (("Fine.",) if choice == "none" else (PINGED,))
+    assert len(app.requests) == 2
+
+
+@both
+@clients
+@upstreams
+async def test_calls_one_at_a_time(client: str, upstream: str):
+    script = said(upstream, f"{PING}\n{ODD}")
+    status, body, app = await answer(client, upstream, script, evolve(ASK, parallel=False))
+    got = read(client, body, stream=True)
+    assert (status, decoded(got), got.reason) == (200, (PINGED,), "calls")
+    assert app.left == 1  # the upstream was stopped

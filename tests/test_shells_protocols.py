@@ -1,0 +1,382 @@
+"""What the shells do for each protocol: keep-alives, keys, ids of requests, models, counts; and SDKs without a server."""
+
+import json
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+import trio
+from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, events, read, refusal, said, write
+from langchain_openai import ChatOpenAI
+
+from streamtool.middleware import ToolMiddleware
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+from streamtool.testing import Pause, Script, ScriptedUpstream, stream_asgi
+from streamtool.transport import SyncToolTransport, ToolTransport
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+CALL = 'So.\n<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
+ASK = Ask((("user", "hi"),), (("ping", "Pings.", SCHEMA),))
+
+both = pytest.mark.anyio
+clients = pytest.mark.parametrize("client", CLIENTS)
+upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
+
+
+def body(client: str, ask: Ask = ASK) -> bytes:
+    return json.dumps(write(client, ask)).encode()
+
+
+def pairs(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+# --- keep-alives
+
+BEATS = {
+    "chat": (b": keep-alive\n\n", b": keep-alive\n\n"),
+    "messages": (b": keep-alive\n\n", b'event: ping\ndata: {"type":"ping"}\n\n'),
+    "responses": (b": keep-alive\n\n", b": keep-alive\n\n"),
+}
+"""What is heard before the reply has begun, and after."""
+
+
+@pytest.mark.trio
+@clients
+async def test_silence_is_broken_in_the_way_of_the_protocol(client: str, autojump_clock: Any):
+    whole = said("chat", CALL).steps
+    script = Script((Pause(25), *whole[:3], Pause(25), *whole[3:]))
+    app = ToolMiddleware(ScriptedUpstream(script), app_speaks="chat")
+    began = trio.current_time()
+    async with stream_asgi(app, PATHS[client], body=body(client)) as reply:
+        heard = [(round(trio.current_time() - began), piece) async for piece in reply]
+    before, within = BEATS[client]
+    beats = [(at, piece) for at, piece in heard if piece in (before, within)]
+    assert [piece for _, piece in beats] == [before, before, within, within]
+    assert all(at % 25 in range(7, 25) for at, _ in beats)
+    assert read(client, b"".join(piece for _, piece in heard), stream=True).parts == ("So.", ("ping", '{"x": 1}'))
+
+
+# --- keys
+
+
+KEYS = {
+    "chat": ("authorization", "Bearer sk"),
+    "messages": ("x-api-key", "sk"),
+    "ollama": ("authorization", "Bearer sk"),
+    "gemini": ("x-goog-api-key", "sk"),
+    "completions": ("authorization", "Bearer sk"),
+}
+ALL_KEYS = {"authorization", "x-api-key", "x-goog-api-key"}
+
+
+class Seen(httpx.AsyncBaseTransport):
+    """The network: keeps the requests and answers as the upstream would."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.requests: list[httpx.Request] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        self.requests.append(request)
+        data = b"".join(step for step in self.script.steps if isinstance(step, bytes))
+        return httpx.Response(
+            self.script.status, headers={"content-type": self.script.content_type}, stream=httpx.ByteStream(data)
+        )
+
+
+@both
+@upstreams
+@pytest.mark.parametrize("shown", [{"authorization": "Bearer sk"}, {"x-api-key": "sk"}], ids=list)
+@clients
+async def test_the_clients_key_reaches_the_upstream_in_its_own_header(
+    client: str, upstream: str, shown: dict[str, str]
+):
+    network = Seen(said(upstream, CALL))
+    settings = Settings(upstreams={"u": {"url": "http://up.test", "speaks": upstream}})
+    async with stream_asgi(
+        Proxy(settings, transport=network), PATHS[client], body=body(client), headers=pairs(shown)
+    ) as reply:
+        assert await reply.head() == 200
+        await reply.body()
+    name, value = KEYS[upstream]
+    if upstream == client == "messages":  # it takes either of the two
+        [(name, value)] = shown.items()
+    sent = network.requests[0].headers
+    assert {key: sent[key] for key in ALL_KEYS if key in sent} == {name: value}
+
+
+@both
+@upstreams
+@clients
+async def test_our_own_key_replaces_the_clients(client: str, upstream: str):
+    network = Seen(said(upstream, CALL))
+    settings = Settings(
+        client_keys=["door"], upstreams={"u": {"url": "http://up.test", "speaks": upstream, "key": "sk"}}
+    )
+    shown = {"x-api-key": "door"}
+    async with stream_asgi(
+        Proxy(settings, transport=network), PATHS[client], body=body(client), headers=pairs(shown)
+    ) as reply:
+        assert await reply.head() == 200
+        assert "sk" not in str(reply.headers)
+        await reply.body()
+    sent = network.requests[0].headers
+    name, value = KEYS[upstream]
+    assert {key: sent[key] for key in ALL_KEYS if key in sent} == {name: value}
+    assert "door" not in str(sent)
+    async with stream_asgi(Proxy(settings, transport=network), PATHS[client], body=body(client)) as reply:
+        assert await reply.head() == 401
+        assert json.loads(await reply.body())["error"]["type"] == "authentication_error"
+
+
+@both
+async def test_where_a_request_goes():
+    """Path, query and the headers that every request of the protocol bears."""
+    found = {}
+    for upstream in UPSTREAMS:
+        network = Seen(said(upstream, CALL))
+        settings = Settings(
+            upstreams={"u": {"url": "http://up.test", "speaks": upstream}}, models=[{"match": "m", "use": "org/a b"}]
+        )
+        shown = {"anthropic-beta": "x", "openai-beta": "y"}
+        app = Proxy(settings, transport=network)
+        async with stream_asgi(app, "/v1/responses", body=body("responses"), headers=pairs(shown)) as reply:
+            await reply.body()
+        sent = network.requests[0]
+        found[upstream] = str(sent.url)
+        assert sent.headers.get("anthropic-version") == ("2023-06-01" if upstream == "messages" else None)
+        assert not {"anthropic-beta", "openai-beta"} & set(sent.headers)
+    assert found == {
+        "chat": "http://up.test/v1/chat/completions",
+        "messages": "http://up.test/v1/messages",
+        "ollama": "http://up.test/api/chat",
+        "gemini": "http://up.test/v1beta/models/org/a%20b:streamGenerateContent?alt=sse",
+        "completions": "http://up.test/v1/completions",
+    }
+
+
+@both
+@pytest.mark.parametrize(
+    ("url", "speaks"),
+    [
+        ("https://api.anthropic.com", "messages"),
+        ("https://generativelanguage.googleapis.com", "gemini"),
+        ("http://127.0.0.1:11434", "chat"),
+    ],
+)
+async def test_a_known_host_tells_its_protocol(url: str, speaks: str):
+    assert Settings(upstreams={"u": {"url": url}}).for_model("m").speaks == speaks
+
+
+@both
+@clients
+@pytest.mark.parametrize("status", [200, 429])
+async def test_the_requests_id_stands_where_the_client_looks(client: str, status: int):
+    script = said("chat", CALL) if status == 200 else refusal("chat")
+    app = ToolMiddleware(ScriptedUpstream(script), app_speaks="chat")
+    async with stream_asgi(app, PATHS[client], body=body(client)) as reply:
+        assert await reply.head() == status
+        await reply.body()
+        assert reply.headers["request-id" if client == "messages" else "x-request-id"].startswith("req_")
+
+
+@both
+@clients
+async def test_hosted_tools_are_dropped_or_refused(client: str):
+    sent = write(client, ASK)
+    sent["tools"].append(
+        {"type": "web_search_20250305" if client == "messages" else "web_search", "name": "web_search"}
+    )
+    records: list[Any] = []
+    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL)), app_speaks="chat", on_exchange=records.append)
+    async with stream_asgi(app, PATHS[client], body=json.dumps(sent).encode()) as reply:
+        assert await reply.head() == 200
+        await reply.body()
+    assert any(note.startswith("tool of type web_search") for note in records[0].dropped)
+    strict = ToolMiddleware(ScriptedUpstream(said("chat", CALL)), settings=Settings(hosted_tools="refuse"))
+    async with stream_asgi(strict, PATHS[client], body=json.dumps(sent).encode()) as reply:
+        assert await reply.head() == 400
+        assert "leave it out" in json.loads(await reply.body())["error"]["message"]
+
+
+# --- models and counts
+
+LISTS = {
+    "chat": {"object": "list", "data": [{"id": "qwen3", "object": "model", "created": 5, "owned_by": "me", "max": 9}]},
+    "messages": {"data": [{"type": "model", "id": "qwen3", "display_name": "Q"}], "has_more": False},
+    "ollama": {"models": [{"name": "qwen3", "model": "qwen3", "size": 1}]},
+    "gemini": {"models": [{"name": "models/qwen3", "displayName": "Q"}]},
+    "completions": {"object": "list", "data": [{"id": "qwen3", "object": "model"}]},
+}
+
+
+@both
+@upstreams
+async def test_models_are_listed_with_what_is_done_for_them(upstream: str):
+    network = Seen(Script((json.dumps(LISTS[upstream]).encode(),), content_type="application/json"))
+    settings = Settings(
+        upstreams={"u": {"url": "http://up.test", "speaks": upstream}},
+        models=[{"match": "claude-x", "use": "qwen3", "format": "qwen3_coder"}, {"match": "*", "format": "invoke"}],
+    )
+    app = Proxy(settings, transport=network)
+    async with stream_asgi(app, "/v1/models", method="GET") as reply:
+        listed = json.loads(await reply.body())
+    assert listed["object"] == "list"
+    assert (listed["first_id"], listed["last_id"], listed["has_more"]) == ("claude-x", "qwen3", False)
+    alias, model = listed["data"]
+    assert alias["streamtool"] == {"mode": "emulate", "format": "qwen3_coder", "model": "qwen3", "upstream": "u"}
+    assert model["streamtool"] == {"mode": "emulate", "format": "invoke", "model": "qwen3", "upstream": "u"}
+    assert model["object"] == "model"
+    assert model["type"] == "model"
+    if upstream == "chat":
+        assert (model["created"], model["owned_by"], model["max"]) == (5, "me", 9)
+    async with stream_asgi(app, "/v1/models/qwen3", method="GET") as reply:
+        assert json.loads(await reply.body()) == model
+    async with stream_asgi(app, "/v1/models/none", method="GET") as reply:
+        assert await reply.head() == 404
+        assert json.loads(await reply.body())["error"]["code"] == "model_not_found"
+
+
+@both
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [(refusal("chat", 401), 401), (Script((b"<html>",)), 502), (refusal("chat", 500), 500)],
+    ids=["refused", "page", "broken"],
+)
+async def test_a_list_that_cannot_be_had_is_an_error(script: Script, status: int):
+    app = Proxy(Settings(upstreams={"u": {"url": "http://up.test"}}), transport=Seen(script))
+    async with stream_asgi(app, "/v1/models", method="GET") as reply:
+        assert await reply.head() == status
+        assert json.loads(await reply.body())["error"]["message"]
+
+
+@both
+async def test_an_upstream_of_messages_counts_itself():
+    upstream = ScriptedUpstream(Script((b'{"input_tokens": 321}',), content_type="application/json"))
+    sent = write("messages", ASK)
+    del sent["max_tokens"], sent["stream"]
+    async with stream_asgi(
+        ToolMiddleware(upstream), "/v1/messages/count_tokens", body=json.dumps(sent).encode()
+    ) as reply:
+        assert (await reply.head(), json.loads(await reply.body())) == (200, {"input_tokens": 321})
+    asked = upstream.requests[0]
+    assert asked.path == "/v1/messages/count_tokens"
+    assert "tools" not in asked.json
+    assert "ping" in json.dumps(asked.json["system"])
+
+
+@both
+@pytest.mark.parametrize("speaks", ["chat", "ollama", None])
+async def test_every_other_count_is_an_estimate(speaks: Any):
+    upstream = ScriptedUpstream(Script((b"not here",), 404, "text/plain"))
+    app = ToolMiddleware(upstream, app_speaks=speaks)
+    counts = []
+    for tools in (1, 20):
+        sent = write(
+            "messages", Ask((("user", "hi" * 500),), tuple((f"t{i}", "Does it.", SCHEMA) for i in range(tools)))
+        )
+        async with stream_asgi(app, "/v1/messages/count_tokens", body=json.dumps(sent).encode()) as reply:
+            assert await reply.head() == 200
+            counts.append(json.loads(await reply.body())["input_tokens"])
+    assert 500 < counts[0] < counts[1] < 2000
+    async with stream_asgi(app, "/v1/messages/count_tokens", body=b'{"model": 5}') as reply:
+        assert await reply.head() == 400
+        assert json.loads(await reply.body())["type"] == "error"
+
+
+# --- SDKs without a server
+
+
+def inner(script: Script, seen: list[Any]) -> httpx2.MockTransport:
+    """The network of an SDK."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        data = b"".join(step for step in script.steps if isinstance(step, bytes))
+        return httpx2.Response(script.status, headers={"content-type": script.content_type}, content=data)
+
+    return httpx2.MockTransport(answer)
+
+
+@pytest.mark.parametrize("upstream", [None, "chat", "ollama"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_anthropic_sdk_without_a_server(upstream: Any, stream: bool):
+    seen: list[Any] = []
+    transport = SyncToolTransport(
+        inner(said(upstream or "messages", CALL), seen), settings=Settings(app_speaks=upstream)
+    )
+    with anthropic.Anthropic(
+        api_key="sk", base_url="http://up.test", http_client=httpx2.Client(transport=transport)
+    ) as client:
+        asked: dict[str, Any] = write("messages", ASK)
+        del asked["stream"]
+        if stream:
+            with client.messages.stream(**asked) as events:
+                message = events.get_final_message()
+        else:
+            message = client.messages.create(**asked)
+    assert message.stop_reason == "tool_use"
+    assert message.content[-1].input == {"x": 1}
+    path = {None: "/v1/messages", "chat": "/v1/chat/completions", "ollama": "/api/chat"}[upstream]
+    assert seen[0].url.path == path
+    assert {key: seen[0].headers[key] for key in ALL_KEYS if key in seen[0].headers} == {"authorization": "Bearer sk"}
+
+
+@both
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_openai_sdk_speaks_responses_without_a_server(stream: bool):
+    seen: list[Any] = []
+    transport = ToolTransport(inner(said("chat", CALL), seen))
+    async with openai.AsyncOpenAI(
+        api_key="sk", base_url="http://up.test/openai/v1", http_client=httpx2.AsyncClient(transport=transport)
+    ) as client:
+        asked: dict[str, Any] = write("responses", ASK)
+        del asked["stream"]
+        if stream:
+            async with client.responses.stream(**asked) as events:
+                response = await events.get_final_response()
+        else:
+            response = await client.responses.create(**asked)
+    assert [item.type for item in response.output] == ["message", "function_call"]
+    assert response.output[1].arguments == '{"x": 1}'
+    assert str(seen[0].url) == "http://up.test/openai/v1/chat/completions"
+
+
+def test_langchain_without_a_server():
+    seen: list[Any] = []
+    client = httpx2.Client(transport=SyncToolTransport(inner(said("chat", CALL), seen)))
+    model = ChatOpenAI(model="m", api_key="sk", base_url="http://up.test/v1", http_client=client)
+    tool = {"type": "function", "function": {"name": "ping", "description": "Pings.", "parameters": SCHEMA}}
+    message = model.bind_tools([tool]).invoke("hi")
+    assert [(call["name"], call["args"]) for call in message.tool_calls] == [("ping", {"x": 1})]
+    assert "tools" not in json.loads(seen[0].content)
+
+
+# --- custom tools
+
+
+@both
+async def test_the_text_of_a_custom_tool_flows_in_each_step():
+    patch = '*** Begin Patch\n+\tx = "ä\\n" </tool_call>\n*** End Patch\n' * 4
+    written = json.dumps({"input": patch}, ensure_ascii=False)
+    steps = said("chat", f'<tool_call>{{"name": "apply_patch", "arguments": {written}}}</tool_call>').steps
+    sent = {**write("responses", ASK), "tools": [{"type": "custom", "name": "apply_patch"}]}
+    async with stream_asgi(
+        ToolMiddleware(ScriptedUpstream(Script(steps))), "/v1/responses", body=json.dumps(sent).encode()
+    ) as reply:
+        pieces = [
+            "".join(
+                event["delta"] for event in events(data) if event["type"] == "response.custom_tool_call_input.delta"
+            )
+            async for data in reply
+        ]
+    assert "".join(pieces) == patch
+    brought = [piece for piece in pieces if piece]
+    assert max(map(len, brought)) <= 8  # a delta has four characters; an escape may wait for its end
+    assert len(brought) >= len(patch) // 5

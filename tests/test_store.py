@@ -1,0 +1,93 @@
+"""What is remembered of replies: bounded in bytes and time, apart for each client, in memory or in a file."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamtool.errors import SettingsError
+from streamtool.settings import StoreSettings
+from streamtool.store import Store, open_store, shelf
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    file = str(tmp_path / "replies.db") if request.param == "file" else None
+    made = open_store(StoreSettings(file=file, seconds=60, size=100), clock)
+    yield made
+    made.close()
+
+
+def test_what_was_put_is_there_for_a_time(store: Store, clock: Clock):
+    store.put("a", b"1")
+    clock.now += 59
+    assert store.get("a") == b"1"
+    clock.now += 1
+    assert store.get("a") is None
+
+
+def test_the_oldest_goes_first(store: Store, clock: Clock):
+    for name in "abc":
+        store.put(name, b"x" * 40)
+        clock.now += 1
+    assert [store.get(name) for name in "abc"] == [None, b"x" * 40, b"x" * 40]
+    store.put("b", b"y" * 50)
+    assert (store.get("b"), store.get("c")) == (b"y" * 50, b"x" * 40)
+
+
+def test_what_is_too_large_is_not_kept(store: Store):
+    store.put("a", b"x" * 101)
+    assert store.get("a") is None
+
+
+def test_what_is_forgotten_is_gone(store: Store):
+    store.put("a", b"1")
+    assert store.delete("a")
+    assert not store.delete("a")
+    assert store.get("a") is None
+
+
+def test_clients_are_apart(store: Store):
+    one = shelf(store, [(b"Authorization", b"Bearer 1")])
+    two = shelf(store, [(b"x-api-key", b"2")])
+    one.remember("resp_1", b"mine")
+    assert one.recall("resp_1") == b"mine"
+    assert two.recall("resp_1") is None
+    assert not two.forget("resp_1")
+    assert one.forget("resp_1")
+    assert shelf(store, []).recall("resp_1") is None
+
+
+def test_a_file_outlives_the_process_and_is_the_owners(tmp_path: Path, clock: Clock):
+    settings = StoreSettings(file=str(tmp_path / "replies.db"))
+    first = open_store(settings, clock)
+    first.put("a", b"1")
+    first.close()
+    assert first.get("a") == b"1"  # opened again
+    first.close()
+    second = open_store(settings, clock)
+    assert second.get("a") == b"1"
+    second.close()
+    assert stat.S_IMODE((tmp_path / "replies.db").stat().st_mode) == 0o600
+
+
+def test_a_file_that_cannot_be_used_is_said(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"store\.file"):
+        open_store(StoreSettings(file=str(tmp_path / "no" / "where.db")))
+    (tmp_path / "text").write_text("not a database, but long enough to be taken for one" * 9)
+    with pytest.raises(SettingsError, match=r"store\.file"):
+        open_store(StoreSettings(file=str(tmp_path / "text")))
