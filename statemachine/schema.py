@@ -25,6 +25,15 @@ def properties(schema: object) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def sole_string(schema: object) -> str | None:
+    """The name of the only parameter of a tool, if it is a string."""
+    declared = properties(schema)
+    if len(declared) == 1:
+        [name] = declared
+        return name if types(schema, name) == STRING else None
+    return None
+
+
 def types(schema: object, key: str) -> frozenset[str]:
     """The JSON types that the parameter `key` of a tool with this schema may have."""
     declared = properties(schema)

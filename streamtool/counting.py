@@ -45,7 +45,7 @@ async def count_tokens(
     headers: Iterable[tuple[bytes, bytes]] = [(name.lower(), value) for name, value in scope["headers"]]
     conversation = messages.read_count(decode_body(body, tuple(headers), settings.limits.body), settings.limits)
     model = settings.for_model(conversation.model)
-    projected = prompting.project(conversation, model, model.format)
+    projected = prompting.project(conversation, model, model.format, open_end=True)
     if upstream_of(messages.NAME, model.speaks).NAME == messages.NAME:
         written = messages.write_count_request(projected, model)
         kept = [pair for pair in headers if pair[0].startswith(_KEPT)]

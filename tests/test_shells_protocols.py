@@ -358,7 +358,51 @@ def test_langchain_without_a_server():
     assert "tools" not in json.loads(seen[0].content)
 
 
+# --- tools of groups
+
+
+@both
+@pytest.mark.parametrize(
+    ("written", "called"),
+    [
+        ("docs.lookup", ("docs", "lookup")),
+        ("lookup", ("docs", "lookup")),
+        ("ping", (None, "ping")),
+        ("docs.ping", ("docs", "ping")),
+        ("twice", None),
+        ("two.twice", ("two", "twice")),
+    ],
+)
+async def test_a_tool_of_a_group_may_be_called_by_its_short_name(written: str, called: Any):
+    def group(name: str, *tools: str) -> Any:
+        inner = [{"type": "function", "name": tool, "parameters": SCHEMA} for tool in tools]
+        return {"type": "namespace", "name": name, "description": "A group.", "tools": inner}
+
+    sent = write("responses", ASK)
+    sent["tools"] += [group("docs", "lookup", "ping", "twice"), group("two", "twice")]
+    upstream = ScriptedUpstream(
+        said("chat", f'<tool_call>{{"name": "{written}", "arguments": {{"x": 1}}}}</tool_call>')
+    )
+    async with stream_asgi(ToolMiddleware(upstream), "/v1/responses", body=json.dumps(sent).encode()) as reply:
+        output = events(await reply.body())[-1]["response"]["output"]
+    if called is None:
+        assert output[0]["type"] == "message"  # which of the two is meant, nobody knows
+    else:
+        assert [(item.get("namespace"), item["name"]) for item in output] == [called]
+
+
 # --- custom tools
+
+
+@both
+async def test_a_custom_tool_whose_text_stands_in_the_place_of_the_arguments():
+    sent = {**write("responses", ASK), "tools": [{"type": "custom", "name": "apply_patch"}]}
+    patch = '*** Begin Patch\n+ "x"\n*** End Patch'
+    written = f'<tool_call>{{"name": "apply_patch", "arguments": {json.dumps(patch)}}}</tool_call>'
+    upstream = ScriptedUpstream(said("chat", written))
+    async with stream_asgi(ToolMiddleware(upstream), "/v1/responses", body=json.dumps(sent).encode()) as reply:
+        output = events(await reply.body())[-1]["response"]["output"]
+    assert [(item["type"], item["input"]) for item in output] == [("custom_tool_call", patch)]
 
 
 @both

@@ -1,8 +1,11 @@
 """Arguments as one JSON object, as it stands, after a head that told the name."""
 
+from json.encoder import encode_basestring
+
 from statemachine import json_nested, json_text, json_typed
 from statemachine.machine import Machine
 from statemachine.reader import Grammar, Mismatch
+from statemachine.schema import sole_string
 
 
 def read(machine: Machine) -> Grammar:
@@ -24,12 +27,19 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
     candidate = machine.candidate
     char = yield from machine.peek()
     notes = candidate.notes
-    if candidate.known and machine.tools is not None:
-        notes.typed = json_typed.typing(machine.tools.get(candidate.name or ""))
+    schema = machine.tools.get(candidate.name or "") if candidate.known and machine.tools is not None else None
+    notes.typed = json_typed.typing(schema)
     if char in json_text.QUOTES:
-        yield from json_nested.holds_object(machine)
-        machine.begin()
-        yield from json_nested.doubled(machine, notes, "" if as_string else "string_arguments")
+        only = sole_string(schema)
+        try:
+            yield from json_nested.holds_object(machine)
+        except Mismatch:
+            if only is None:
+                raise
+            yield from bare(machine, only)
+        else:
+            machine.begin()
+            yield from json_nested.doubled(machine, notes, "" if as_string else "string_arguments")
     elif char == "{":
         machine.begin()
         yield from json_text.value(machine, notes)
@@ -41,3 +51,14 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
     else:
         raise Mismatch
     candidate.whole = True
+
+
+def bare(machine: Machine, name: str) -> Grammar:
+    """A string in the place of the arguments of a tool that takes nothing but one string: it is that parameter."""
+    notes = machine.candidate.notes
+    notes.typed = None
+    notes.mend("bare_arguments")
+    machine.begin()
+    machine.out(f"{{{encode_basestring(name)}: ")
+    yield from json_text.value(machine, notes)
+    machine.out("}")

@@ -23,41 +23,16 @@ handed out before the end, and a failure is a status. Ids and the time come from
 
 import zlib
 from collections.abc import Callable, Iterable
-from typing import cast
-
-from attrs import evolve
 
 import statemachine
-from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation
-from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
-from streamtool.exchange.encoding import Inflate, decode_body
-from streamtool.exchange.shapes import (
-    ClientWire,
-    Head,
-    Headers,
-    Memory,
-    Reader,
-    Record,
-    UpstreamRequest,
-    UpstreamWire,
-    Writer,
-)
-from streamtool.exchange.wires import upstream_of
+from streamtool.conversation import Conversation
+from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.exchange.encoding import Inflate
+from streamtool.exchange.request import Request
+from streamtool.exchange.response import Response, lower
+from streamtool.exchange.shapes import ClientWire, Head, Memory, Reader, Record, UpstreamRequest
 from streamtool.policy import Cause, Gate, Ids, Plain, TextParser, cause, correction, rules_for
-from streamtool.protocols.wire import with_key
-from streamtool.reply import (
-    End,
-    Failure,
-    Finish,
-    Fold,
-    Reason,
-    ReplyEvent,
-    Start,
-    TextDelta,
-    Usage,
-    UsageReport,
-)
+from streamtool.reply import End, Failure, Finish, Reason, ReplyEvent, Start, TextDelta, Usage, UsageReport
 from streamtool.settings import ModelSettings, Settings
 
 ERROR_BODY = 64 * 1024
@@ -65,27 +40,14 @@ ERROR_BODY = 64 * 1024
 _TOKEN = 4
 """Characters of a token, where its count has to be estimated."""
 
-_REQUEST_DROPPED = frozenset(
-    (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
-)
-_RESPONSE_DROPPED = frozenset(
-    (
-        *(b"content-length", b"content-encoding", b"transfer-encoding", b"content-type", b"cache-control", b"etag"),
-        *(b"connection", b"keep-alive", b"x-accel-buffering", b"x-request-id", b"request-id", b"trailer"),
-        b"x-streamtool-mode",
-    )
-)
-
 
 class Exchange:
     """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
 
     __slots__ = (
-        "_again", "_asked", "_attempts", "_body", "_causes", "_dropped", "_error", "_estimated", "_failed", "_fold",
-        "_gates", "_headers", "_ids", "_inflate", "_kept", "_memory", "_new_id", "_now", "_reader", "_reason",
-        "_refusal", "_refused", "_request_id", "_rules", "_same", "_settings", "_start", "_started", "_unmet",
-        "_upstream", "_usage", "_usage_now", "_wire", "_writer", "conversation", "cut", "done", "head", "model",
-        "retry",
+        "_again", "_attempts", "_causes", "_error", "_estimated", "_failed", "_gates", "_ids", "_inflate", "_reader",
+        "_reason", "_refusal", "_refused", "_request", "_response", "_rules", "_settings", "_unmet", "_usage",
+        "_usage_now", "conversation", "cut", "done", "model", "retry",
     )  # fmt: skip
 
     def __init__(
@@ -100,141 +62,70 @@ class Exchange:
         memory: Memory | None = None,
     ) -> None:
         self._settings = settings
-        self._wire = wire
-        self._body = body
-        self._headers = tuple((name.lower(), value) for name, value in headers)
-        self._new_id = new_id
-        self._now = now
-        self._request_id = new_id("req_")
-        self._memory = None if wire.memories is None else memory
-        self.conversation = self._read(decode_body(body, self._headers, settings.limits.body))
-        self.model: ModelSettings = settings.for_model(self.conversation.model)
-        self._upstream: UpstreamWire = upstream_of(wire.NAME, self.model.speaks)
-        self._same = self._upstream.NAME == wire.NAME
-        self._refuse_hosted()
+        memory = None if wire.memories is None else memory
+        asked = self._request = Request(settings, wire, body, headers, memory)
+        self.conversation: Conversation = asked.conversation
+        self.model: ModelSettings = asked.model
+        self._response = Response(
+            wire, asked.conversation, same=asked.same, mode=asked.mode, new_id=new_id, now=now, memory=memory
+        )
         self._rules = rules_for(self.conversation, settings)
         self._ids = Ids(
             lambda: new_id(wire.CALL_ID), (call.id for message in self.conversation.messages for call in message.calls)
         )
-        self._dropped = self.conversation.dropped
-        if not self._same:
-            strange = sorted(self.conversation.raw.keys() - wire.FIELDS)
-            self._dropped += tuple(f"field {name}" for name in strange)
         self._gates: dict[int, Gate] = {}
-        self._reader: Reader = self._upstream.ReplyReader(n=self.conversation.n)
-        self._writer: Writer | None = None
-        self._fold = None if self.conversation.stream else Fold()
-        self._start = Start()
-        self._started = False
+        self._reader: Reader = asked.upstream.ReplyReader(n=self.conversation.n)
         self._attempts = 0
         self._causes: list[Cause] = []
         self._again: Cause | None = None
         self._inflate: Inflate | None = None
         self._refused: int | None = None
         self._refusal = b""
-        self._kept: Headers = ()
         self._usage = Usage()
         self._usage_now: Usage | None = None
-        self._asked = 0
         self._estimated = False
         self._unmet: Cause | None = None
         self._reason: Reason | None = None
         self._error: StreamtoolError | None = None
         self._failed = False
-        self.head: Head | None = None
         self.done = False
         self.cut = False
         self.retry = False
 
     # --- the request -------------------------------------------------------------------------------------------------
 
-    def _read(self, body: bytes) -> Conversation:
-        """The conversation; one without messages if it cannot be read and need not be, since it may pass as it came."""
-        wire, limits = self._wire, self._settings.limits
-        try:
-            if self._memory is not None:
-                return wire.read_request(body, limits, self._memory.recall)
-            return wire.read_request(body, limits)
-        except RequestError:
-            conversation = wire.read_unread(body, limits)
-            speaks = None if conversation is None else self._settings.for_model(conversation.model).speaks
-            if conversation is None or upstream_of(wire.NAME, speaks).NAME != wire.NAME:
-                raise
-            return conversation
-
-    def _refuse_hosted(self) -> None:
-        hosted = [note for note in self.conversation.dropped if note.startswith(HOSTED)]
-        if hosted and self._settings.hosted_tools == "refuse":
-            raise RequestError(f"a {hosted[0]} can only be run by its own origin: leave it out", param="tools")
-
-    @property
-    def plain(self) -> bool:
-        """The request has nothing to do with tools."""
-        asked = self.conversation
-        return not (asked.tools or asked.dropped or asked.has_tool_history)
-
     @property
     def passthrough(self) -> bool:
         """Nothing to do here. The shell passes request and reply on as they are."""
-        return self._same and self.plain
+        return self._request.passthrough
+
+    @property
+    def head(self) -> Head | None:
+        """What to send first; None while the status is withheld."""
+        return self._response.head
 
     @property
     def request_id(self) -> str:
         """What the header with the request's id says, unless the upstream's reply brings its own."""
-        return self._request_id
+        return self._response.request_id
 
     def request(self) -> UpstreamRequest:
         """The next attempt. Raises RequestError when the contract does not fit."""
-        model, upstream = self.model, self._upstream
-        name = model.upstream.name if model.upstream else None
         if self.passthrough:
-            if model.name == self.conversation.model:
-                return UpstreamRequest(None, self._headers, self._body, name, 1)
-            body = upstream.write_request(self.conversation, model, stream=self.conversation.stream)
-        else:
-            projected = self._project()
-            body = upstream.write_request(projected, model, stream=True)
-            self._asked = len(body)
-            self._next_attempt()
-        path = None if self._same else upstream.request_path(model, stream=True)
-        return UpstreamRequest(path, self._request_headers(body), body, name, max(1, self._attempts))
-
-    def _request_headers(self, body: bytes) -> Headers:
-        kept = [(name, value) for name, value in self._headers if name not in _REQUEST_DROPPED]
-        if not self._same:  # what belongs to the client's protocol means nothing to this one
-            kept = [(name, value) for name, value in kept if not name.startswith(_PROTOCOL_HEADERS)]
-            kept = with_key(kept, self._upstream.KEY_HEADER)
-        given = {name for name, _ in kept}
-        return (
-            *kept,
-            *(pair for pair in self._upstream.HEADERS if pair[0] not in given),
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"accept-encoding", b"identity"),
+            return self._request.untouched()
+        again = self._again
+        attempt = self._request.attempt(
+            self._attempts + 1,
+            correction=None if again is None else correction(again, self.conversation, self._attempts),
+            continued=None if again is None else self._gates[0].said or None,
         )
-
-    def _project(self) -> Conversation:
-        """The conversation with its tools as text; after a refused attempt with the correction."""
-        model, again = self.model, self._again
-        asked = evolve(self.conversation, stop=())  # only we know which text is visible
-        if again is None:
-            projected = prompting.project(asked, model, model.format)
-        else:
-            projected = prompting.project(
-                asked,
-                model,
-                model.format,
-                correction=correction(again, self.conversation, self._attempts),
-                continued=self._gates[0].said or None,
-            )
-        if self._attempts == 0:
-            self._dropped += projected.dropped[len(asked.dropped) :]
-        return projected
+        self._next_attempt()
+        return attempt
 
     def _next_attempt(self) -> None:
         self._attempts += 1
         if self._attempts > 1:
-            self._reader = self._upstream.ReplyReader(n=self.conversation.n)
+            self._reader = self._request.upstream.ReplyReader(n=self.conversation.n)
             for gate in self._gates.values():
                 gate.restart()
         self._again = None
@@ -244,7 +135,7 @@ class Exchange:
         self._refusal = b""
 
     def _parser(self) -> TextParser:
-        if self.plain:
+        if self._request.plain:
             return Plain()
         settings, limits = self._settings, self._settings.limits
         return statemachine.Parser(
@@ -262,12 +153,9 @@ class Exchange:
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """The upstream has answered with this status. Returns what the client is to receive now (an error)."""
-        named = tuple((name.lower(), value) for name, value in headers)
-        self._kept = tuple((name, value) for name, value in named if name not in _RESPONSE_DROPPED)
-        found = dict(named)
-        told = found.get(b"x-request-id") or found.get(b"request-id") or b""
-        self._request_id = told.decode("latin-1") or self._request_id
-        encoding = found.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        named = lower(headers)
+        self._response.keep(named)
+        encoding = dict(named).get(b"content-encoding", b"").decode("latin-1").strip().lower()
         if not 200 <= status < 300:
             self._refused = status
         if encoding not in ("", "identity"):
@@ -324,22 +212,19 @@ class Exchange:
 
     def keepalive(self) -> bytes:
         """Nothing came for a while. Returns a comment for the client; the status no longer waits."""
-        if self.done or self._fold is not None:
-            return b""
-        self.head = self.head or self._stream_head()
-        return self._wire.KEEPALIVE if self._writer is None else self._writer.keepalive()
+        return b"" if self.done else self._response.silence()
 
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
         gates = list(self._gates.values())
         return Record(
-            request_id=self._request_id,
+            request_id=self._response.request_id,
             protocol=self.conversation.protocol,
-            upstream_protocol=self._upstream.NAME,
+            upstream_protocol=self._request.upstream.NAME,
             model=self.conversation.model,
             upstream_model=self.model.name,
             stream=self.conversation.stream,
-            mode=self._mode,
+            mode=self._request.mode,
             format=self.model.format,
             tools=len(self.conversation.tools),
             attempts=tuple(self._causes),
@@ -354,15 +239,9 @@ class Exchange:
             usage=self._usage,
             usage_estimated=self._estimated,
             held=max((gate.held_most for gate in gates), default=0),
-            dropped=self._dropped,
+            dropped=self._request.dropped,
             error=self._error,
         )
-
-    @property
-    def _mode(self) -> str:
-        if self.plain:
-            return "passthrough" if self._same else "translate"
-        return self.model.mode
 
     def _settled(self) -> bool:
         """This attempt has nothing more to say."""
@@ -393,10 +272,10 @@ class Exchange:
     def _other(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
         match event:
             case Start():
-                if not self._started:
-                    self._start = event
+                if not self._response.started:
+                    self._response.name(event)
                     if not self._rules.forced:
-                        out.append(self._begin())
+                        out.append(self._response.begin())
             case Finish():
                 gate = self._gate(event.choice)
                 if not gate.finished:
@@ -436,7 +315,7 @@ class Exchange:
         if why is not None and self._may_retry():
             self._again = why
             return
-        self._unmet = self._unmet or why
+        self._unmet = self._response.unmet = self._unmet or why
         gate.finished = True
         self._finished(gate, event, out)
 
@@ -471,13 +350,13 @@ class Exchange:
         elif self.cut:
             self._estimated = True
             written = sum(gate.length for gate in self._gates.values())
-            self._usage += Usage(input=self._asked // _TOKEN, output=-(-written // _TOKEN))
+            self._usage += Usage(input=self._request.size // _TOKEN, output=-(-written // _TOKEN))
         self._usage_now = None
         if self._again is not None:
             self._causes.append(self._again)
             self.retry = True
             return
-        if self._usage != Usage() or self.conversation.include_usage or self._fold is not None:
+        if self._usage != Usage() or self.conversation.include_usage or self._response.whole:
             out.append(UsageReport(self._usage))
         out.append(End())
         self.done = True
@@ -494,98 +373,17 @@ class Exchange:
         self.done = self.cut = True
         out.append(Failure(error))
 
-    # --- bytes -------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> Start:
-        """The reply's own Start: what the upstream did not tell is made here."""
-        self._started = True
-        start = self._start
-        self._start = Start(
-            (start.id if self._same else None) or self._new_id(self._wire.REPLY_ID),
-            start.created or self._now,
-            start.model or self.conversation.model,
-        )
-        return self._start
-
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        if not out:
-            return b""
-        writer = None if self._fold is not None else self._writer
-        data = self._send_first(out) if writer is None else writer.feed(out)
-        if self.done and self._memory is not None and self._writer is not None:
-            self._remember(self._writer.response)
-        return data
-
-    def _send_first(self, out: list[ReplyEvent]) -> bytes:
-        """The beginning of a stream, a whole reply, or an error with its own status."""
-        if not self._started:
-            if self.head is None and self._failed and len(out) == 1:
-                return self._error_body()
-            out.insert(0, self._begin())
-        elif self.head is None and self._failed and len(out) == 2 and type(out[0]) is Start:
-            return self._error_body()
-        if self._fold is not None:
-            self._fold.feed(out)
-            if self._failed:
-                return self._error_body()
-            return self._whole(self._fold) if self.done else b""
-        self.head = self.head or self._stream_head()
-        start = self._start
-        self._writer = self._wire.ReplyWriter(
-            self.conversation, id=start.id, created=start.created, model=start.model, forwards=self._same
-        )
-        return self._writer.feed(out)
-
-    def _whole(self, fold: Fold) -> bytes:
-        start = self._start
-        body = self._wire.write_whole(
-            self.conversation,
-            fold.close(),
-            id=cast(str, start.id),
-            created=cast(int, start.created),
-            model=cast(str, start.model),
-        )
-        self.head = Head(200, (*self._kept, *self._own(body), *self._marks()))
-        self._remember(body)
-        return body
-
-    def _remember(self, response: bytes | None) -> None:
-        memories = self._wire.memories
-        if self._memory is not None and memories is not None and response is not None:
-            for id, value in memories(self.conversation, response):
-                self._memory.remember(id, value)
-
-    def _error_body(self) -> bytes:
-        error = self._error
-        assert error is not None  # noqa: S101  only called after a failure
-        body = self._wire.write_error(error, self._request_id)
-        hints = tuple(pair for pair in self._kept if pair[0] in _RETRY_HINTS)
-        self.head = Head(error.status, (*hints, *self._own(body), *self._marks()))
-        return body
-
-    def _stream_head(self) -> Head:
-        return Head(200, (*self._kept, *self._wire.STREAM_HEADERS, *self._marks()))
-
-    def _own(self, body: bytes) -> Headers:
-        return (*self._wire.WHOLE_HEADERS, (b"content-length", str(len(body)).encode()))
-
-    def _marks(self) -> Headers:
-        return (
-            (self._wire.REQUEST_ID, self._request_id.encode("latin-1", "replace")),
-            (b"x-streamtool-mode", self._mode.encode()),
-            *(((b"x-streamtool-unmet", self._unmet.encode()),) if self._unmet is not None else ()),
-        )
+        return self._response.send(out, done=self.done, error=self._error) if out else b""
 
     def _refusal_error(self, status: int) -> StreamtoolError:
         """The error that an upstream's own status and error body amount to."""
         if status < 400:
             return UpstreamError(f"the upstream answered with status {status}")
-        told = self._upstream.read_error(status, self._refusal)
+        told = self._request.upstream.read_error(status, self._refusal)
         if status in _AUTH_KINDS:  # whoever holds the key decides whose fault this is; here it is the client's
             return UpstreamRefused(told.message, status=status, kind=_AUTH_KINDS[status], code=told.code)
         return told
 
 
 _AUTH_KINDS = {401: "authentication_error", 403: "permission_error"}
-_RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
-_PROTOCOL_HEADERS = (b"anthropic-", b"openai-", b"x-stainless-")

@@ -283,6 +283,7 @@ class Gate:
         if self._open is not None:
             self._end(False, out)
         rules = self._rules
+        name = rules.aliases.get(name, name)
         if rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools):
             self.refused += 1
             self._open = None

@@ -4,10 +4,11 @@
 text or arguments.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from streamtool.conversation import Conversation, Json, Tool
 from streamtool.settings import Settings
@@ -26,6 +27,8 @@ class Rules:
 
     tools: Mapping[str, Mapping[str, Json]]
     """The calls that count: name -> JSON Schema of the arguments. With a named or narrowed choice only those."""
+    aliases: Mapping[str, str] = field(factory=dict)
+    """The short names of tools that stand in a group (`namespace`), as far as each is the only one."""
     forbidden: bool = False
     """Tool choice none: a call is discarded."""
     forced: bool = False
@@ -48,7 +51,8 @@ class Rules:
     @property
     def callable(self) -> Mapping[str, Mapping[str, Json]]:
         """The tools as the parser takes them."""
-        return AnyName(self.tools) if self.unknown == "deliver" else self.tools
+        tools = {**{short: self.tools[name] for short, name in self.aliases.items()}, **self.tools}
+        return AnyName(tools) if self.unknown == "deliver" else tools
 
 
 class AnyName(dict[str, Mapping[str, Json]]):
@@ -68,8 +72,10 @@ def rules_for(conversation: Conversation, settings: Settings) -> Rules:
     else:
         allowed = [Tool(name) for name in conversation.known_names]
     names = [tool.name for tool in allowed]
+    short = Counter(_short(tool) for tool in allowed)
     return Rules(
         tools={tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
+        aliases={_short(tool): tool.name for tool in allowed if tool.namespace and short[_short(tool)] == 1},
         forbidden=choice.mode == "none",
         forced=choice.mode == "required",
         single=not choice.parallel or conversation.legacy_functions,
@@ -81,3 +87,7 @@ def rules_for(conversation: Conversation, settings: Settings) -> Rules:
         held=settings.limits.held,
         stop=conversation.stop,
     )
+
+
+def _short(tool: Tool) -> str:
+    return tool.name.removeprefix(f"{tool.namespace}.") if tool.namespace else tool.name

@@ -43,17 +43,20 @@ def project(
     *,
     correction: str | None = None,
     continued: str | None = None,
+    open_end: bool = False,
 ) -> Conversation:
     """The conversation with tools, calls and results as text, for a model that is taught `format`.
 
     A conversation with neither tools nor tool history is returned as it is. `correction` joins the tail of a further
     attempt; `continued` is what the reply already shows, as an assistant message before the tail. What had to be left
-    out or mended is told in `dropped`. Raises RequestError: a call without its result at the end (with
-    `history = "strict"`: anywhere), a result without its call (strict only), a contract that the context cannot hold.
+    out or mended is told in `dropped`. Raises RequestError: a call without its result at the end, unless `open_end`
+    (with `history = "strict"`: anywhere), a result without its call (strict only), a contract that the context cannot
+    hold.
     """
     if not conversation.tools and not conversation.has_tool_history:
         return conversation
-    _no_open_end(conversation.messages)
+    if not open_end:
+        _no_open_end(conversation.messages)
     made = _contract_for(conversation, model, format)
     projector = _Projector(model, format)
     for message in conversation.messages:

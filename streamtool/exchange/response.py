@@ -1,0 +1,165 @@
+"""The last part of an exchange: what the client receives for the events that passed, as bytes of its protocol.
+
+A stream begins with the first events; before that its status is withheld (`head` is None), so that an error can still
+have a status of its own. A reply that is not streamed is the fold of the same events: nothing leaves before the end.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from streamtool.conversation import Conversation
+from streamtool.errors import StreamtoolError
+from streamtool.exchange.shapes import ClientWire, Head, Headers, Memory, Writer
+from streamtool.reply import Fold, ReplyEvent, Start
+
+_DROPPED = frozenset(
+    (
+        *(b"content-length", b"content-encoding", b"transfer-encoding", b"content-type", b"cache-control", b"etag"),
+        *(b"connection", b"keep-alive", b"x-accel-buffering", b"x-request-id", b"request-id", b"trailer"),
+        b"x-streamtool-mode",
+    )
+)
+_RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
+
+
+class Response:
+    """One reply on its way to the client. `same`: the upstream speaks the client's protocol."""
+
+    __slots__ = (
+        "_conversation", "_fold", "_kept", "_memory", "_mode", "_new_id", "_now", "_same", "_start", "_wire", "_writer",
+        "head", "request_id", "started", "unmet",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        wire: ClientWire,
+        conversation: Conversation,
+        *,
+        same: bool,
+        mode: str,
+        new_id: Callable[[str], str],
+        now: int,
+        memory: Memory | None,
+    ) -> None:
+        self._wire = wire
+        self._conversation = conversation
+        self._same = same
+        self._mode = mode
+        self._new_id = new_id
+        self._now = now
+        self._memory = memory
+        self._fold = None if conversation.stream else Fold()
+        self._writer: Writer | None = None
+        self._start = Start()
+        self._kept: Headers = ()
+        self.head: Head | None = None
+        """What to send first; None while the status is withheld."""
+        self.started = False
+        """The reply has its name: its first event has been made."""
+        self.request_id = new_id("req_")
+        self.unmet: str | None = None
+        """What the last attempt lacked."""
+
+    @property
+    def whole(self) -> bool:
+        """The reply leaves in one piece."""
+        return self._fold is not None
+
+    def keep(self, headers: Headers) -> None:
+        """Take the upstream's headers (names in lower case): those of the attempt that is answered with."""
+        self._kept = tuple((name, value) for name, value in headers if name not in _DROPPED)
+        found = dict(headers)
+        told = found.get(b"x-request-id") or found.get(b"request-id") or b""
+        self.request_id = told.decode("latin-1") or self.request_id
+
+    def name(self, start: Start) -> None:
+        """Take the upstream's own Start; it counts while the reply has not begun."""
+        if not self.started:
+            self._start = start
+
+    def begin(self) -> Start:
+        """The reply's own Start: what the upstream did not tell is made here."""
+        self.started = True
+        start = self._start
+        self._start = Start(
+            (start.id if self._same else None) or self._new_id(self._wire.REPLY_ID),
+            start.created or self._now,
+            start.model or self._conversation.model,
+        )
+        return self._start
+
+    def send(self, out: list[ReplyEvent], *, done: bool, error: StreamtoolError | None) -> bytes:
+        """What the client receives for these events; `done`: the last ones; `error`: why they failed, if they did."""
+        if not out:
+            return b""
+        data = self._first(out, done=done, error=error) if self._writer is None else self._writer.feed(out)
+        if done and self._memory is not None and self._writer is not None:
+            self._remember(self._writer.response)
+        return data
+
+    def silence(self) -> bytes:
+        """What to say while nothing comes; the status no longer waits."""
+        if self._fold is not None:
+            return b""
+        self.head = self.head or self._stream_head()
+        return self._wire.KEEPALIVE if self._writer is None else self._writer.keepalive()
+
+    def _first(self, out: list[ReplyEvent], *, done: bool, error: StreamtoolError | None) -> bytes:
+        """The beginning of a stream, a whole reply, or an error with its own status."""
+        nothing = len(out) == 1 + self.started and (not self.started or type(out[0]) is Start)
+        if error is not None and self.head is None and (nothing or self._fold is not None):
+            return self._failure(error)
+        if not self.started:
+            out.insert(0, self.begin())
+        if self._fold is not None:
+            self._fold.feed(out)
+            return self._all(self._fold) if done else b""
+        self.head = self.head or self._stream_head()
+        start = self._start
+        self._writer = self._wire.ReplyWriter(
+            self._conversation, id=start.id, created=start.created, model=start.model, forwards=self._same
+        )
+        return self._writer.feed(out)
+
+    def _all(self, fold: Fold) -> bytes:
+        start = self._start
+        body = self._wire.write_whole(
+            self._conversation,
+            fold.close(),
+            id=cast(str, start.id),
+            created=cast(int, start.created),
+            model=cast(str, start.model),
+        )
+        self.head = Head(200, (*self._kept, *self._own(body), *self._marks()))
+        self._remember(body)
+        return body
+
+    def _remember(self, response: bytes | None) -> None:
+        memories = self._wire.memories
+        if self._memory is not None and memories is not None and response is not None:
+            for id, value in memories(self._conversation, response):
+                self._memory.remember(id, value)
+
+    def _failure(self, error: StreamtoolError) -> bytes:
+        body = self._wire.write_error(error, self.request_id)
+        hints = tuple(pair for pair in self._kept if pair[0] in _RETRY_HINTS)
+        self.head = Head(error.status, (*hints, *self._own(body), *self._marks()))
+        return body
+
+    def _stream_head(self) -> Head:
+        return Head(200, (*self._kept, *self._wire.STREAM_HEADERS, *self._marks()))
+
+    def _own(self, body: bytes) -> Headers:
+        return (*self._wire.WHOLE_HEADERS, (b"content-length", str(len(body)).encode()))
+
+    def _marks(self) -> Headers:
+        return (
+            (self._wire.REQUEST_ID, self.request_id.encode("latin-1", "replace")),
+            (b"x-streamtool-mode", self._mode.encode()),
+            *(((b"x-streamtool-unmet", self.unmet.encode()),) if self.unmet is not None else ()),
+        )
+
+
+def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers with their names in lower case."""
+    return tuple((name.lower(), value) for name, value in headers)
