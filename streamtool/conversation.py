@@ -120,6 +120,8 @@ class OutputFormat:
     """JSON Schema of it; None: any JSON object."""
     name: str = "answer"
     strict: bool = False
+    foreign: bool = False
+    """Of a kind that only the client's own protocol knows (a grammar): written as it came, or not at all."""
 
 
 @frozen

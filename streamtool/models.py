@@ -1,6 +1,8 @@
 """The list of models (`GET /v1/models`, `GET /v1/models/{id}`): what the upstreams have, and what we do for each.
 
-Every upstream is asked in its own protocol. An entry that came with fields of its own keeps them; each gets the fields
+Every upstream is asked in its own protocol, and the models are listed that a request by their name would reach there.
+The client's own key is shown to the first upstream only, to which its requests go unless a rule sends them elsewhere.
+An entry that came with fields of its own keeps them; each gets the fields
 that clients of Chat Completions and of Messages look for, and `streamtool` with the mode and the format that are used
 for it. Names that the settings give to models are listed as well.
 """
@@ -65,9 +67,10 @@ class Models:
     async def _of(self, name: str, scope: Scope, receive: Receive) -> Mapping[str, Mapping[str, Json]]:
         upstream = self._settings.upstreams.get(name)
         protocol = UPSTREAMS[upstream.protocol if upstream else "chat"]
-        answer = await ask(
-            self._apps[name], scope, "GET", protocol.MODELS_PATH, headers=scope["headers"], receive=receive
-        )
+        headers = [(key.lower(), value) for key, value in scope["headers"]]
+        if name != next(iter(self._apps)):
+            headers = [pair for pair in headers if pair[0] not in wire.KEY_HEADERS]
+        answer = await ask(self._apps[name], scope, "GET", protocol.MODELS_PATH, headers=headers, receive=receive)
         if answer.status != 200:
             told = protocol.read_error(answer.status, answer.body)
             raise UpstreamRefused(told.message, status=answer.status, code=told.code) if answer.status < 500 else told
@@ -82,7 +85,11 @@ class Models:
             for item in (items if isinstance(items, list) else ())
             if isinstance(item, dict) and isinstance(item.get("id"), str)
         }
-        return {model: own.get(model, {}) for model in names}
+        return {model: own.get(model, {}) for model in names if self._reaches(model, name)}
+
+    def _reaches(self, model: str, name: str) -> bool:
+        upstream = self._settings.for_model(model).upstream
+        return upstream is None or upstream.name == name
 
     def _entry(self, model: str, own: Mapping[str, Json]) -> dict[str, Json]:
         settings = self._settings.for_model(model)

@@ -1,7 +1,8 @@
 """The proxy: the middleware around the upstreams, with a door in front of it.
 
     client ─▶ key ─▶ /healthz │ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
-                              │ /v1/models, `passthrough` ─▶ the first upstream, as it is
+                              │ /v1/models ─▶ a list of what all upstreams have
+                              │ `passthrough` ─▶ the first upstream, as it is
                               │ everything else: 404 (an upstream has paths that delete)
 
 It is an ASGI app; any server can run it. Connections to upstreams are pooled, opened at the first use and closed when
@@ -14,6 +15,7 @@ import time
 from collections.abc import Mapping
 
 import httpx
+from attrs import evolve
 
 from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.conversation import Conversation
@@ -46,11 +48,14 @@ class Proxy:
         transport: httpx.AsyncBaseTransport | None = None,
         on_exchange: OnExchange | None = None,
     ) -> None:
-        self.settings = settings or Settings()
-        self._keys = [key.encode() for key in self.settings.client_keys]
-        upstreams = dict(self.settings.upstreams) or {"sample": UpstreamSettings(name="sample", url="sample")}
+        settings = settings or Settings()
+        if not settings.upstreams:
+            settings = evolve(settings, upstreams={"sample": UpstreamSettings(name="sample", url="sample")})
+        self.settings = settings
+        self._keys = [key.encode() for key in settings.client_keys]
         self._apps: dict[str, ASGIApp] = {
-            name: (apps or {}).get(name) or self._open(upstream, transport) for name, upstream in upstreams.items()
+            name: (apps or {}).get(name) or self._open(upstream, transport)
+            for name, upstream in settings.upstreams.items()
         }
         self._first = next(iter(self._apps))
         self._models = Models(self.settings, self._apps)

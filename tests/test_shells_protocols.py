@@ -424,3 +424,84 @@ async def test_the_text_of_a_custom_tool_flows_in_each_step():
     brought = [piece for piece in pieces if piece]
     assert max(map(len, brought)) <= 8  # a delta has four characters; an escape may wait for its end
     assert len(brought) >= len(patch) // 5
+
+
+# --- what is easily lost
+
+
+@both
+@clients
+async def test_the_embedded_model_serves_every_client(client: str):
+    sent = write(client, Ask((("user", "Use ping with 5, please."),), (("ping", "Pings.", SCHEMA),)))
+    async with stream_asgi(Proxy(), PATHS[client], body=json.dumps(sent).encode()) as reply:
+        assert await reply.head() == 200
+        assert read(client, await reply.body(), stream=True).reason == "calls"
+
+
+@both
+async def test_the_clients_key_is_shown_to_the_first_upstream_only():
+    network = Seen(Script((json.dumps(LISTS["chat"]).encode(),), content_type="application/json"))
+    settings = Settings(
+        upstreams={"a": {"url": "http://a.test"}, "b": {"url": "http://b.test"}},
+        models=[{"match": "qwen3", "upstream": "b"}],
+    )
+    app = Proxy(settings, transport=network)
+    shown = {"authorization": "Bearer sk"}
+    async with stream_asgi(app, "/v1/models", method="GET", headers=pairs(shown)) as reply:
+        listed = json.loads(await reply.body())["data"]
+    keys = {request.url.host: request.headers.get("authorization") for request in network.requests}
+    assert keys == {"a.test": "Bearer sk", "b.test": None}
+    assert [(entry["id"], entry["streamtool"]["upstream"]) for entry in listed] == [("qwen3", "b")]
+
+
+@both
+@clients
+async def test_a_filter_inside_of_a_call_is_a_filter(client: str):
+    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL[:50], "filter")), app_speaks="chat")
+    async with stream_asgi(app, PATHS[client], body=body(client)) as reply:
+        assert read(client, await reply.body(), stream=True).reason == "filter"
+
+
+@both
+@pytest.mark.parametrize(("tools", "kept"), [(True, False), (False, True)])
+async def test_the_form_of_an_answer_is_asked_for_in_words_beside_emulated_tools(tools: bool, kept: bool):
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
+    for wanted, words in ((form, '"answer"'), ({"type": "json_object"}, "one JSON object")):
+        sent = {**write("chat", ASK), "response_format": wanted}
+        if not tools:
+            del sent["tools"]
+        upstream = ScriptedUpstream(said("chat", "{}"))
+        app = ToolMiddleware(upstream, settings=Settings(models=[{"match": "m", "use": "other"}]))
+        async with stream_asgi(app, PATHS["chat"], body=json.dumps(sent).encode()) as reply:
+            await reply.body()
+        asked = upstream.requests[0].json
+        assert asked.get("response_format") == (wanted if kept else None)
+        assert (words in asked["messages"][-1]["content"]) == tools
+
+
+@both
+async def test_a_form_that_nobody_here_knows_travels_among_equals():
+    form = {"type": "grammar", "grammar": "root ::= x"}
+    upstream = ScriptedUpstream(said("chat", "x"))
+    records: list[Any] = []
+    settings = Settings(models=[{"match": "m", "use": "other"}])
+    app = ToolMiddleware(upstream, settings=settings, on_exchange=records.append)
+    for tools in (False, True):
+        sent = {**write("chat", ASK), "response_format": form}
+        if not tools:
+            del sent["tools"]
+        async with stream_asgi(app, PATHS["chat"], body=json.dumps(sent).encode()) as reply:
+            await reply.body()
+    assert [request.json.get("response_format") for request in upstream.requests] == [form, None]
+    assert "form of the answer" in records[0].dropped
+
+
+@both
+async def test_the_grammar_of_a_custom_tool_is_told():
+    grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "x"+'}}
+    sent = {**write("chat", ASK), "tools": [{"type": "custom", "custom": {"name": "xs", "format": grammar}}]}
+    upstream = ScriptedUpstream(said("chat", "x"))
+    async with stream_asgi(ToolMiddleware(upstream), PATHS["chat"], body=json.dumps(sent).encode()) as reply:
+        await reply.body()
+    assert 'start: "x"+' in upstream.requests[0].json["messages"][0]["content"]

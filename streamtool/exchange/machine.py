@@ -378,7 +378,7 @@ class Exchange:
 
     def _refusal_error(self, status: int) -> StreamtoolError:
         """The error that an upstream's own status and error body amount to."""
-        if status < 400:
+        if not 400 <= status < 600:
             return UpstreamError(f"the upstream answered with status {status}")
         told = self._request.upstream.read_error(status, self._refusal)
         if status in _AUTH_KINDS:  # whoever holds the key decides whose fault this is; here it is the client's

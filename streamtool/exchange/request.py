@@ -52,6 +52,9 @@ class Request:
         if not self.same:
             strange = sorted(self.conversation.raw.keys() - client.FIELDS)
             self.dropped += tuple(f"field {name}" for name in strange)
+        output = self.conversation.options.output
+        if output is not None and output.foreign and not self.passthrough:
+            self.dropped += ("form of the answer",)
         self.size = 0
         """Bytes of the last attempt."""
         hosted = [note for note in self.dropped if note.startswith(HOSTED)]
@@ -100,6 +103,9 @@ class Request:
     def attempt(self, number: int, *, correction: str | None, continued: str | None) -> UpstreamRequest:
         """The request of an attempt, its tools as text. Raises RequestError when the contract does not fit."""
         asked = evolve(self.conversation, stop=())  # only we know which text is visible
+        output = asked.options.output
+        if output is not None and output.foreign and not self.same:
+            asked = evolve(asked, options=evolve(asked.options, output=None))
         projected = prompting.project(asked, self.model, self.model.format, correction=correction, continued=continued)
         if number == 1:
             self.dropped += projected.dropped[len(asked.dropped) :]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, assert_never
 
 import statemachine
+from streamtool.policy.native import NativeArguments
 from streamtool.policy.raw_input import RawInput
 from streamtool.policy.rules import Rules
 from streamtool.policy.stops import Stops
@@ -83,9 +84,9 @@ class Gate:
     """What passes of one choice. Every method appends what the client may see to `out`."""
 
     __slots__ = (
-        "_direct", "_forced", "_held", "_held_size", "_ids", "_named", "_new_parser", "_open", "_parser", "_pending",
-        "_raw", "_rules", "_said", "_seen_cut", "_stops", "calls", "choice", "discarded", "finished", "formats",
-        "forwards", "held_most", "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
+        "_direct", "_forced", "_held", "_held_size", "_ids", "_named", "_native", "_new_parser", "_open", "_parser",
+        "_pending", "_raw", "_rules", "_said", "_seen_cut", "_stops", "calls", "choice", "discarded", "finished",
+        "formats", "forwards", "held_most", "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], TextParser]) -> None:
@@ -101,6 +102,8 @@ class Gate:
         self._named = ""
         self._pending: list[str] | None = None
         self._raw: RawInput | None = None
+        self._native: NativeArguments | None = None
+        """While a call of the upstream's own is open."""
         self._direct = False
         """A call is open whose arguments go out as they come."""
         self._said: list[str] = []
@@ -143,7 +146,7 @@ class Gate:
         self._held.clear()
         self._held_size = 0
         self._open = None
-        self._pending = self._raw = None
+        self._pending = self._raw = self._native = None
         self._direct = False
         self._forced = self._rules.forced and self.calls == 0
         self.forwards = not self._forced and self._stops is None
@@ -179,12 +182,16 @@ class Gate:
                     out.append(ReasoningDelta(self.choice, "", signature))
             case CallStart(id=call_id, name=name):
                 self._found(self._parser.close(), out)
-                self._parser = self._new_parser()
-                self._begin(name, call_id, out)
+                if not self.over:
+                    self._parser = self._new_parser()
+                    self._begin(name, call_id, out)
+                    self._native = None if self._open is None or self._raw is not None else NativeArguments()
             case ArgumentsDelta(text=text):
-                self._arguments(text, out)
+                text = text if self._native is None else self._native.feed(text)
+                if text:
+                    self._arguments(text, out)
             case CallEnd(complete=complete):
-                self._end(complete, out)
+                self._end_native(complete, out)
             case _:
                 assert_never(event)
 
@@ -192,7 +199,7 @@ class Gate:
         """The upstream's text is over; None: it broke off. Held-back text comes out as what it is."""
         self._found(self._parser.close("broken" if reason is None else _CLOSE[reason]), out)
         if self._open is not None:  # a call of the upstream's own that was never ended
-            self._end(False, out)
+            self._end_native(False, out)
         self._no_stop(out)
 
     def release(self, out: list[ReplyEvent]) -> None:
@@ -340,6 +347,19 @@ class Gate:
         if self._rules.single and self.calls:
             self.over = True
             self.forwards = False
+
+    def _end_native(self, complete: bool, out: list[ReplyEvent]) -> None:
+        """The end of a call of the upstream's own."""
+        native, self._native = self._native, None
+        if native is not None:
+            text = native.close(complete=complete)
+            if text:
+                self._arguments(text, out)
+            complete = native.complete
+            self.repairs.update(dict.fromkeys(native.repairs))
+            if native.malformed:
+                self.discarded["malformed"] = self.discarded.get("malformed", 0) + native.malformed
+        self._end(complete, out)
 
     def _discard(self, text: str, reason: str) -> None:
         self.discarded[reason] = self.discarded.get(reason, 0) + len(text)

@@ -37,7 +37,7 @@ def _at_least(count: str) -> str:
 
 def output_text(output: OutputFormat | None) -> str:
     """The form of the answer, which the upstream cannot be held to while calls are text."""
-    if output is None:
+    if output is None or output.foreign:
         return ""
     if output.schema is None:
         return "When you answer without a call, the whole answer is one JSON object and nothing else."

@@ -124,6 +124,7 @@ def read_error(status: int, body: bytes) -> UpstreamError:
     401 and 403 become a plain `UpstreamError` (502): the key is ours. Where the client's own key was passed on, the
     caller keeps the status.
     """
+    body = body.removeprefix(sse.BOM)
     try:
         value = wire.decode_tolerant(body)
     except ValueError:

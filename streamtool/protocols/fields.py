@@ -162,6 +162,21 @@ def media(kind: str, raw: Fields, url: str, name: str = "") -> Media:
     return Media(kind, raw, url=url, name=name)
 
 
+def custom_description(fields: Fields, place: str) -> str:
+    """The description of a custom tool; the grammar of its input is a part of it, or the model would not know it."""
+    about = words(fields, "description", place)
+    match fields.get("format"):
+        case {"type": "grammar", "grammar": {"definition": str(definition), **rest}} if definition:
+            pass
+        case {"type": "grammar", "definition": str(definition), **rest} if definition:
+            pass
+        case _:
+            return about
+    syntax = rest.get("syntax")
+    grammar = f"{syntax} grammar" if isinstance(syntax, str) and syntax != "regex" else "regular expression"
+    return f"{about}\nThe input must match this {grammar}:\n{definition}".lstrip()
+
+
 def refused(place: str | None, sentence: str, *, code: str | None = None) -> RequestError:
     """The error that names a place in the request."""
     return RequestError(sentence, param=place, code=code)

@@ -127,7 +127,9 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     if isinstance(error, Mapping) and error.get("error"):
         error = error["error"]
     fields: Mapping[str, Json] = error if isinstance(error, Mapping) else {}
-    message = fields.get("message", fields.get("detail", error if isinstance(error, str) else None))
+    message = error if isinstance(error, str) else fields.get("message") or fields.get("detail")
+    if isinstance(message, list):  # FastAPI's: what is wrong in each field
+        message = "; ".join(str(item.get("msg")) for item in message if isinstance(item, dict))
     if not isinstance(message, str) or not message.strip():
         message = "The upstream reported an error without saying which."
     message = _mend(message)

@@ -146,7 +146,7 @@ class ChoiceReader:
         call.name = call.name or (wire.mended(name) if name else None)
         pieces = len(call.pieces)
         arguments = inner.get("input" if custom else "arguments")
-        if isinstance(arguments, dict):
+        if arguments is not None and not isinstance(arguments, str):
             arguments = wire.encode(arguments).decode()
         if isinstance(arguments, str) and arguments:
             self.kept += len(arguments)

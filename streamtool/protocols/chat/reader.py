@@ -4,8 +4,8 @@ Theory of operation. What the answer is (an event stream, one document, a web pa
 through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole, which
 takes half a microsecond; the common one, which holds a piece of text and nothing else, is recognised first and leaves
 with its own bytes in `TextDelta.raw`. The events of one reply differ in nothing but their text, as a rule: once one was
-read and recognised, what stands before and behind its text is remembered, and an event that begins and ends so is not
-decoded any more.
+read and recognised, what stands before and behind its text is remembered, and of an event that begins and ends so only
+the text is decoded.
 
 What is worth knowing about upstreams:
 - Some put a finish reason on every chunk, some send two. A choice is therefore finished when the stream says so
@@ -19,6 +19,8 @@ Nothing here raises on what an upstream sends.
 
 import re
 from typing import Any, Final
+
+import msgspec
 
 from streamtool import sse
 from streamtool.errors import UpstreamError
@@ -39,6 +41,7 @@ _REASONS: Final = {
 """Everything else (`stop`, `tool_calls`, `function_call`, `eos`, …) is a stop."""
 
 _decode: Final = wire.decode
+_string: Final = msgspec.json.Decoder(str).decode
 _content: Final = re.compile(rb'"content":[ ]?"').search
 _escaped: Final = re.compile(rb'["\\\x00-\x1f]').search
 _LOOKS: Final = 4  # how often the shape of an event is remembered; an upstream whose events all differ has none
@@ -51,8 +54,8 @@ class ReplyReader:
     """
 
     __slots__ = (
-        "_answer", "_before", "_behind", "_choices", "_created", "_id", "_looks", "_model", "_n", "_named", "_speaker",
-        "_sse", "ended", "usage",
+        "_answer", "_before", "_behind", "_choices", "_created", "_id", "_looks", "_model", "_n", "_named", "_quick",
+        "_speaker", "ended", "usage",
     )  # fmt: skip
 
     def __init__(self, *, n: int = 1) -> None:
@@ -65,35 +68,38 @@ class ReplyReader:
         self._named = False  # the reply has an id, a time and a model of its own, which a forwarded event repeats
         self._choices: dict[int, ChoiceReader] = {}
         self._answer = Answer(final=(b"[DONE]",))
-        self._sse: sse.Reader | None = None  # the answer's, once it is known to be a stream
         self._before = self._behind = b""  # the shape of an event of nothing but text
         self._speaker: ChoiceReader | None = None  # the choice whose text it is
+        self._quick: ChoiceReader | None = None  # the same, while an event begins next and its text may pass
         self._looks = 0
 
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """What `data` says."""
-        speaker = self._speaker
-        if speaker is not None and data.startswith(self._before) and data.endswith(self._behind):
-            text = data[len(self._before) : -len(self._behind)]
-            if text and _escaped(text) is None and speaker.plain and self._sse is not None and self._sse.idle:
-                try:
-                    return [TextDelta(speaker.index, text.decode(), data)]
-                except UnicodeDecodeError:
-                    pass
+        quick = self._quick
+        if quick is not None and data.startswith(self._before) and data.endswith(self._behind):
+            try:  # with its quotes it is one string, or else something that only looked like this event
+                text = _string(data[len(self._before) - 1 : 1 - len(self._behind)])
+            except wire.UNREADABLE:
+                text = ""
+            if text:
+                return [TextDelta(quick.index, text, data)]
         events: list[ReplyEvent] = []
         if self.ended:
             return events
         answer = self._answer
         for event in answer.feed(data):
             self._event(event, events)
-        self._sse = answer.stream
         if answer.error is not None and not self.ended:
             self._fail(answer.error, events)
+        speaker = self._speaker
+        idle = speaker is not None and speaker.plain and answer.stream is not None and answer.stream.idle
+        self._quick = speaker if idle else None
         return events
 
     def close(self) -> list[ReplyEvent]:
         """What the end of the answer says; a reply that broke off ends in a `Failure`."""
         events: list[ReplyEvent] = []
+        self._quick = None
         if self.ended:
             return events
         for event in self._answer.close():

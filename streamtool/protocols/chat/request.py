@@ -30,6 +30,7 @@ from streamtool.protocols import wire
 from streamtool.protocols.fields import (
     Fields,
     body_fields,
+    custom_description,
     flag,
     integer,
     list_of,
@@ -285,7 +286,7 @@ def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], bo
             tool = _function(object_at(fields.get("function"), f"{place}.function"), f"{place}.function", limits, size)
         elif kind == "custom":
             custom, inside = object_at(fields.get("custom"), f"{place}.custom"), f"{place}.custom"
-            tool = Tool(tool_name(custom, inside, limits), words(custom, "description", inside), custom=True)
+            tool = Tool(tool_name(custom, inside, limits), custom_description(custom, inside), custom=True)
         elif isinstance(kind, str):
             dropped.append(f"{HOSTED}{kind}")
             continue
@@ -416,7 +417,7 @@ def _output(raw: Fields) -> OutputFormat | None:
         case {"type": "json_schema", "json_schema": {}}:
             return OutputFormat()
         case {"type": str()}:
-            return None  # of a kind that only some upstreams know (a grammar); among equals it travels on
+            return OutputFormat(foreign=True)
         case _:
             raise refused(
                 "response_format", "`response_format` is an object with a `type`: text, json_object or json_schema."

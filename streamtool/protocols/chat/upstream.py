@@ -91,6 +91,7 @@ def _options(options: Options) -> dict[str, Json]:
         "seed": options.seed,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
+        "user": options.user,
         "reasoning_effort": options.effort and _EFFORTS.get(options.effort, options.effort),
     }
     return {key: value for key, value in fields.items() if value is not None}

@@ -12,10 +12,10 @@ Json = Any  # a JSON value
 
 def finish_reason(reason: Reason, *, calls: bool, cut: bool, legacy: bool) -> str:
     """The word for why a choice ended. `cut`: a call is incomplete, which is never called a tool stop."""
-    if cut or reason is Reason.LENGTH:
-        return "length"
     if reason is Reason.FILTER:
         return "content_filter"
+    if cut or reason is Reason.LENGTH:
+        return "length"
     if calls:
         return "function_call" if legacy else "tool_calls"
     return "stop"

@@ -16,9 +16,9 @@ What is worth knowing about Gemini:
 Nothing here raises on what an upstream sends.
 """
 
+import re
 from typing import Any, Final
 
-import ijson  # type: ignore[import-untyped]
 from attrs import Factory, define
 
 from streamtool import sse
@@ -56,6 +56,10 @@ _REASONS: Final = {
 _AFTER: Final = 64 * 1024  # bytes since the last event that are kept
 
 _decode: Final = wire.decode
+_BETWEEN: Final = re.compile(rb'["{}\[\],]').search
+_WITHIN: Final = re.compile(rb'["{}\[\]]').search
+_STRING: Final = re.compile(rb'[^"\\]*+').match
+_QUOTE: Final = ord('"')
 
 
 def read_error(status: int, body: bytes) -> UpstreamError:
@@ -66,38 +70,75 @@ def read_error(status: int, body: bytes) -> UpstreamError:
 class _Elements:
     """The elements of a JSON array that comes in pieces.
 
-    The parser looks at a string again from its beginning with every piece, so a piece in which no element can end
-    waits for the one that closes a brace. `broken` says that what came is no JSON; the elements before were returned.
+    Only strings and brackets are looked at until an element is whole; so no byte is looked at twice, and nothing is
+    built of what is nested without end. `broken` says that what came is no JSON; the elements before were returned.
     """
 
-    __slots__ = ("_found", "_parser", "_pieces", "broken", "held")
+    __slots__ = ("_depth", "_escaped", "_pieces", "_string", "broken", "held")
 
     def __init__(self) -> None:
-        self._found = ijson.sendable_list()
-        self._parser = ijson.items_coro(self._found, "item", use_float=True)
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes] = []  # of the element that is open, and what stands before it
+        self._depth = 0  # brackets that are open, that of the array included; -1: the array is over
+        self._string = False  # a string is open
+        self._escaped = False  # its next character is escaped
         self.broken = False
         self.held = 0
 
     def feed(self, data: bytes, *, last: bool = False) -> list[Json]:
         """The elements that end in `data`; `last` says that nothing follows."""
-        self.held += len(data)
-        self._pieces.append(data)
-        if self.broken or (b"}" not in data and not last):
-            return []
-        whole = b"".join(self._pieces)
-        self._pieces.clear()
-        if not whole:  # which would say that the array is over
-            return []
-        try:
-            self._parser.send(whole)
-        except (ijson.JSONError, StopIteration, ValueError, RecursionError):
-            self.broken = True
-        found = list(self._found)
-        self._found.clear()
-        if found:
-            self.held = 0
+        found: list[Json] = []
+        at = begin = 0
+        while at < len(data) and not self.broken and self._depth >= 0:
+            if self._string:
+                at = self._in_string(data, at)
+                continue
+            mark = (_BETWEEN if self._depth == 1 else _WITHIN)(data, at)
+            if mark is None:
+                break
+            at, char = mark.end(), mark[0]
+            if char == b'"':
+                self._string = True
+            elif char in b"{[":
+                self._depth += 1
+                begin = at if self._depth == 1 else begin
+            else:
+                self._depth -= char != b","
+                if self._depth <= 1:
+                    # what closes an element belongs to it, what stands behind one does not
+                    self._element(data[begin : at - (self._depth == 0 or char == b",")], found)
+                    begin = at
+                    self._depth = self._depth or -1
+        if self._depth < 0:  # nothing stands behind the array
+            self.broken = self.broken or bool(data[begin:].strip())
+            return found
+        self._pieces.append(data[begin:])
+        self.held += len(data) - begin
+        if last and self._depth == 1:
+            self._element(b"", found)
         return found
+
+    def _in_string(self, data: bytes, at: int) -> int:
+        """The place behind the string, or the end of `data`."""
+        if not self._escaped:
+            at = _STRING(data, at).end()  # type: ignore[union-attr]  # it matches nothing as well
+            if at == len(data):
+                return at
+            self._string = data[at] != _QUOTE
+            self._escaped = self._string
+        else:
+            self._escaped = False
+        return at + 1
+
+    def _element(self, rest: bytes, found: list[Json]) -> None:
+        """Whatever stands between two commas; nothing is nothing."""
+        data = b"".join((*self._pieces, rest)).strip()
+        self._pieces.clear()
+        self.held = 0
+        if data:
+            try:
+                found.append(wire.decode_tolerant(data))
+            except ValueError:
+                self.broken = True
 
 
 @define
@@ -239,6 +280,8 @@ class ReplyReader:
             except ValueError:
                 if data.lstrip()[:1] == b"{":
                     self._fail(unreadable(), events)
+                elif event.name == "error":
+                    self._fail(wire.upstream_error(data.decode("utf-8", "replace")), events)
                 return
         if isinstance(chunk, list) and chunk:
             chunk = chunk[0]

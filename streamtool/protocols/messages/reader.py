@@ -2,8 +2,8 @@
 
 Theory of operation. What the answer is (an event stream, one document, a web page), `Answer` tells. A whole reply goes
 through the same code as a stream: its message begins, each of its blocks begins and ends, its stop reason comes. The
-usual event, a piece of text of the block that is open, is recognised by its first and last bytes and not decoded; any
-other spelling of it is decoded, and leaves with its own bytes as well if there is nothing else in it.
+usual event, a piece of text of the block that is open, is recognised by its first and last bytes, and only its text is
+decoded; any other spelling of it is decoded whole, and leaves with its own bytes as well if nothing else is in it.
 
 What is worth knowing about upstreams:
 - One call is open at a time: what belongs to other blocks while it is unfinished is queued, block by block. An upstream
@@ -14,9 +14,9 @@ What is worth knowing about upstreams:
 Nothing here raises on what an upstream sends.
 """
 
-import re
 from typing import Any, Final
 
+import msgspec
 from attrs import Factory, define
 
 from streamtool import sse
@@ -57,7 +57,7 @@ _TEXT: Final = (
 )
 _BEHIND: Final = b'"}}\n\n'
 _decode: Final = wire.decode
-_escaped: Final = re.compile(rb'["\\\x00-\x1f]').search
+_string: Final = msgspec.json.Decoder(str).decode
 
 
 @define(eq=False)
@@ -82,8 +82,8 @@ class ReplyReader:
     """
 
     __slots__ = (
-        "_answer", "_before", "_call", "_calls", "_counts", "_going_on", "_kept", "_late", "_reason", "_started",
-        "_stop_sequence", "_text", "_thoughts", "ended", "usage",
+        "_answer", "_before", "_call", "_calls", "_counts", "_going_on", "_kept", "_late", "_quick", "_reason",
+        "_started", "_stop_sequence", "_text", "_thoughts", "ended", "usage",
     )  # fmt: skip
 
     def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002
@@ -92,6 +92,7 @@ class ReplyReader:
         self._answer = Answer(final=(b"[DONE]",))
         self._started = False
         self._before: bytes | None = None  # how an event begins that holds text of the open block and nothing else
+        self._quick: bytes | None = None  # the same, while an event begins next and no half of a character is held
         self._text = wire.Joiner()
         self._thoughts = wire.Joiner()
         self._call: _Call | None = None
@@ -105,15 +106,14 @@ class ReplyReader:
 
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """What `data` says."""
-        before = self._before
-        if before is not None and data.startswith(before) and data.endswith(_BEHIND):
-            text = data[len(before) : -len(_BEHIND)]
-            stream = self._answer.stream
-            if text and _escaped(text) is None and stream is not None and stream.idle and not self._text.holds:
-                try:
-                    return [TextDelta(0, text.decode(), data)]
-                except UnicodeDecodeError:
-                    pass
+        quick = self._quick
+        if quick is not None and data.startswith(quick) and data.endswith(_BEHIND):
+            try:  # with its quotes it is one string, or else something that only looked like this event
+                text = _string(data[len(quick) - 1 : 1 - len(_BEHIND)])
+            except wire.UNREADABLE:
+                text = ""
+            if text:
+                return [TextDelta(0, text, data)]
         events: list[ReplyEvent] = []
         if self.ended:
             return events
@@ -121,11 +121,14 @@ class ReplyReader:
             self._event(event, events)
         if self._answer.error is not None and not self.ended:
             self._fail(self._answer.error, events)
+        stream = self._answer.stream
+        self._quick = self._before if stream is not None and stream.idle and not self._text.holds else None
         return events
 
     def close(self) -> list[ReplyEvent]:
         """What the end of the answer says; a reply that broke off ends in a `Failure`."""
         events: list[ReplyEvent] = []
+        self._quick = None
         if self.ended:
             return events
         for event in self._answer.close():
@@ -297,7 +300,7 @@ class ReplyReader:
             self._think(block.get("thinking"), block.get("signature"), events)
         elif kind == "tool_use" and _word(block.get("name")):
             value = block.get("input")
-            given = value if isinstance(value, str) else wire.encode(value).decode() if value else ""
+            given = wire.mended(value) if isinstance(value, str) else wire.encode(value).decode() if value else ""
             self._call = _Call(index, self._calls, given)
             self._calls += 1
             events.append(CallStart(0, self._call.number, _word(block.get("id")), wire.mended(block["name"])))

@@ -35,10 +35,10 @@ NO_THREADS: Final = "thread_unsupported_request"
 
 def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool, cut: bool) -> dict[str, Json]:
     """Why the reply ended. `cut`: a call is incomplete, which is never called a tool stop."""
-    if cut or reason is Reason.LENGTH:
-        word = "max_tokens"
-    elif reason is Reason.FILTER:
+    if reason is Reason.FILTER:
         word = "refusal"
+    elif cut or reason is Reason.LENGTH:
+        word = "max_tokens"
     elif calls:
         word = "tool_use"
     elif reason is Reason.STOP_SEQUENCE and stop_sequence is not None:

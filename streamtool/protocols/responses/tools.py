@@ -14,6 +14,7 @@ from streamtool.conversation import HOSTED, Conversation, Tool, ToolChoice
 from streamtool.errors import TooLargeError
 from streamtool.protocols.fields import (
     Fields,
+    custom_description,
     flag,
     list_of,
     object_at,
@@ -99,26 +100,11 @@ def _tool(fields: Fields, place: str, limits: Limits, size: int, dropped: list[s
             strict=flag(fields, "strict", place),
         )
     if kind == "custom":
-        return Tool(tool_name(fields, place, limits), _about_custom(fields, place), custom=True)
+        return Tool(tool_name(fields, place, limits), custom_description(fields, place), custom=True)
     if not isinstance(kind, str):
         raise refused(f"{place}.type", "A tool says what it is in `type`: function, custom or namespace.")
     dropped.append(f"{HOSTED}{kind}")
     return None
-
-
-def _about_custom(fields: Fields, place: str) -> str:
-    """The description of a custom tool; the grammar of its input is a part of it, or the model would not know it."""
-    about = words(fields, "description", place)
-    match fields.get("format"):
-        case {"type": "grammar", "grammar": {"definition": str(definition), **rest}} if definition:
-            pass
-        case {"type": "grammar", "definition": str(definition), **rest} if definition:
-            pass
-        case _:
-            return about
-    syntax = rest.get("syntax")
-    grammar = f"{syntax} grammar" if isinstance(syntax, str) and syntax != "regex" else "regular expression"
-    return f"{about}\nThe input must match this {grammar}:\n{definition}".lstrip()
 
 
 # --- which calls are allowed ------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ incomplete; one terminal event, last, which is `response.completed`, `response.i
 `response.failed`.
 
 Theory of operation. One item is open at a time: a message, reasoning, or a call. A delta of it is a template, made when
-the item is opened, and one JSON string; the string is kept as it was written, and the events that close the item are
-made of these pieces, joined once. So what was sent is what is repeated, and a delta costs the same wherever it stands.
-The ids of items are the reply's own id with a number: they need no chance, and are new in the conversation because the
-reply's id is. White space after a call waits until it is known whether text follows.
+the item is opened, and one JSON string; the string is kept as it was written, behind those before it, and the events
+that close the item are made of them. So what was sent is what is repeated, and a delta costs the same wherever it
+stands. The ids of items are the reply's own id with a number: they need no chance, and are new in the conversation
+because the reply's id is. White space after a call waits until it is known whether text follows.
 """
 
 import re
@@ -83,7 +83,7 @@ class ReplyWriter:
 
     __slots__ = (
         "_after", "_blank", "_call", "_conversation", "_core", "_created", "_cut", "_ended", "_held", "_id", "_index",
-        "_item", "_kind", "_model", "_namespaces", "_output", "_pieces", "_place", "_reason", "_response", "_sequence",
+        "_item", "_kind", "_model", "_namespaces", "_output", "_place", "_reason", "_response", "_said", "_sequence",
         "_space", "_template", "_usage", "response",
     )  # fmt: skip
 
@@ -116,7 +116,9 @@ class ReplyWriter:
         self._item = ""  # its id
         self._place = ""  # its id and index, as they stand in its events
         self._template = b""  # of its deltas
-        self._pieces: list[bytes] = []  # the strings of its deltas, without quotes
+        self._said = (
+            bytearray()
+        )  # the strings of its deltas, without quotes; one buffer, as a list takes ten times that
         self._call = b""  # the fields that name the call
         self._index = -1  # the call's number in the events; -1: no call
         self._blank = True  # the call has no arguments yet but white space
@@ -167,7 +169,7 @@ class ReplyWriter:
 
     def _delta(self, text: str, out: list[bytes]) -> None:
         string = _string(text)
-        self._pieces.append(string[1:-1])
+        self._said += string[1:-1]
         out.append(self._template % (self._sequence, string))
         self._sequence += 1
         self._held += len(string)
@@ -226,7 +228,7 @@ class ReplyWriter:
         self._kind = kind
         self._item = f"{_PREFIXES[kind]}_{self._core}_{len(self._output)}"
         self._place = f'"item_id":"{self._item}","output_index":{len(self._output)}'
-        self._pieces = []
+        self._said = bytearray()
         item = self._whole(b"in_progress", fields)
         self._send(b"response.output_item.added", b'"output_index":%d,"item":%b' % (len(self._output), item), out)
 
@@ -250,7 +252,7 @@ class ReplyWriter:
         item = self._whole(b"completed" if complete else b"incomplete", fields)
         self._send(b"response.output_item.done", b'"output_index":%d,"item":%b' % (len(self._output), item), out)
         self._output.append(item)
-        self._kind, self._index, self._pieces = None, -1, []
+        self._kind, self._index, self._said = None, -1, bytearray()
 
     def _leave(self, out: list[bytes]) -> None:
         """End the open item, if there is one, because the reply goes on to something else; a call is cut by that."""
@@ -258,7 +260,7 @@ class ReplyWriter:
 
     def _joined(self) -> bytes:
         """What the open item holds, as a JSON string."""
-        return b'"%b"' % b"".join(self._pieces)
+        return b'"%b"' % bytes(self._said)
 
     def _open_message(self, out: list[bytes]) -> None:
         self._open("message", b'"role":"assistant","content":[]', out)
@@ -318,7 +320,7 @@ class ReplyWriter:
         if not complete:
             self._cut = True
         elif self._blank and not custom:
-            self._pieces.append(b"{}")
+            self._said += b"{}"
             out.append(self._template % (self._sequence, b'"{}"'))
             self._sequence += 1
         arguments = b'"%b":%b' % (b"input" if custom else b"arguments", self._joined())
