@@ -1,22 +1,24 @@
-"""A proxy in front of the scripted model, over a loopback socket, under each server."""
+"""What clients reach over a loopback socket: a proxy before the scripted model, or an app that we are mounted on."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from attrs import frozen
 from clients.common import Model
 from servers import hypercorn_server, uvicorn_server
 
+from streamtool.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 
-SERVERS = {"uvicorn": uvicorn_server, "hypercorn": hypercorn_server}
+SERVERS = {"uvicorn": uvicorn_server, "hypercorn": hypercorn_server, "mounted": uvicorn_server}
 SETTINGS = Settings(upstreams={"model": {"url": "http://model.test"}})
 
 
 @frozen
 class Place:
-    """A running proxy."""
+    """A running server."""
 
     url: str
     model: Model
@@ -25,5 +27,8 @@ class Place:
 @pytest.fixture(scope="module", params=SERVERS)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     model = Model()
-    with SERVERS[request.param](Proxy(SETTINGS, apps={"model": model.app})) as served:
+    app: Any = Proxy(SETTINGS, apps={"model": model.app})
+    if request.param == "mounted":
+        app = ToolMiddleware(model.app, app_speaks="chat")
+    with SERVERS[request.param](app) as served:
         yield Place(served.url, model)

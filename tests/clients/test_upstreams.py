@@ -1,0 +1,74 @@
+"""Every client protocol over every upstream protocol, with real sockets on both sides and the official clients."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from clients.common import TIMEOUT
+from dialects import UPSTREAMS, Ask, said, write
+from servers import hypercorn_server, uvicorn_server
+
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+from streamtool.testing import ScriptedUpstream
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+TEXT = (
+    'Grüße 🌡.\n<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>\n<tool_call>{"name": "ping"}</tool_call>'
+)
+CALLS = [("ping", '{"x": 1}'), ("ping", "{}")]
+
+
+@pytest.fixture(scope="module", params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
+def addresses(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Upstream protocol -> the address of a proxy before a server that speaks it."""
+    with ExitStack() as stack:
+        found = {}
+        for upstream in UPSTREAMS:
+            behind = stack.enter_context(uvicorn_server(ScriptedUpstream(said(upstream, TEXT))))
+            settings = Settings(upstreams={"u": {"url": behind.url, "speaks": upstream}})
+            found[upstream] = stack.enter_context(request.param(Proxy(settings))).url
+        yield found
+
+
+def ask(protocol: str) -> dict[str, Any]:
+    body = write(protocol, Ask((("user", "hi"),), (("ping", "Pings.", SCHEMA),)))
+    del body["stream"]
+    body.pop("stream_options", None)
+    return body
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_chat(addresses: dict[str, str], upstream: str):
+    with openai.OpenAI(base_url=f"{addresses[upstream]}/v1", api_key="none", max_retries=0, timeout=TIMEOUT) as client:
+        with client.chat.completions.stream(**ask("chat")) as events:
+            message = events.get_final_completion().choices[0].message
+        whole = client.chat.completions.create(**ask("chat")).choices[0].message
+    for found in (message, whole):
+        assert found.content == "Grüße 🌡."
+        assert [(call.function.name, call.function.arguments) for call in found.tool_calls] == CALLS
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_messages(addresses: dict[str, str], upstream: str):
+    with anthropic.Anthropic(base_url=addresses[upstream], api_key="none", max_retries=0, timeout=TIMEOUT) as client:
+        with client.messages.stream(**ask("messages")) as events:
+            message = events.get_final_message()
+        whole = client.messages.create(**ask("messages"))
+    for found in (message, whole):
+        assert found.content[0].text == "Grüße 🌡."
+        assert [(block.name, block.input) for block in found.content[1:]] == [("ping", {"x": 1}), ("ping", {})]
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_responses(addresses: dict[str, str], upstream: str):
+    with openai.OpenAI(base_url=f"{addresses[upstream]}/v1", api_key="none", max_retries=0, timeout=TIMEOUT) as client:
+        with client.responses.stream(**ask("responses")) as events:
+            response = events.get_final_response()
+        whole = client.responses.create(**ask("responses"))
+    for found in (response, whole):
+        assert found.output_text == "Grüße 🌡."
+        assert [(item.name, item.arguments) for item in found.output[1:]] == CALLS
