@@ -20,6 +20,7 @@ import anyio
 from attrs import evolve
 
 from statemachine import warm
+from streamtool.abilities import Abilities
 from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.counting import count_tokens
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
@@ -105,6 +106,7 @@ class ToolMiddleware:
         self.settings = evolve(settings or defaults, **changed)
         self.on_exchange = on_exchange
         self.store = open_store(self.settings.store)
+        self.abilities = Abilities()
         warm(self.settings.formats)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,6 +132,7 @@ class ToolMiddleware:
                 new_id=new_id,
                 now=int(time.time()),
                 memory=shelf(self.store, scope["headers"]),
+                abilities=self.abilities,
             )
         except StreamtoolError as error:
             await send_error(wire, error, send)

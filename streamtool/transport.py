@@ -21,6 +21,7 @@ import anyio
 import httpx
 
 from statemachine import warm
+from streamtool.abilities import Abilities
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import CLIENTS, ClientWire, Exchange, Headers
 from streamtool.middleware import OnExchange, new_id, report
@@ -39,6 +40,7 @@ class _Tools:
         self.on_exchange = on_exchange
         warm(self.settings.formats)
         self.store = open_store(self.settings.store)
+        self.abilities = Abilities()
         self._endings = {
             path.removeprefix("/v1"): CLIENTS[name] for path, name in self.settings.paths.items() if name in CLIENTS
         }
@@ -61,6 +63,7 @@ class _Tools:
             new_id=new_id,
             now=int(time.time()),
             memory=shelf(self.store, headers),
+            abilities=self.abilities,
         )
 
     def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:

@@ -384,6 +384,41 @@ def test_native_calls_of_the_upstream_pass():
     assert outcome.reasons == ["tool_calls"]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "arguments", "reason"),
+    [
+        (['{"x": ', "1}"], '{"x": 1}', "tool_calls"),
+        ([" \n"], "{}", "tool_calls"),
+        (['{"x": 1}', '{"x": 1}'], '{"x": 1}', "length"),  # twice, so it is not known what was meant
+        (["1}", '{"x": '], "", "length"),
+        (['{"x": 1', "b"], '{"x": 1', "length"),
+        (['{"x": "a'], '{"x": "a', "length"),
+        (["true"], "", "length"),
+        (["[1]"], "", "length"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_arguments_of_a_native_call_begin_an_object_whatever_the_upstream_writes(pieces, arguments, reason, stream):
+    begun = {"index": 0, "id": "call_up", "type": "function", "function": {"name": "ping", "arguments": ""}}
+    said = [chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}) for piece in pieces]
+    steps = (chunk({"tool_calls": [begun]}), *said, chunk({}, finish="tool_calls"), DONE)
+    outcome = run(make(stream=stream), Script(steps))
+    if stream:
+        assert (outcome.calls, outcome.reasons) == ([("ping", arguments)], [reason])
+    else:
+        [choice] = json.loads(outcome.out)["choices"]
+        assert choice["finish_reason"] == reason
+        assert choice["message"]["tool_calls"][0]["function"] == {"name": "ping", "arguments": arguments}
+
+
+def test_parallel_off_holds_for_a_native_call_behind_one_that_was_cut():
+    whole = {"index": 0, "id": "call_up", "type": "function", "function": {"name": "ping", "arguments": "{}"}}
+    steps = (chunk({"content": CALL[:45]}), chunk({"tool_calls": [whole]}), chunk({}, finish="stop"), DONE)
+    outcome = run(make(parallel_tool_calls=False), Script(steps))
+    assert [name for name, _ in outcome.calls] == ["ping"]
+    assert outcome.reasons == ["length"]
+
+
 def test_several_choices_are_read_apart():
     steps: list[bytes] = []
     for first, second in zip(
@@ -679,6 +714,13 @@ def test_a_redirect_is_an_error_of_the_upstream():
     assert outcome.status == 502
 
 
+@pytest.mark.parametrize("code", [100, 199, 600, 999])
+def test_a_status_that_http_does_not_know_is_an_error_of_the_upstream(code):
+    outcome = run(make(), status(code, "odd"))
+    assert outcome.status == 502
+    assert f"status {code}" in json.loads(outcome.out)["error"]["message"]
+
+
 def test_retry_hints_of_a_refusal_reach_the_client():
     exchange = make()
     exchange.request()
@@ -832,6 +874,12 @@ def test_what_only_begins_like_a_stop_string_waits_no_longer_than_that():
 
 def test_the_beginning_of_a_stop_string_at_the_end_is_text():
     assert run(make(stop="STOP"), text("And STO")).text == "And STO"
+
+
+def test_of_many_stop_strings_the_one_that_begins_first_ends_the_text():
+    many = [f"{letter}{number}" for number in range(100, 400) for letter in "abc"]
+    outcome = run(make(stop=[*many, "two b170", "b170 "]), text("one b x two b170 c300", size=3))
+    assert (outcome.text, outcome.reasons) == ("one b x ", ["stop"])
 
 
 def test_each_choice_stops_by_itself():

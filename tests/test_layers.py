@@ -29,6 +29,7 @@ LAYERS = (
         "streamtool.proxy",
         "streamtool.transport",
         "streamtool.store",
+        "streamtool.abilities",
         "streamtool.asgi",
         "streamtool.models",
         "streamtool.counting",

@@ -275,6 +275,29 @@ async def test_a_choice_is_kept(client: str, upstream: str, choice: str):
     assert len(app.requests) == 2
 
 
+NATIVE = {
+    "ollama": {"message": {"tool_calls": [{"function": {"name": "ping", "arguments": "odd"}}]}, "done": True},
+    "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": "ping", "args": [1]}}]},
+                               "finishReason": "STOP"}]},
+    "chat": {"choices": [{"index": 0, "message": {"tool_calls": [{"id": "c", "function": {"name": "ping",
+                                                                                        "arguments": 5}}]},
+                          "finish_reason": "tool_calls"}]},
+    "messages": {"type": "message", "content": [{"type": "tool_use", "id": "t", "name": "ping", "input": "\ud83d"}],
+                 "stop_reason": "tool_use"},
+}  # fmt: skip
+
+
+@both
+@clients
+@streamed
+@pytest.mark.parametrize("upstream", NATIVE)
+async def test_a_native_call_whose_arguments_are_no_object_is_never_ready(client: str, upstream: str, stream: bool):
+    script = Script((json.dumps(NATIVE[upstream]).encode(),))
+    status, body, _ = await answer(client, upstream, script, evolve(ASK, stream=stream))
+    got = read(client, body, stream=stream)
+    assert (status, [part[0] for part in got.parts], got.reason) == (200, ["ping"], "length")
+
+
 @both
 @clients
 @upstreams

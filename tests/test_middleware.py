@@ -140,7 +140,7 @@ async def test_paths_can_be_changed():
 
 def test_what_is_not_available_yet_is_said():
     with pytest.raises(SettingsError, match="not available"):
-        ToolMiddleware(ScriptedUpstream(text("x")), mode="rescue")  # type: ignore[arg-type]
+        ToolMiddleware(ScriptedUpstream(text("x")), settings=Settings(malformed="drop"))  # type: ignore[arg-type]
 
 
 def test_options_replace_the_values_of_settings():

@@ -127,7 +127,7 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
             'model[0].upstream: there is no upstream "lokal"; the nearest is "local"',
         ),
         ('client_keys = ["env:NO"]', "client_keys[0]: the environment has no NO"),
-        ('mode = "native"', 'mode = "native" is not available in this version yet; available: emulate'),
+        ('malformed = "drop"', 'malformed = "drop" is not available in this version yet; available: text'),
         (
             '[upstream.a]\nurl = "sample"\nspeaks = "smoke"',
             (
@@ -143,7 +143,7 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
             '[[model]]\nmatch = "x"\ncalls_in_reasoning = 1',
             'model[0].calls_in_reasoning: expected true, false or "auto", found an integer (1)',
         ),
-        ('mode = "emulat"', "mode: expected one of emulate, found the string 'emulat'"),
+        ('mode = "emulat"', "mode: expected one of emulate, native, auto, rescue, found the string 'emulat'"),
         ("x =", "the settings file is no TOML: Invalid value (at end of document)"),
         ('format = "tool_cal"', 'format: there is no format "tool_cal"; the nearest is "tool_call"'),
         ('formats = ["objekt"]', 'formats[0]: there is no format "objekt"; the nearest is "object"'),

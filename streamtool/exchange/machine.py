@@ -30,7 +30,7 @@ from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange.encoding import Inflate
 from streamtool.exchange.request import Request
 from streamtool.exchange.response import Response, lower
-from streamtool.exchange.shapes import ClientWire, Head, Memory, Reader, Record, UpstreamRequest
+from streamtool.exchange.shapes import Abilities, ClientWire, Head, Memory, Reader, Record, UpstreamRequest
 from streamtool.policy import Cause, Gate, Ids, Plain, TextParser, cause, correction, rules_for
 from streamtool.reply import End, Failure, Finish, Reason, ReplyEvent, Start, TextDelta, Usage, UsageReport
 from streamtool.settings import ModelSettings, Settings
@@ -60,16 +60,15 @@ class Exchange:
         new_id: Callable[[str], str],
         now: int,
         memory: Memory | None = None,
+        abilities: Abilities | None = None,
     ) -> None:
         self._settings = settings
         memory = None if wire.memories is None else memory
-        asked = self._request = Request(settings, wire, body, headers, memory)
+        asked = self._request = Request(settings, wire, body, headers, memory=memory, abilities=abilities)
         self.conversation: Conversation = asked.conversation
         self.model: ModelSettings = asked.model
-        self._response = Response(
-            wire, asked.conversation, same=asked.same, mode=asked.mode, new_id=new_id, now=now, memory=memory
-        )
-        self._rules = rules_for(self.conversation, settings)
+        self._response = Response(wire, asked, new_id=new_id, now=now, memory=memory)
+        self._rules = rules_for(self.conversation, settings, native=asked.native)
         self._ids = Ids(
             lambda: new_id(wire.CALL_ID), (call.id for message in self.conversation.messages for call in message.calls)
         )
@@ -135,7 +134,7 @@ class Exchange:
         self._refusal = b""
 
     def _parser(self) -> TextParser:
-        if self._request.plain:
+        if not self._request.reads:
             return Plain()
         settings, limits = self._settings, self._settings.limits
         return statemachine.Parser(
@@ -187,7 +186,8 @@ class Exchange:
         if self._settled():
             return b""
         if self._refused is not None:
-            return self._take([Failure(self._refusal_error(self._refused))])
+            error = self._refusal_error(self._refused)
+            return b"" if self._falls_back(error) else self._take([Failure(error)])
         out = self._take(self._reader.close())
         if not self._settled():
             ended: list[ReplyEvent] = []
@@ -332,7 +332,11 @@ class Exchange:
 
     def _may_retry(self) -> bool:
         settings = self._settings
-        return self.conversation.n == 1 and self._attempts < min(1 + settings.retries, settings.limits.attempts)
+        return (
+            not self._rules.native
+            and self.conversation.n == 1
+            and self._attempts < min(1 + settings.retries, settings.limits.attempts)
+        )
 
     def _end(self, out: list[ReplyEvent]) -> None:
         """The upstream's reply is over: another attempt, or the end of ours."""
@@ -375,6 +379,16 @@ class Exchange:
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
         return self._response.send(out, done=self.done, error=self._error) if out else b""
+
+    def _falls_back(self, error: StreamtoolError) -> bool:
+        """Whether the upstream turned out to know no tools; the next attempt writes them as text."""
+        if self._response.head is not None or not self._request.falls_back(error.message):
+            return False
+        self._rules = rules_for(self.conversation, self._settings)
+        self._gates.clear()
+        self._causes.append("tools unsupported")
+        self.retry = True
+        return True
 
     def _refusal_error(self, status: int) -> StreamtoolError:
         """The error that an upstream's own status and error body amount to."""

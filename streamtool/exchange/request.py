@@ -2,8 +2,9 @@
 
     body ─▶ read_request (the client's protocol) ─▶ Conversation ─▶ project ─▶ write_request (the upstream's)
 
-Which protocol the upstream speaks, the settings of the model say. A request without anything to do with tools passes
-untouched if that is the client's own protocol, and is translated if it is not.
+Which protocol the upstream speaks, and whether it gets tools as text or as what they are, the settings of the model
+say. A request without anything to do with tools passes untouched if the upstream speaks the client's own protocol, and
+is translated if it does not.
 """
 
 from collections.abc import Iterable
@@ -12,10 +13,11 @@ from attrs import evolve
 
 from streamtool import prompting
 from streamtool.conversation import HOSTED, Conversation
-from streamtool.errors import RequestError
+from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.encoding import decode_body
-from streamtool.exchange.shapes import ClientWire, Headers, Memory, UpstreamRequest, UpstreamWire
+from streamtool.exchange.shapes import Abilities, ClientWire, Headers, Memory, UpstreamRequest, UpstreamWire
 from streamtool.exchange.wires import upstream_of
+from streamtool.policy import denies_tools
 from streamtool.protocols.wire import with_key
 from streamtool.settings import ModelSettings, Settings
 
@@ -29,7 +31,10 @@ _OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-")
 class Request:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
-    __slots__ = ("_body", "_headers", "_settings", "conversation", "dropped", "model", "same", "size", "upstream")
+    __slots__ = (
+        "_abilities", "_body", "_headers", "_settings", "conversation", "dropped", "model", "native", "same", "size",
+        "upstream",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,13 +42,18 @@ class Request:
         client: ClientWire,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
+        *,
         memory: Memory | None,
+        abilities: Abilities | None,
     ) -> None:
         self._settings = settings
+        self._abilities = abilities
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
         self.conversation: Conversation = self._read(client, memory)
-        self.model: ModelSettings = settings.for_model(self.conversation.model)
+        self.model: ModelSettings = self._overridden(settings.for_model(self.conversation.model))
+        self.native = self._begins_native()
+        """Tools reach the upstream as what they are."""
         self.upstream: UpstreamWire = upstream_of(client.NAME, self.model.speaks)
         self.same = self.upstream.NAME == client.NAME
         """Client and upstream speak the same protocol."""
@@ -84,14 +94,54 @@ class Request:
     @property
     def passthrough(self) -> bool:
         """There is nothing to do: request and reply pass as they are."""
-        return self.same and self.plain
+        return self.same and not self.reads
+
+    @property
+    def reads(self) -> bool:
+        """Calls are looked for in the upstream's text."""
+        return not self.plain and self.model.mode != "native"
 
     @property
     def mode(self) -> str:
         """How it is served; the word of the log record."""
         if self.plain:
             return "passthrough" if self.same else "translate"
+        if self.model.mode == "auto":
+            return "native" if self.native else "emulate"
         return self.model.mode
+
+    def falls_back(self, said: str) -> bool:
+        """Whether the upstream has said that it knows no tools; then the next attempt writes them as text."""
+        if not (self.native and self.model.mode == "auto" and denies_tools(said)):
+            return False
+        self.native = False
+        if self._abilities is not None:
+            self._abilities.learn(self._upstream_name, self.model.name)
+        return True
+
+    def _begins_native(self) -> bool:
+        if self.plain or self.model.mode == "emulate":
+            return False
+        known = self._abilities
+        return not (
+            self.model.mode == "auto" and known is not None and known.lacks_tools(self._upstream_name, self.model.name)
+        )
+
+    def _overridden(self, model: ModelSettings) -> ModelSettings:
+        """The model's settings under the headers of this request, where they are honoured."""
+        if not self._settings.allow_overrides:
+            return model
+        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}
+        mode, format_ = given.get("x-streamtool-mode"), given.get("x-streamtool-format")
+        try:
+            if mode is not None:
+                model = evolve(model, mode=Settings(mode=mode).mode)  # type: ignore[arg-type]  # it checks
+            if format_ is not None:
+                taught = Settings(format=format_).format
+                model = evolve(model, format=model.family.format if taught == "auto" else taught)
+        except SettingsError as error:
+            raise RequestError(f"a header is wrong: {error.message}", param=error.param) from None
+        return model
 
     def untouched(self) -> UpstreamRequest:
         """The request as it came, but for the model's name."""
@@ -106,7 +156,12 @@ class Request:
         output = asked.options.output
         if output is not None and output.foreign and not self.same:
             asked = evolve(asked, options=evolve(asked.options, output=None))
-        projected = prompting.project(asked, self.model, self.model.format, correction=correction, continued=continued)
+        if self.native or self.plain:
+            projected = asked
+        else:
+            projected = prompting.project(
+                asked, self.model, self.model.format, correction=correction, continued=continued
+            )
         if number == 1:
             self.dropped += projected.dropped[len(asked.dropped) :]
         body = self.upstream.write_request(projected, self.model, stream=True)

@@ -7,8 +7,8 @@ have a status of its own. A reply that is not streamed is the fold of the same e
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
+from streamtool.exchange.request import Request
 from streamtool.exchange.shapes import ClientWire, Head, Headers, Memory, Writer
 from streamtool.reply import Fold, ReplyEvent, Start
 
@@ -23,28 +23,26 @@ _RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
 
 
 class Response:
-    """One reply on its way to the client. `same`: the upstream speaks the client's protocol."""
+    """One reply on its way to the client."""
 
     __slots__ = (
-        "_conversation", "_fold", "_kept", "_memory", "_mode", "_new_id", "_now", "_same", "_start", "_wire", "_writer",
-        "head", "request_id", "started", "unmet",
+        "_conversation", "_fold", "_kept", "_memory", "_new_id", "_now", "_request", "_same", "_start", "_wire",
+        "_writer", "head", "request_id", "started", "unmet",
     )  # fmt: skip
 
     def __init__(
         self,
         wire: ClientWire,
-        conversation: Conversation,
+        request: Request,
         *,
-        same: bool,
-        mode: str,
         new_id: Callable[[str], str],
         now: int,
         memory: Memory | None,
     ) -> None:
         self._wire = wire
-        self._conversation = conversation
-        self._same = same
-        self._mode = mode
+        self._request = request
+        self._conversation = conversation = request.conversation
+        self._same = request.same
         self._new_id = new_id
         self._now = now
         self._memory = memory
@@ -155,7 +153,7 @@ class Response:
     def _marks(self) -> Headers:
         return (
             (self._wire.REQUEST_ID, self.request_id.encode("latin-1", "replace")),
-            (b"x-streamtool-mode", self._mode.encode()),
+            (b"x-streamtool-mode", self._request.mode.encode()),
             *(((b"x-streamtool-unmet", self.unmet.encode()),) if self.unmet is not None else ()),
         )
 

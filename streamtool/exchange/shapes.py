@@ -93,6 +93,13 @@ class Memory(Protocol):
     def remember(self, id: str, value: bytes, /) -> None: ...
 
 
+class Abilities(Protocol):
+    """What upstreams were found unable to do."""
+
+    def lacks_tools(self, upstream: str | None, model: str, /) -> bool: ...
+    def learn(self, upstream: str | None, model: str, /) -> None: ...
+
+
 @frozen
 class UpstreamRequest:
     """One attempt, as the upstream is to receive it."""

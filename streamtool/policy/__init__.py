@@ -1,7 +1,8 @@
 """What to do with what the parser found: which calls pass, what waits, and when the model is asked again."""
 
+from streamtool.policy.abilities import denies_tools
 from streamtool.policy.gate import Gate, Ids, Plain, TextParser
 from streamtool.policy.retry import Cause, cause, correction
 from streamtool.policy.rules import Rules, rules_for
 
-__all__ = ["Cause", "Gate", "Ids", "Plain", "Rules", "TextParser", "cause", "correction", "rules_for"]
+__all__ = ["Cause", "Gate", "Ids", "Plain", "Rules", "TextParser", "cause", "correction", "denies_tools", "rules_for"]

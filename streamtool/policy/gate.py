@@ -184,7 +184,7 @@ class Gate:
                 self._found(self._parser.close(), out)
                 if not self.over:
                     self._parser = self._new_parser()
-                    self._begin(name, call_id, out)
+                    self._begin(name, call_id, out, trusted=self._rules.native)
                     self._native = None if self._open is None or self._raw is not None else NativeArguments()
             case ArgumentsDelta(text=text):
                 text = text if self._native is None else self._native.feed(text)
@@ -286,12 +286,12 @@ class Gate:
             case _:
                 assert_never(self._rules.reasoning)
 
-    def _begin(self, name: str, call_id: str | None, out: list[ReplyEvent]) -> None:
+    def _begin(self, name: str, call_id: str | None, out: list[ReplyEvent], *, trusted: bool = False) -> None:
         if self._open is not None:
             self._end(False, out)
         rules = self._rules
         name = rules.aliases.get(name, name)
-        if rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools):
+        if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools)):
             self.refused += 1
             self._open = None
             self._discard(name, "forbidden" if rules.forbidden else "unknown")

@@ -12,7 +12,7 @@ from streamtool.policy.gate import Gate
 from streamtool.policy.rules import Rules
 from streamtool.reply import Reason
 
-Cause = Literal["required call missing", "call forbidden"]
+Cause = Literal["required call missing", "call forbidden", "tools unsupported"]
 """Why an attempt was not accepted; the word of the log record."""
 
 _REQUIRED = (

@@ -29,6 +29,8 @@ class Rules:
     """The calls that count: name -> JSON Schema of the arguments. With a named or narrowed choice only those."""
     aliases: Mapping[str, str] = field(factory=dict)
     """The short names of tools that stand in a group (`namespace`), as far as each is the only one."""
+    native: bool = False
+    """The upstream has the tools as what they are: its own calls are its business, and so is the choice."""
     forbidden: bool = False
     """Tool choice none: a call is discarded."""
     forced: bool = False
@@ -64,8 +66,11 @@ class AnyName(dict[str, Mapping[str, Json]]):
         return super().__contains__(name) or str(name).removeprefix("functions.").lower() not in known
 
 
-def rules_for(conversation: Conversation, settings: Settings) -> Rules:
-    """The rules for this conversation. Without tools in the request, the names of its history may be called."""
+def rules_for(conversation: Conversation, settings: Settings, *, native: bool = False) -> Rules:
+    """The rules for this conversation. Without tools in the request, the names of its history may be called.
+
+    `native` says that the upstream gets the tools as what they are.
+    """
     choice = conversation.choice
     if conversation.tools:
         allowed = [tool for tool in conversation.tools if not choice.names or tool.name in choice.names]
@@ -76,8 +81,9 @@ def rules_for(conversation: Conversation, settings: Settings) -> Rules:
     return Rules(
         tools={tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
         aliases={_short(tool): tool.name for tool in allowed if tool.namespace and short[_short(tool)] == 1},
+        native=native,
         forbidden=choice.mode == "none",
-        forced=choice.mode == "required",
+        forced=choice.mode == "required" and not native,
         single=not choice.parallel or conversation.legacy_functions,
         unknown="text" if settings.unknown_tools == "retry" else settings.unknown_tools,
         reasoning=settings.reasoning,

@@ -32,34 +32,46 @@ class _One:
 
 
 class Stops:
-    """Looks for the first of some strings."""
+    """Looks for the first of some strings.
 
-    __slots__ = ("_firsts", "_held", "_strings")
+    Of many strings only those are advanced that have begun, or begin with the character at hand.
+    """
+
+    __slots__ = ("_begun", "_held", "_starts")
 
     def __init__(self, strings: Iterable[str]) -> None:
-        # the longest first: of two that end at the same place, it begins first
-        self._strings = [_One(text) for text in sorted(strings, key=len, reverse=True)]
-        self._firsts = {one.text[0] for one in self._strings}
+        self._starts: dict[str, list[_One]] = {}
+        for text in dict.fromkeys(strings):
+            self._starts.setdefault(text[0], []).append(_One(text))
+        self._begun: list[_One] = []
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """The text that may be shown, and the string that stands directly behind it, if one does."""
-        if not self._held and self._firsts.isdisjoint(text):
+        if not self._held and self._starts.keys().isdisjoint(text):
             return text, None
         text, before = self._held + text, len(self._held)
         for place in range(before, len(text)):
-            whole = [one.feed(text[place]) for one in self._strings]
-            if any(whole):
-                found = self._strings[whole.index(True)].text
+            char = text[place]
+            starts = self._starts.get(char)
+            if starts is None and not self._begun:
+                continue
+            ones = [*self._begun, *(one for one in starts or () if not one.met)]
+            whole = [one.text for one in ones if one.feed(char)]
+            if whole:
+                found = max(whole, key=len)  # of two that end at the same place, it begins first
+                self._begun = ones
                 self.close()
                 return text[: place + 1 - len(found)], found
-        waits = len(text) - max(one.met for one in self._strings)
+            self._begun = [one for one in ones if one.met]
+        waits = len(text) - max((one.met for one in self._begun), default=0)
         self._held = text[waits:]
         return text[:waits], None
 
     def close(self) -> str:
         """What waited: it became none of them. Looking begins anew."""
         held, self._held = self._held, ""
-        for one in self._strings:
+        for one in self._begun:
             one.met = 0
+        self._begun = []
         return held

@@ -24,7 +24,8 @@ PATHS: Mapping[str, str] = {
 }
 """The paths that are ours, and the protocol that each speaks; `count_tokens` counts for the protocol `messages`."""
 
-Mode = Literal["emulate"]
+Mode = Literal["emulate", "native", "auto", "rescue"]
+"""How tools reach the model: as text, untouched, as it can, or untouched with an eye on its text."""
 Protocol = Literal["chat", "messages", "ollama", "gemini", "completions"]
 """What an upstream may speak."""
 Speaks = Literal["auto"] | Protocol
@@ -35,7 +36,7 @@ TEMPLATES = (
 )
 """The chat templates that the completions protocol knows."""
 
-_MODE = read.one_of("emulate", later=("native", "auto", "rescue"))
+_MODE = read.one_of("emulate", "native", "auto", "rescue")
 _SCHEMA = read.one_of("compact", "json", "markdown")
 _PROTOCOL = read.one_of("chat", "messages", "ollama", "gemini", "completions")
 _TEMPLATE = read.one_of(*TEMPLATES)
@@ -249,8 +250,8 @@ class Settings:
     """The path at the app; None: the one that the client asked for."""
     passthrough: tuple[str, ...] = setting((), read.list_of(read.text))
     """Further paths that the proxy passes on."""
-    allow_overrides: Literal[False] = setting(False, read.not_yet)
-    """Honour `x-streamtool-*` request headers."""
+    allow_overrides: bool = setting(False, read.flag)
+    """Honour the request headers `x-streamtool-mode` and `x-streamtool-format`."""
     limits: Limits = setting(Limits(), read.table_of(Limits))
     results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))
     store: StoreSettings = setting(StoreSettings(), read.table_of(StoreSettings))

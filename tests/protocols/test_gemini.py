@@ -459,6 +459,11 @@ class TestStream:
     def test_damaged_json_is_a_failure(self):
         assert failure(stream(text("a")), b'data: {"candidates":[}\n\n').code == "upstream_unreadable"
 
+    def test_an_error_event_of_plain_words(self):
+        assert failure(stream(text("a")), b"event: error\ndata: Internal Server Error\n\n").message == (
+            "Internal Server Error"
+        )
+
     def test_what_is_kept_for_an_error_is_bounded(self):
         reader = ReplyReader()
         reader.feed(stream(text("a")))
@@ -475,6 +480,22 @@ class TestArray:
         pieces = [data[at : at + 20] for at in range(0, len(data), 20)]
         assert read(*pieces) == [START, TextDelta(0, words), *STOP]
         assert time.process_time() - began < 1
+
+    def test_braces_and_brackets_in_strings_are_text(self):
+        words = 'a}],{"b\\' * 1000
+        data = array(text(words), LAST)
+        assert read(data) == [START, TextDelta(0, words), *STOP]
+        assert b"".join(e.text.encode() for e in single(data) if isinstance(e, TextDelta)) == words.encode()
+
+    def test_what_is_nested_without_end_costs_nothing(self):
+        began = time.process_time()
+        assert failure(b"[" * 200_000).code == "upstream_closed"
+        assert failure(b"[" * 200_000 + b"]" * 200_000).code == "upstream_unreadable"
+        assert time.process_time() - began < 2
+
+    def test_elements_that_say_nothing(self):
+        data = b'[null, 5, \n"x,]", [], {},' + array(text("a"), LAST).removeprefix(b"[")
+        assert read(data) == single(data) == [START, TextDelta(0, "a"), *STOP]
 
     def test_what_is_no_json_is_a_failure(self):
         assert failure(b"[" + json.dumps(text("a")).encode() + b", oops}]").code == "upstream_unreadable"

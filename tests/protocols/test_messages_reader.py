@@ -299,6 +299,10 @@ class TestCalls:
             CallEnd(0, 0),
         ]
 
+    def test_half_a_character_in_an_input_that_is_a_string(self):
+        said = content(opened({"type": "tool_use", "id": "t", "name": "f", "input": "\ud83d"}), closed())
+        assert said == [CallStart(0, 0, "t", "f"), ArgumentsDelta(0, 0, "\ufffd"), CallEnd(0, 0, complete=False)]
+
     def test_a_block_that_is_never_closed(self):
         assert content(call(), more("{}"), call(1, "toolu_2"), more("{}", 1)) == [
             CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, "{}"), CallEnd(0, 0),

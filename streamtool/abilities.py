@@ -1,0 +1,28 @@
+"""What upstreams were found unable to do, for a while: which models know no tools (`mode = "auto"`)."""
+
+import time
+from collections.abc import Callable
+
+SECONDS = 600.0
+"""How long it is believed: a server may be started anew, a model be replaced."""
+_MOST = 1000
+
+
+class Abilities:
+    """Remembers, in this process, the models that were found to know no tools."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: dict[tuple[str | None, str], float] = {}
+
+    def lacks_tools(self, upstream: str | None, model: str, /) -> bool:
+        """Whether this model of this upstream said lately that it knows no tools."""
+        return self._until.get((upstream, model), 0.0) > self._clock()
+
+    def learn(self, upstream: str | None, model: str, /) -> None:
+        """It has said so now."""
+        now = self._clock()
+        if len(self._until) >= _MOST:
+            self._until = {key: until for key, until in self._until.items() if until > now}
+        if len(self._until) < _MOST:
+            self._until[upstream, model] = now + SECONDS

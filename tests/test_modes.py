@@ -1,0 +1,220 @@
+"""How tools reach the model: as text, untouched, as it can (with memory), or untouched with an eye on its text."""
+
+import json
+from typing import Any
+
+import pytest
+from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, Got, read, said, sse, write
+
+from streamtool.abilities import Abilities
+from streamtool.middleware import ToolMiddleware
+from streamtool.policy import denies_tools
+from streamtool.settings import Settings
+from streamtool.testing import Script, ScriptedUpstream, stream_asgi
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+ASK = Ask((("user", "hi"),), (("ping", "Pings.", SCHEMA), ("pong", "Pongs.", SCHEMA)))
+LEAK = 'So.\n<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
+
+both = pytest.mark.anyio
+clients = pytest.mark.parametrize("client", CLIENTS)
+
+NO_TOOLS = {
+    "ollama": (400, {"error": "registry.ollama.ai/library/phi:latest does not support tools"}),
+    "llama.cpp": (
+        500,
+        {"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}},
+    ),
+    "vllm": (
+        400,
+        {
+            "object": "error",
+            "message": '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+        },
+    ),
+    "openrouter": (404, {"error": {"message": "No endpoints found that support tool use.", "code": 404}}),
+}
+
+
+def native(*calls: tuple[str, str], text: str = "", finish: str = "tool_calls") -> Script:
+    """A chat upstream that calls by itself, and says `text` before."""
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1700000000, "model": "up"}
+
+    def chunk(delta: Any, reason: str | None = None) -> bytes:
+        return sse({**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]})
+
+    steps = [chunk({"role": "assistant", "content": ""})]
+    steps += [chunk({"content": text[i : i + 4]}) for i in range(0, len(text), 4)]
+    for i, (name, arguments) in enumerate(calls):
+        opening = {"index": i, "id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": ""}}
+        steps.append(chunk({"tool_calls": [opening]}))
+        steps += [chunk({"tool_calls": [{"index": i, "function": {"arguments": piece}}]}) for piece in arguments]
+    return Script((*steps, chunk({}, finish), b"data: [DONE]\n\n"))
+
+
+def refused(status: int, body: Any) -> Script:
+    return Script((json.dumps(body).encode(),), status, "application/json")
+
+
+async def got(app: ToolMiddleware, client: str, ask: Ask = ASK, **headers: str) -> tuple[Got, dict[str, str]]:
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    body = json.dumps(write(client, ask)).encode()
+    async with stream_asgi(app, PATHS[client], body=body, headers=pairs) as reply:
+        data = await reply.body()
+        assert reply.status == 200, data
+        return read(client, data, stream=ask.stream), reply.headers
+
+
+@both
+@clients
+@pytest.mark.parametrize("upstream", [upstream for upstream in UPSTREAMS if upstream != "completions"])
+async def test_native_hands_tools_on(client: str, upstream: str):
+    """As what they are, in the upstream's protocol; nothing is looked for in the text. (Completions have no tools.)"""
+    app = ScriptedUpstream(said(upstream, LEAK))
+    found, headers = await got(ToolMiddleware(app, mode="native", app_speaks=upstream), client)  # type: ignore[arg-type]
+    assert (found.parts, found.reason) == ((LEAK,), "stop")
+    sent = json.dumps(app.requests[0].json["tools"])
+    assert "ping" in sent
+    assert "pong" in sent
+    assert "<tool_call>" not in json.dumps(app.requests[0].json)
+    assert headers.get("x-streamtool-mode") == (None if client == upstream else "native")
+
+
+@both
+@clients
+async def test_native_calls_of_another_protocol_arrive(client: str):
+    app = ScriptedUpstream(native(("ping", '{"x": 1}'), ("elsewhere", "{}"), text="So."))
+    found, _ = await got(ToolMiddleware(app, mode="native", app_speaks="chat"), client)
+    assert (found.parts, found.reason) == (("So.", ("ping", '{"x": 1}'), ("elsewhere", "{}")), "calls")
+
+
+@both
+@clients
+async def test_rescue_finds_the_call_that_leaked_beside_native_ones(client: str):
+    app = ScriptedUpstream(native(("pong", '{"x": 2}'), text=LEAK))
+    found, headers = await got(ToolMiddleware(app, mode="rescue", app_speaks="chat"), client)
+    assert (found.parts, found.reason) == (("So.", ("ping", '{"x": 1}'), ("pong", '{"x": 2}')), "calls")
+    assert len(set(found.ids)) == 2
+    assert headers["x-streamtool-mode"] == "rescue"
+    assert [tool["function"]["name"] for tool in app.requests[0].json["tools"]] == ["ping", "pong"]
+
+
+@both
+async def test_rescue_finds_a_call_where_the_upstream_saw_none():
+    found, _ = await got(ToolMiddleware(ScriptedUpstream(native(text=LEAK, finish="stop")), mode="rescue"), "chat")
+    assert (found.parts, found.reason) == (("So.", ("ping", '{"x": 1}')), "calls")
+
+
+@both
+@clients
+@pytest.mark.parametrize("server", NO_TOOLS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_auto_emulates_once_the_upstream_says_that_it_cannot_and_remembers(
+    client: str, server: str, stream: bool
+):
+    app = ScriptedUpstream(refused(*NO_TOOLS[server]), said("chat", LEAK))
+    records: list[Any] = []
+    middleware = ToolMiddleware(app, mode="auto", app_speaks="chat", on_exchange=records.append)
+    ask = Ask(ASK.turns, ASK.tools, stream=stream)
+    for _ in range(2):
+        found, headers = await got(middleware, client, ask)
+        assert [part for part in found.parts if isinstance(part, str)] == ["So."]
+        assert found.reason == "calls"
+        assert headers["x-streamtool-mode"] == "emulate"
+    assert ["tools" in request.json for request in app.requests] == [True, False, False]
+    assert [record.attempts for record in records] == [("tools unsupported",), ()]
+    assert [record.mode for record in records] == ["emulate", "emulate"]
+
+
+@both
+async def test_auto_is_native_with_an_eye_on_the_text_where_the_upstream_can():
+    app = ScriptedUpstream(native(("pong", "{}"), text=LEAK))
+    found, headers = await got(ToolMiddleware(app, mode="auto"), "chat")
+    assert [part[0] for part in found.parts if isinstance(part, tuple)] == ["ping", "pong"]
+    assert headers["x-streamtool-mode"] == "native"
+
+
+@both
+async def test_a_bare_refusal_is_no_proof():
+    app = ScriptedUpstream(refused(400, {"error": {"message": "temperature is too high"}}))
+    async with stream_asgi(ToolMiddleware(app, mode="auto"), body=json.dumps(write("chat", ASK)).encode()) as reply:
+        assert await reply.head() == 400
+    assert len(app.requests) == 1
+
+
+@both
+async def test_native_passes_byte_for_byte_between_equals():
+    script = native(("ping", "{}"))
+    app = ScriptedUpstream(script)
+    body = json.dumps({**write("chat", ASK), "odd": 1}, indent=3).encode()
+    async with stream_asgi(ToolMiddleware(app, mode="native"), body=body) as reply:
+        data = await reply.body()
+    assert app.requests[0].body == body
+    assert data == b"".join(step for step in script.steps if isinstance(step, bytes))
+
+
+@both
+async def test_a_rule_sets_the_mode_of_a_model():
+    app = ScriptedUpstream(native(("ping", "{}")))
+    settings = Settings(models=[{"match": "m", "mode": "rescue"}])
+    _, headers = await got(ToolMiddleware(app, settings=settings), "chat")
+    assert headers["x-streamtool-mode"] == "rescue"
+
+
+@both
+async def test_headers_override_where_that_is_allowed():
+    app = ScriptedUpstream(said("chat", LEAK))
+    allowed = ToolMiddleware(app, settings=Settings(allow_overrides=True))
+    _, headers = await got(allowed, "chat", x_streamtool_mode="rescue")
+    assert headers["x-streamtool-mode"] == "rescue"
+    await got(allowed, "chat", x_streamtool_format="invoke")
+    assert "<invoke" in json.dumps(app.requests[-1].json["messages"])
+    for wrong in ({"x_streamtool_mode": "odd"}, {"x_streamtool_format": "odd"}):
+        pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in wrong.items()]
+        body = json.dumps(write("chat", ASK)).encode()
+        async with stream_asgi(allowed, body=body, headers=pairs) as reply:
+            assert await reply.head() == 400
+            assert "a header is wrong" in json.loads(await reply.body())["error"]["message"]
+    _, headers = await got(ToolMiddleware(app), "chat", x_streamtool_mode="native")
+    assert headers["x-streamtool-mode"] == "emulate"
+
+
+@pytest.mark.parametrize(("status", "body"), NO_TOOLS.values(), ids=NO_TOOLS)
+def test_what_servers_say(status: int, body: Any):
+    assert denies_tools(json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "invalid tool schema: parameters.type must be object",
+        "rate limit exceeded",
+        "tool_choice names a tool that is not among the tools",
+        "the model is overloaded",
+    ],
+)
+def test_what_is_no_proof(message: str):
+    assert not denies_tools(message)
+
+
+def test_what_was_learned_is_believed_for_ten_minutes():
+    now = [0.0]
+    abilities = Abilities(lambda: now[0])
+    abilities.learn("u", "m")
+    now[0] = 599.0
+    assert abilities.lacks_tools("u", "m")
+    assert not abilities.lacks_tools("u", "other")
+    assert not abilities.lacks_tools(None, "m")
+    now[0] = 600.0
+    assert not abilities.lacks_tools("u", "m")
+
+
+def test_what_is_remembered_is_bounded():
+    now = [0.0]
+    abilities = Abilities(lambda: now[0])
+    for i in range(2000):
+        abilities.learn(None, f"m{i}")
+    assert not abilities.lacks_tools(None, "m1999")
+    now[0] = 601.0
+    abilities.learn(None, "late")
+    assert abilities.lacks_tools(None, "late")
