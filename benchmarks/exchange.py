@@ -1,161 +1,258 @@
-"""What the exchange and the middleware add per delta: CPU time, chat to chat, in µs and in units of the bare loop.
+"""What the exchange and the middleware cost per delta, in one process and without a network; `path.py` runs it.
 
-    python benchmarks/exchange.py [DELTAS]
-
-u is the smallest useful loop in this run: one method call and one search of a compiled character class per delta. The
-exchange rows are bytes in, bytes out, without I/O; the middleware rows are a whole ASGI call, minus the same call
-without the middleware. Each number is the least of several rounds.
+The exchange is bytes in, bytes out, for each pair of protocols. The middleware is a whole ASGI call, minus the same
+call of the app alone. Next to the cost stands what the straightforward way costs in the same run (`plain`): decode the
+event, feed the parser, encode one JSON string, join. An event that is recognised without being decoded can beat it.
 """
 
 import asyncio
 import itertools
-import json
-import re
-import sys
 import time
-from collections.abc import Callable, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+from common import (
+    CLIENTS,
+    FEW,
+    GROWTH,
+    KINDS,
+    MANY,
+    UPSTREAMS,
+    Row,
+    Table,
+    deltas,
+    first_texts,
+    opening,
+    request,
+    taking_turns,
+)
+
+from statemachine import Parser
+from streamtool.bench import unit
+from streamtool.exchange import CLIENTS as WIRES
 from streamtool.exchange import Exchange
 from streamtool.middleware import ToolMiddleware
-from streamtool.protocols import chat
-from streamtool.settings import Settings
-from streamtool.testing import chunk
+from streamtool.settings import Settings, UpstreamSettings
 
-ROUNDS = 7
-PROSE = "The quick brown fox jumps over the lazy dog, and then it rests in the shade of an old tree for a while. "
-FILE = "def main(path: str) -> int:\\n    with open(path) as file:\\n        return len(file.read())\\n\\n\\n"
-OPENER = '<tool_call>{"name": "write_file", "arguments": {"path": "a.py", "content": "'
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": "Does something useful.",
-            "parameters": {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}},
-        },
-    }
-    for name in ["write_file", *(f"tool_{i}" for i in range(19))]
-]
-BODY = json.dumps(
-    {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "tools": TOOLS}
-).encode()
-PLAIN = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
+TOOLS = 20
+STREAMS = 40
+"""That are open at once when memory is measured."""
+TARGETS = {"text": 40, "arguments": 80}
+"""In u, where both sides speak Chat Completions."""
+TRANSLATED = 96
+"""In u, everywhere else."""
+HELD = 32
+"""KB that an open stream may take."""
+FIRST = 2.0
+"""ms until the app is called."""
 
 
-def pieces(text: str, count: int, size: int = 4) -> list[bytes]:
-    """`count` upstream events of `size` characters each, `text` over and over."""
-    whole = text * (count * size // len(text) + 1)
-    return [chunk({"content": whole[i * size : (i + 1) * size]}) for i in range(count)]
+def target(client: str, upstream: str, kind: str) -> int:
+    return TARGETS[kind] if client == upstream == "chat" else TRANSLATED
 
 
-def fresh() -> Exchange:
-    numbers = itertools.count()
-    exchange = Exchange(Settings(), chat, BODY, (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=1)
-    exchange.request()
-    exchange.respond(200, ())
-    exchange.feed(chunk({"role": "assistant", "content": ""}))
-    return exchange
+# --- the exchange
 
 
-def least(run: Callable[[], float]) -> float:
-    return min(run() for _ in range(ROUNDS))
+def settings(upstream: str) -> Settings:
+    """All models are served by an upstream that speaks so."""
+    return Settings(upstreams={"u": UpstreamSettings(name="u", url="http://127.0.0.1", speaks=upstream)})
 
 
-def through_exchange(opening: Sequence[bytes], deltas: Sequence[bytes]) -> float:
+def through_exchange(client: str, upstream: str, kind: str, count: int) -> Callable[[], float]:
     """Seconds per delta."""
+    given, body, numbers = settings(upstream), request(client, TOOLS), itertools.count()
+    before, events = opening(upstream, kind), deltas(upstream, kind, count)
 
     def run() -> float:
-        exchange = fresh()
-        for data in opening:
-            exchange.feed(data)
+        exchange = Exchange(given, WIRES[client], body, (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=1)
+        exchange.request()
+        exchange.respond(200, ())
+        shown = b"".join(exchange.feed(data) for data in before)
+        assert (b"Well" in shown) == (kind == "text")
         feed = exchange.feed
         began = time.process_time()
-        for data in deltas:
+        for data in events:
             feed(data)
-        return (time.process_time() - began) / len(deltas)
+        spent = time.process_time() - began
+        assert not exchange.done
+        return spent / count
 
-    return least(run)
+    return run
 
 
-def through_asgi(wrapped: bool, opening: Sequence[bytes], deltas: Sequence[bytes]) -> float:
-    """Seconds per delta of a whole call of an ASGI app, with the middleware or without."""
-    spent = 0.0
+_TEXT: dict[str, Callable[[Any], str]] = {
+    "chat": lambda value: value["choices"][0]["delta"]["content"],
+    "messages": lambda value: value["delta"]["text"],
+    "ollama": lambda value: value["message"]["content"],
+    "gemini": lambda value: value["candidates"][0]["content"]["parts"][0]["text"],
+    "completions": lambda value: value["choices"][0]["text"],
+}
 
-    async def app(_scope: Any, receive: Any, send: Any) -> None:
-        nonlocal spent
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for data in (chunk({"role": "assistant", "content": ""}), *opening):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        began = time.process_time()
-        for data in deltas:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        spent = (time.process_time() - began) / len(deltas)
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
-    async def call() -> None:
-        messages = [{"type": "http.request", "body": BODY if wrapped else PLAIN, "more_body": False}]
-        forever = asyncio.Event()
-
-        async def receive() -> Any:
-            if messages:
-                return messages.pop()
-            await forever.wait()
-            return None
-
-        async def send(message: Any) -> None:
-            pass
-
-        scope = {"type": "http", "method": "POST", "path": chat.PATH, "headers": []}
-        await (ToolMiddleware(app) if wrapped else app)(scope, receive, send)
+def plain(upstream: str, kind: str, count: int) -> Callable[[], float]:
+    """Seconds per delta of the straightforward way."""
+    events, text_of = deltas(upstream, kind, count), _TEXT[upstream]
+    decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+    prefix, suffix = b"data: " + b"x" * 150, b"x" * 50 + b"\n\n"
 
     def run() -> float:
-        asyncio.run(call())
-        return spent
-
-    return least(run)
-
-
-def unit(count: int) -> float:
-    search = re.compile(r"[<`{\[\n\"']").search
-
-    class Loop:
-        def feed(self, text: str) -> object:
-            return search(text)
-
-    feed = Loop().feed
-
-    def run() -> float:
+        parser = Parser({name: {} for name in ("write_file", *map("tool_{}".format, range(1, TOOLS)))})
+        for text in first_texts(kind):
+            parser.feed(text)
         began = time.process_time()
-        for _ in range(count):
-            feed("word")
+        for data in events:
+            found = parser.feed(text_of(decode(data[data.index(b"{") :])))
+            b"".join((prefix, encode(found[0].text), suffix))  # type: ignore[union-attr]  # text or arguments
         return (time.process_time() - began) / count
 
-    return least(run)
+    return run
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
-    u = unit(100_000)
-    text, arguments = pieces(PROSE, count), pieces(FILE, count)
-    opening = [chunk({"content": OPENER})]
-    rows = [
-        ("exchange, text", through_exchange((), text), 0.0),
-        ("exchange, arguments", through_exchange(opening, arguments), 0.0),
-        ("middleware, text", through_asgi(True, (), text), through_asgi(False, (), text)),
-        ("middleware, arguments", through_asgi(True, opening, arguments), through_asgi(False, opening, arguments)),
-    ]
-    print(f"u = {u * 1e6:.3f} µs, {count} deltas of 4 characters")
-    print(f"{'':28}{'u':>8}{'µs/delta':>10}{'bare µs':>10}{'growth':>8}")
-    for name, total, bare in rows:
-        part = name.split(", ")[1]
-        few = text[: count // 10] if part == "text" else arguments[: count // 10]
-        head = () if part == "text" else opening
-        before = through_exchange(head, few) if name.startswith("exchange") else through_asgi(True, head, few)
-        added = total - bare
-        print(f"{name:28}{added / u:8.0f}{added * 1e6:10.2f}{bare * 1e6:10.2f}{total / before:8.2f}")
+def exchanges(rounds: int) -> Iterator[Table]:
+    """All pairs of protocols."""
+    pairs = list(itertools.product(KINDS, CLIENTS, UPSTREAMS))
+    ways = list(itertools.product(UPSTREAMS, KINDS))
+    u, *costs = taking_turns(
+        rounds,
+        unit,
+        *(through_exchange(client, up, kind, count) for count in (FEW, MANY) for kind, client, up in pairs),
+        *(plain(upstream, kind, FEW) for upstream, kind in ways),
+    )
+    bounds = dict(zip(ways, costs[2 * len(pairs) :], strict=True))
+    rows = []
+    for (kind, client, upstream), cost, late in zip(pairs, costs, costs[len(pairs) : 2 * len(pairs)], strict=False):
+        reach = target(client, upstream, kind)
+        cells = (kind, client, upstream, f"{cost * 1e6:.2f}", f"{cost / u:.0f}", f"{bounds[upstream, kind] / u:.0f}")
+        ok = cost / u <= reach and late / cost <= GROWTH
+        rows.append(Row((*cells, f"{late / cost:.2f}"), f"{reach} u, {GROWTH}", ok))
+    columns = ("delta", "client", "upstream", "µs", "u", "plain u", f"{MANY:,} / {FEW:,}")
+    yield Table(f"Exchange: CPU per delta, bytes in and bytes out; u = {u * 1e6:.3f} µs", columns, rows)
 
 
-if __name__ == "__main__":
-    main()
+# --- the middleware
+
+
+class Upstream:
+    """An ASGI app that says something to each request; it tells how long the measured part took."""
+
+    def __init__(self, before: Sequence[bytes], events: Sequence[bytes]) -> None:
+        self.before = before
+        self.events = events
+        self.spent = 0.0
+        self.called = 0.0
+        self.waits: asyncio.Event | None = None
+        """If there is one: stay in the middle of the reply until it is set."""
+
+    async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
+        self.called = time.perf_counter()
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for data in self.before:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        began = time.process_time()
+        for data in self.events:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        self.spent = time.process_time() - began
+        if self.waits is not None:
+            await self.waits.wait()
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+async def call(app: Any, client: str, body: bytes) -> None:
+    """One request; what comes back is thrown away."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        return await asyncio.Event().wait()
+
+    async def send(_message: Any) -> None:
+        pass
+
+    await app({"type": "http", "method": "POST", "path": CLIENTS[client], "headers": []}, receive, send)
+
+
+def through_asgi(client: str, kind: str, count: int, *, wrapped: bool) -> Callable[[], float]:
+    """Seconds per delta of a whole call, with the middleware or without."""
+    upstream = Upstream(opening("chat", kind), deltas("chat", kind, count))
+    app = ToolMiddleware(upstream, app_speaks="chat") if wrapped else upstream
+    body = request(client, TOOLS)
+
+    def run() -> float:
+        asyncio.run(call(app, client, body))
+        return upstream.spent / count
+
+    return run
+
+
+def until_called(client: str, tools: int, *, known: bool) -> Callable[[], float]:
+    """Seconds from the request to the call of the app; the tools are `known` from earlier requests, or always new."""
+    upstream = Upstream(opening("chat", "text"), ())
+    app, body, numbers = ToolMiddleware(upstream, app_speaks="chat"), request(client, tools), itertools.count()
+
+    def run() -> float:
+        nonlocal body
+        if not known:
+            body = request(client, tools, about=f"Does something useful, in way {next(numbers)} of {client}.")
+        began = time.perf_counter()
+        asyncio.run(call(app, client, body))
+        return upstream.called - began
+
+    return run
+
+
+def held(client: str, kind: str, tools: int, *, wrapped: bool) -> float:
+    """Bytes of one open stream of many, after FEW deltas."""
+    upstream = Upstream(opening("chat", kind), deltas("chat", kind, FEW))
+    app: Any = ToolMiddleware(upstream, app_speaks="chat") if wrapped else upstream
+
+    async def run() -> float:
+        await call(app, client, request(client, tools))  # what is shared is made
+        upstream.waits = asyncio.Event()
+        tracemalloc.start()
+        calls = [asyncio.ensure_future(call(app, client, request(client, tools))) for _ in range(STREAMS)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        upstream.waits.set()
+        await asyncio.gather(*calls)
+        return size / STREAMS
+
+    return asyncio.run(run())
+
+
+def middlewares(rounds: int) -> Iterator[Table]:
+    """Chat Completions as the app's protocol, each of the clients'."""
+    ways = list(itertools.product(KINDS, CLIENTS))
+    u, bare, *costs = taking_turns(
+        rounds,
+        unit,
+        through_asgi("chat", "text", FEW, wrapped=False),
+        *(through_asgi(client, kind, count, wrapped=True) for count in (FEW, MANY) for kind, client in ways),
+    )
+    rows = []
+    for (kind, client), cost, late in zip(ways, costs, costs[len(ways) :], strict=False):
+        added, reach = cost - bare, target(client, "chat", kind)
+        cells = (kind, client, f"{added * 1e6:.2f}", f"{added / u:.0f}", f"{bare * 1e6:.2f}", f"{late / cost:.2f}")
+        rows.append(Row(cells, f"{reach} u, {GROWTH}", added / u <= reach and late / cost <= GROWTH))
+    columns = ("delta", "client", "added µs", "added u", "bare µs", f"{MANY:,} / {FEW:,}")
+    title = f"Middleware around an app that speaks chat: CPU per delta, minus the app alone; u = {u * 1e6:.3f} µs"
+    yield Table(title, columns, rows)
+    rows = []
+    for client in CLIENTS:
+        both = taking_turns(3 * rounds, *(until_called(client, 50, known=known) for known in (False, True)))
+        new, again = (value * 1e3 for value in both)
+        rows.append(Row((client, f"{new:.2f}", f"{again:.2f}"), f"{FIRST:g} ms", max(new, again) <= FIRST))
+    yield Table("From a request with 50 tools to the call of the app", ("client", "ms, new tools", "ms, known"), rows)
+    rows = []
+    for tools, kind, client in itertools.product((2, 50), KINDS, CLIENTS):
+        size = (held(client, kind, tools, wrapped=True) - held("chat", kind, tools, wrapped=False)) / 1024
+        cells = (kind, client, str(tools), f"{size:.1f}", f"{len(request(client, tools)) / 1024:.1f}")
+        rows.append(Row(cells, f"{HELD} KB", size <= HELD))
+    columns = ("delta", "client", "tools", "KB", "request, KB")
+    yield Table(f"Memory of an open stream in the middleware, after {FEW:,} deltas, above the app alone", columns, rows)

@@ -1,60 +1,110 @@
-"""Wall and CPU time of a reply of many deltas through the proxy, next to a bare httpx proxy that copies bytes.
+"""What the proxy costs next to a bare one that copies bytes with httpx; `path.py` runs it. Linux only.
 
-    python benchmarks/proxy.py [DELTAS]
-
-Upstream, bare proxy and our proxy are three processes of uvicorn on loopback; the client is a socket. Each wall time is
-the least of several rounds that take turns, each CPU time (of the proxy's process) their mean.
+Upstream, bare proxy and our proxy are processes on loopback, the proxies under uvicorn; the client is a socket. The
+CPU time is that of the proxy's process. The model that is asked for says what the upstream says: `text-2000-0` are
+2,000 deltas of text as fast as it can; with a pace (in ms) each delta holds the time at which it was sent, and the
+client compares that with the time at which it arrives.
 """
 
+import asyncio
+import itertools
 import json
-import os
+import re
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self
 
 import httpx
 import uvicorn
+from attrs import frozen
+from common import (
+    CHAT_END,
+    CLIENTS,
+    FEW,
+    GROWTH,
+    KINDS,
+    MANY,
+    Row,
+    Table,
+    delta,
+    deltas,
+    median,
+    opening,
+    request,
+)
 
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
-from streamtool.testing import text
 
-ROUNDS = 11
-PROSE = "The quick brown fox jumps over the lazy dog, and then it rests in the shade of an old tree for a while. "
-PLAIN = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
-TOOLS = [
-    {"type": "function", "function": {"name": f"tool_{i}", "parameters": {"type": "object", "properties": {}}}}
-    for i in range(20)
-]
+TOOLS = 50
+PACE = 2
+"""ms between two deltas."""
+RATIO = 1.5
+FIRST = 2.0
+"""ms that the first byte may come later."""
+GENERATIONS = 5
+"""How often the processes are started anew: some are slower than others for as long as they live."""
+TIMEOUT = 60.0
+_STAMP = re.compile(rb"=(\d{18});")
+_LONGEST = 20  # bytes of a stamp
+
+# --- the processes
 
 
-def upstream(count: str) -> Any:
-    size = int(count) * 4
-    steps = text((PROSE * (size // len(PROSE) + 1))[:size]).steps
+async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of one connection."""
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+            asked = json.loads(await reader.readexactly(int(length[1]) if length else 0))
+            kind, count, pace = asked["model"].split("-")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            for data in opening("chat", kind):
+                await say(writer, data)
+            if pace == "0":
+                for data in deltas("chat", kind, int(count)):
+                    await say(writer, data)
+            else:
+                await say_in_time(writer, int(count), int(pace) / 1e3)
+            await say(writer, CHAT_END)
+            await say(writer, b"data: [DONE]\n\n")
+            writer.write(b"0\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            while (await receive()).get("more_body"):
-                pass
-            headers = [(b"content-type", b"text/event-stream")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            for step in steps:
-                await send({"type": "http.response.body", "body": step, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
 
-    return app
+async def say(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+    await writer.drain()
+
+
+async def say_in_time(writer: asyncio.StreamWriter, count: int, pace: float) -> None:
+    """Deltas that tell when they are sent."""
+    due = time.monotonic()
+    before, _, behind = delta("chat", "SENT").partition(b"SENT")
+    for _ in range(count):
+        await say(writer, b"%b=%018d;%b" % (before, time.monotonic_ns(), behind))
+        due = max(due + pace, time.monotonic())
+        await asyncio.sleep(due - time.monotonic())
 
 
 def bare(url: str) -> Any:
+    """An app that copies bytes."""
     client = httpx.AsyncClient(timeout=None)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            body = (await receive())["body"]  # small enough for one message
-            async with client.stream("POST", url + "/v1/chat/completions", content=body) as response:
+            body = b""
+            more = True
+            while more:
+                message = await receive()
+                body, more = body + message["body"], message["more_body"]
+            async with client.stream("POST", url + scope["path"], content=body) as response:
                 headers = [(b"content-type", b"text/event-stream")]
                 await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
                 async for piece in response.aiter_raw():
@@ -64,89 +114,212 @@ def bare(url: str) -> Any:
     return app
 
 
-def proxy(url: str) -> Any:
-    return Proxy(Settings(upstreams={"u": {"url": url}}))
+async def serve_upstream(sock: socket.socket) -> None:
+    async with await asyncio.start_server(upstream, sock=sock) as server:
+        await server.serve_forever()
 
 
-APPS = {"upstream": upstream, "bare": bare, "proxy": proxy}
+def serve(name: str, descriptor: str, url: str) -> None:
+    """What a process of its own does."""
+    sock = socket.socket(fileno=int(descriptor))
+    if name == "upstream":
+        asyncio.run(serve_upstream(sock))
+        return
+    app = bare(url) if name == "bare" else Proxy(Settings(upstreams={"u": {"url": url}}))  # type: ignore[dict-item]
+    uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", access_log=False)).run(sockets=[sock])
 
 
-def serve(name: str, port: str, argument: str) -> None:
-    uvicorn.run(APPS[name](argument), port=int(port), log_level="error", ws="none")
+@frozen
+class Served:
+    """A process and its port."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def cpu(self) -> float:
+        """Seconds of CPU time so far, by the kernel's clock of that process."""
+        return time.clock_gettime(~self.process.pid << 3 | 2)
 
 
-def start(name: str, argument: str) -> tuple[subprocess.Popen[bytes], int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, __file__, name, str(port), argument])
-    for _ in range(200):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            break
-    return process, port
-
-
-def call(port: int, body: bytes) -> float:
-    """Seconds from the request to the end of the reply."""
-    head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
-        began = time.perf_counter()
-        sock.sendall(head % len(body) + body)
-        tail = b""
-        while not tail.endswith(b"0\r\n\r\n"):
-            data = sock.recv(65536)
-            if not data:
-                raise ConnectionError("the reply was cut")
-            tail = (tail + data)[-16:]
-        return time.perf_counter() - began
-
-
-def cpu(process: subprocess.Popen[bytes]) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def main(count: str = "2000") -> None:
-    processes = []
+@contextmanager
+def started(name: str, url: str = "") -> Iterator[Served]:
+    """The process while it serves."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        command = [sys.executable, __file__, name, str(sock.fileno()), url]
+        process = subprocess.Popen(command, pass_fds=[sock.fileno()])
+        port = sock.getsockname()[1]
     try:
-        source, port = start("upstream", count)
-        processes.append(source)
-        ports = {}
-        for name in ("bare", "proxy"):
-            process, ports[name] = start(name, f"http://127.0.0.1:{port}")
-            processes.append(process)
-        plain, tools = json.dumps(PLAIN).encode(), json.dumps(PLAIN | {"tools": TOOLS}).encode()
-        cases = {
-            "bare": (ports["bare"], plain, processes[1]),
-            "proxy, passed on": (ports["proxy"], plain, processes[2]),
-            "proxy, tools": (ports["proxy"], tools, processes[2]),
-        }
-        wall, spent = dict.fromkeys(cases, 60.0), dict.fromkeys(cases, 0.0)
-        for around in range(ROUNDS + 1):
-            for name, (to, body, process) in cases.items():
-                before = cpu(process)
-                took = call(to, body)
-                if around:  # the first one is for warming up
-                    wall[name] = min(wall[name], took)
-                    spent[name] += (cpu(process) - before) / ROUNDS
-        print(f"{count} deltas of 4 characters\n{'':20}{'ms':>8}{'× bare':>8}{'CPU ms':>8}{'× bare':>8}")
-        for name in cases:
-            ratios = wall[name] / wall["bare"], spent[name] / max(spent["bare"], 1e-9)
-            print(f"{name:20}{wall[name] * 1e3:8.1f}{ratios[0]:8.2f}{spent[name] * 1e3:8.1f}{ratios[1]:8.2f}")
+        yield Served(process, port)
     finally:
-        for process in processes:
-            process.terminate()
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
             process.wait()
 
 
+# --- the client
+
+
+@frozen
+class Heard:
+    """One reply, as the client met it; all in seconds."""
+
+    wall: float
+    first: float
+    """From the request to the first byte of the body."""
+    first_stamp: float
+    """From the request to the first delta that tells its time; 0: there is none."""
+    lags: tuple[float, ...]
+    """Of each such delta, from the upstream's sending to the arrival."""
+
+    @classmethod
+    def of(cls, port: int, path: str, body: bytes) -> Self:
+        """Ask, and read the reply to its end."""
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        arrived: dict[bytes, int] = {}
+        first = 0
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as sock:
+            began = time.monotonic_ns()
+            sock.sendall(head % (path.encode(), len(body)) + body)
+            seen, tail = b"", b""
+            while not tail.endswith(b"\r\n0\r\n\r\n"):
+                data = sock.recv(65536)
+                now = time.monotonic_ns()
+                if not data:
+                    raise ConnectionError("the reply was cut")
+                if not first:
+                    seen += data
+                    assert seen.startswith(b"HTTP/1.1 200"), seen
+                    first = now if seen.partition(b"\r\n\r\n")[2] else 0
+                for stamp in _STAMP.findall(tail + data):
+                    arrived.setdefault(stamp, now)  # Responses says everything twice
+                tail = (tail + data)[-_LONGEST:]
+        lags = tuple((then - int(stamp)) / 1e9 for stamp, then in arrived.items())
+        stamped = (min(arrived.values()) - began) / 1e9 if arrived else 0
+        return cls((now - began) / 1e9, (first - began) / 1e9, stamped, lags)
+
+
+@frozen
+class Case:
+    """Who is asked, by whom, for what."""
+
+    name: str
+    client: str
+    kind: str
+    served: Served
+
+    def ask(self, count: int, pace: int = 0) -> Heard:
+        body = request(self.client, TOOLS, f"{self.kind}-{count}-{pace}")
+        heard = Heard.of(self.served.port, CLIENTS[self.client], body)
+        assert len(heard.lags) == (count if pace else 0), (self, count, len(heard.lags))
+        return heard
+
+    def spent(self, count: int) -> tuple[float, float]:
+        """CPU and wall time per delta, in seconds."""
+        before = self.served.cpu()
+        wall = self.ask(count).wall
+        return (self.served.cpu() - before) / count, wall / count
+
+
+@contextmanager
+def served() -> Iterator[list[Case]]:
+    """Fresh processes, and what is asked of them."""
+    with ExitStack() as stack:
+        source = stack.enter_context(started("upstream"))
+        copies = stack.enter_context(started("bare", source.url))
+        ours = stack.enter_context(started("proxy", source.url))
+        cases = [Case("bare", "chat", kind, copies) for kind in KINDS]
+        cases += [Case("proxy", client, kind, ours) for kind, client in itertools.product(KINDS, CLIENTS)]
+        for case in cases:
+            case.ask(100)
+        yield cases
+
+
+def proxies(rounds: int) -> Iterator[Table]:
+    """Both tables."""
+    found = []
+    for _ in range(min(GENERATIONS, rounds)):
+        with served() as cases:
+            found.append(fast(cases, rounds))
+    yield throughput(found)
+    with served() as cases:
+        yield late(cases, rounds)
+
+
+def fast(cases: list[Case], rounds: int) -> dict[tuple[str, ...], tuple[float, ...]]:
+    """As fast as the upstream can, for each case: CPU µs per delta, × bare, wall µs, × bare, growth of CPU."""
+    few: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
+    many: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
+    for around, case in itertools.product(range(rounds), cases):
+        few[case].append(case.spent(FEW))
+        if around % 3 == 0:
+            many[case].append(case.spent(MANY))
+    cost = {case: [min(column) * 1e6 for column in zip(*few[case], strict=True)] for case in cases}
+    bares = {case.kind: cost[case] for case in cases if case.name == "bare"}
+    found = {}
+    for case, (cpu, wall) in cost.items():
+        than_cpu, than_wall = bares[case.kind]
+        growth = min(many[case])[0] * 1e6 / cpu
+        found[case.name, case.kind, case.client] = (cpu, cpu / than_cpu, wall, wall / than_wall, growth)
+    return found
+
+
+def throughput(generations: list[dict[tuple[str, ...], tuple[float, ...]]]) -> Table:
+    """The median of the generations of processes; within each it is the least of its rounds."""
+    rows = []
+    for key in generations[0]:
+        cpu, ratio, wall, slower, growth = (
+            median(column) for column in zip(*(it[key] for it in generations), strict=True)
+        )
+        cells = (*key, f"{cpu:.1f}", f"{ratio:.2f}", f"{wall:.1f}", f"{slower:.2f}", f"{growth:.2f}")
+        if key[0] == "bare":
+            rows.append(Row(cells))
+        else:
+            rows.append(Row(cells, f"{RATIO} ×, {GROWTH}", ratio <= RATIO and growth <= GROWTH))
+    columns = ("", "delta", "client", "CPU µs", "× bare", "wall µs", "× bare", f"{MANY:,} / {FEW:,}")
+    return Table(f"Proxy: {FEW:,} deltas as fast as the upstream can, per delta (the target is for CPU)", columns, rows)
+
+
+def late(cases: list[Case], rounds: int) -> Table:
+    """At the pace of a fast model: when things arrive. Judged is the least first byte; the median is the load's too."""
+    beginnings: dict[Case, list[Heard]] = {case: [] for case in cases}
+    whole: dict[Case, list[Heard]] = {case: [] for case in cases}
+    for _, case in itertools.product(range(10 * rounds), cases):
+        beginnings[case].append(case.ask(3, 1))
+    for _, case in itertools.product(range(-(-rounds // 3)), cases):
+        whole[case].append(case.ask(FEW // 2, PACE))
+    found: Mapping[Case, tuple[float, ...]] = {
+        case: tuple(
+            value * 1e3
+            for value in (
+                min(heard.first for heard in beginnings[case]),
+                median(heard.first for heard in beginnings[case]),
+                min(heard.first_stamp for heard in beginnings[case]),
+                min(median(heard.lags) for heard in whole[case]),
+                min(sorted(heard.lags)[-len(heard.lags) // 100] for heard in whole[case]),
+            )
+        )
+        for case in cases
+    }
+    bares = {case.kind: found[case] for case in cases if case.name == "bare"}
+    rows = []
+    for case in cases:
+        if case.name == "bare":
+            rows.append(Row(("bare", case.kind, case.client, *(f"{value:.2f}" for value in found[case]))))
+            continue
+        added = [value - bare for value, bare in zip(found[case], bares[case.kind], strict=True)]
+        cells = ("added by the proxy", case.kind, case.client, *(f"{value:+.2f}" for value in added))
+        rows.append(Row(cells, f"first byte {FIRST:g}", added[0] <= FIRST))
+    columns = ("", "delta", "client", "first byte", "median", "first delta", "lag, median", "lag, p99")
+    title = f"Proxy: when it arrives, in ms; {TOOLS} tools, {FEW // 2:,} deltas, one every {PACE} ms"
+    return Table(title, columns, rows)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
-        serve(*sys.argv[1:])
-    else:
-        main(*sys.argv[1:2])
+    serve(*sys.argv[1:])

@@ -140,6 +140,7 @@ class ToolMiddleware:
         if exchange.passthrough:
             await self._pass(exchange, scope, body, receive, send)
         else:
+            del body
             await _Run(self, exchange, scope, receive, send).run()
 
     def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
@@ -264,18 +265,17 @@ class _Run:
             scope = self._middleware.inner_scope(self._scope, request)
             if "extensions" in scope:
                 scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k not in _SHORTCUTS}
-            await self._attempt(scope, request.body)
+            bodies = [request.body]
+            del request  # the stream may stay open for long, and nobody needs the body once it was handed out
+            await self._attempt(scope, bodies)
 
-    async def _attempt(self, scope: Scope, body: bytes) -> None:
+    async def _attempt(self, scope: Scope, bodies: list[bytes]) -> None:
         """Call the app once, to its end or until it is not needed any more."""
         exchange = self._exchange
-        asked = False
 
         async def receive() -> Message:
-            nonlocal asked
-            if not asked:
-                asked = True
-                return {"type": "http.request", "body": body, "more_body": False}
+            if bodies:
+                return {"type": "http.request", "body": bodies.pop(), "more_body": False}
             await self._gone.wait()
             return {"type": "http.disconnect"}
 

@@ -7,18 +7,20 @@ say. A request without anything to do with tools passes untouched if the upstrea
 is translated if it does not.
 """
 
+import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation
+from streamtool.conversation import HOSTED, Conversation, Json, Tool
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.shapes import Abilities, ClientWire, Headers, Memory, UpstreamRequest, UpstreamWire
 from streamtool.exchange.wires import upstream_of
 from streamtool.policy import denies_tools
-from streamtool.protocols.wire import with_key
+from streamtool.protocols.wire import encode, with_key
 from streamtool.settings import ModelSettings, Settings
 
 _DROPPED = frozenset(
@@ -26,6 +28,30 @@ _DROPPED = frozenset(
 )
 _OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-")
 """Beginnings of headers that mean nothing to another protocol."""
+
+
+def _shared(conversation: Conversation) -> Conversation:
+    """The conversation, its tools the very objects of an earlier one if they are the same.
+
+    An agent offers the same tools in each of its requests, and as objects they are far larger than as text: so they
+    are in memory once, not once for each open stream.
+    """
+    offered = conversation.raw.get("tools")
+    if not conversation.tools or not isinstance(offered, list):
+        return conversation
+    known = _known_tools(hashlib.sha256(conversation.protocol.encode() + encode(offered)).digest())
+    if not known:
+        known.append((offered, conversation.tools))
+    offered, tools = known[0]
+    if tools != conversation.tools:  # some stand elsewhere in the request
+        return conversation
+    return evolve(conversation, tools=tools, raw={**conversation.raw, "tools": offered})
+
+
+@lru_cache(maxsize=64)
+def _known_tools(digest: bytes) -> list[tuple[list[Json], tuple[Tool, ...]]]:  # noqa: ARG001  the key of the cache
+    """Where the tools of a request with this digest are kept."""
+    return []
 
 
 class Request:
@@ -50,7 +76,7 @@ class Request:
         self._abilities = abilities
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
-        self.conversation: Conversation = self._read(client, memory)
+        self.conversation: Conversation = _shared(self._read(client, memory))
         self.model: ModelSettings = self._overridden(settings.for_model(self.conversation.model))
         self.native = self._begins_native()
         """Tools reach the upstream as what they are."""
@@ -67,6 +93,8 @@ class Request:
             self.dropped += ("form of the answer",)
         self.size = 0
         """Bytes of the last attempt."""
+        if not self.passthrough:
+            self._body = b""  # it has been read, and a stream may stay open for long
         hosted = [note for note in self.dropped if note.startswith(HOSTED)]
         if hosted and settings.hosted_tools == "refuse":
             raise RequestError(f"a {hosted[0]} can only be run by its own origin: leave it out", param="tools")

@@ -1,6 +1,7 @@
 """The response object, which the first and the last event of a stream hold and which a whole reply is; and errors.
 
-Most of it repeats the request, its tools included. That part is encoded once for a reply.
+Most of it repeats the request, its tools included. It is encoded each time, which is three times in a stream: kept, it
+would be the largest part of an open stream.
 """
 
 from typing import Any, Final
@@ -22,11 +23,12 @@ _TOO_MANY: Final = 429
 class Response:
     """The response object of one reply, as it is at each of its stages."""
 
-    __slots__ = ("_head", "_tail")
+    __slots__ = ("_conversation", "_head", "_model")
 
     def __init__(self, conversation: Conversation, *, id: str, created: int, model: str) -> None:
         self._head = wire.encode({"id": id, "object": "response", "created_at": created})[:-1]
-        self._tail = b"," + wire.encode({"model": model, **_echo(conversation)})[1:]
+        self._conversation = conversation
+        self._model = model
 
     def write(
         self, status: bytes, output: bytes = b"", *, usage: Usage | None = None, error: Json = None, why: Json = None
@@ -39,7 +41,7 @@ class Response:
             wire.encode(why and {"reason": why}),
             output,
             wire.encode(usage and usage_fields(usage)),
-            self._tail,
+            b"," + wire.encode({"model": self._model, **_echo(self._conversation)})[1:],
         )
 
 

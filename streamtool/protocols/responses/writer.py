@@ -116,9 +116,8 @@ class ReplyWriter:
         self._item = ""  # its id
         self._place = ""  # its id and index, as they stand in its events
         self._template = b""  # of its deltas
-        self._said = (
-            bytearray()
-        )  # the strings of its deltas, without quotes; one buffer, as a list takes ten times that
+        # the strings of its deltas, without quotes; in one buffer, since a list takes ten times the memory
+        self._said = bytearray()
         self._call = b""  # the fields that name the call
         self._index = -1  # the call's number in the events; -1: no call
         self._blank = True  # the call has no arguments yet but white space

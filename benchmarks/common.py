@@ -1,0 +1,158 @@
+"""What the benchmarks of the whole path share: requests, upstreams' events as real servers write them, and tables.
+
+The events are compact JSON and differ from one upstream to the other as they do in the wild: Chat Completions and
+completions repeat their head, Messages names its events, Ollama writes lines, Gemini ends its lines with CR LF and
+counts tokens in each event. Deltas are four characters long. Events with the same text are the same object: what is
+measured is the path, and not the memory in which a long reply lies.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from attrs import field, frozen
+
+from streamtool.bench import CODE, DELTA, PROSE, inside, repeated
+
+CLIENTS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+"""What clients speak, and where."""
+UPSTREAMS = ("chat", "messages", "ollama", "gemini", "completions")
+KINDS = ("text", "arguments")
+FEW, MANY = 2_000, 20_000
+"""Deltas in a reply."""
+GROWTH = 1.1
+"""How much more a delta may cost among MANY than among FEW."""
+OPENER = '<tool_call>{"name": "write_file", "arguments": {"path": "a.py", "content": "'
+
+_ABOUT = "Does something useful with a file, and says how it went."
+_SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
+
+
+# --- what a client asks
+
+
+def request(client: str, tools: int, model: str = "m", about: str = _ABOUT) -> bytes:
+    """A request for a stream, with so many tools that are described so."""
+    names = ["write_file", *(f"tool_{number}" for number in range(1, tools))][:tools]
+    asked: dict[str, Any] = {"model": model, "stream": True}
+    user = {"role": "user", "content": "Write the file."}
+    match client:
+        case "chat":
+            functions = [{"name": name, "description": about, "parameters": _SCHEMA} for name in names]
+            asked |= {"messages": [user], "tools": [{"type": "function", "function": it} for it in functions]}
+        case "messages":
+            given = [{"name": name, "description": about, "input_schema": _SCHEMA} for name in names]
+            asked |= {"messages": [user], "max_tokens": 100_000, "tools": given}
+        case _:
+            given = [{"type": "function", "name": name, "description": about, "parameters": _SCHEMA} for name in names]
+            asked |= {"input": [user], "store": False, "tools": given}
+    return json.dumps(asked).encode()
+
+
+# --- what an upstream says
+
+
+def _json(payload: Any) -> str:
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+
+
+_CHUNK = '{"id":"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG","object":"%s","created":1741570283,"model":"m","choices":[%s]}'
+_DELTAS = {
+    "chat": "data: " + _CHUNK.replace("%s", "chat.completion.chunk", 1)
+    % '{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' + "\n\n",
+    "messages": 'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    '"delta":{"type":"text_delta","text":%s}}\n\n',
+    "ollama": '{"model":"m","created_at":"2025-03-09T22:31:23.512Z","message":{"role":"assistant","content":%s},'
+    '"done":false}\n',
+    "gemini": 'data: {"candidates":[{"content":{"parts":[{"text":%s}],"role":"model"},"index":0}],'
+    '"usageMetadata":{"promptTokenCount":512,"candidatesTokenCount":7,"totalTokenCount":519},'
+    '"modelVersion":"m","responseId":"mVXOZ5qUJpy8nvgPxu2y0A4"}\r\n\r\n',
+    "completions": "data: " + _CHUNK.replace("%s", "text_completion", 1)
+    % '{"text":%s,"index":0,"logprobs":null,"finish_reason":null}' + "\n\n",
+}  # fmt: skip
+_MESSAGE = {"id": "msg_01XFDUDYJgAACzvnptvVoYEL", "type": "message", "role": "assistant", "model": "m", "content": [],
+            "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 512, "output_tokens": 1}}  # fmt: skip
+_BEGINS = {
+    "chat": _DELTAS["chat"].replace('{"content":%s}', '{"role":"assistant","content":""}'),
+    "messages": f"event: message_start\ndata: {_json({'type': 'message_start', 'message': _MESSAGE})}\n\n"
+    'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    '"content_block":{"type":"text","text":""}}\n\n',
+}
+CHAT_END = (_DELTAS["chat"].replace('{"content":%s}', "{}").replace('reason":null', 'reason":"stop"')).encode()
+
+
+def beginning(upstream: str) -> bytes:
+    """What comes before the first delta."""
+    return _BEGINS.get(upstream, "").encode()
+
+
+@cache
+def delta(upstream: str, text: str) -> bytes:
+    """The event that brings this text."""
+    return (_DELTAS[upstream] % _json(text)).encode()
+
+
+def first_texts(kind: str) -> list[str]:
+    """What is said before the deltas that are measured: a word, or the name of a call."""
+    return [OPENER[at : at + DELTA] for at in range(0, len(OPENER), DELTA)] if kind == "arguments" else ["Well"]
+
+
+def opening(upstream: str, kind: str) -> list[bytes]:
+    """The events before the deltas that are measured."""
+    begins = beginning(upstream)
+    return [*([begins] if begins else []), *(delta(upstream, text) for text in first_texts(kind))]
+
+
+def texts(kind: str, count: int) -> list[str]:
+    """So many deltas of prose, or of a file that a call writes."""
+    whole = repeated(PROSE if kind == "text" else inside(CODE), count * DELTA)
+    return [whole[at : at + DELTA] for at in range(0, count * DELTA, DELTA)]
+
+
+def deltas(upstream: str, kind: str, count: int) -> list[bytes]:
+    """So many events of text, or of arguments."""
+    return [delta(upstream, text) for text in texts(kind, count)]
+
+
+# --- tables
+
+
+@frozen
+class Row:
+    """One line of a table; `ok` None: nothing is asked of it."""
+
+    cells: tuple[str, ...]
+    target: str = ""
+    ok: bool | None = None
+
+
+@frozen
+class Table:
+    """A table, printed as Markdown."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Row] = field(converter=list)
+
+    def show(self) -> int:
+        """Print it; the number of targets that are missed."""
+        heads = (*self.columns, "target", "")
+        lines = [(*row.cells, row.target, {None: "", True: "ok", False: "MISS"}[row.ok]) for row in self.rows]
+        sizes = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+        print(f"\n{self.title}\n")
+        for line in (heads, tuple("-" * size for size in sizes), *lines):
+            print("| " + " | ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)) + " |")
+        return sum(row.ok is False for row in self.rows)
+
+
+def taking_turns(rounds: int, *runs: Callable[[], float]) -> list[float]:
+    """The least result of each, over rounds in which each has its turn, so that all meet the same load."""
+    found = [[run() for run in runs] for _ in range(rounds)]
+    return [min(column) for column in zip(*found, strict=True)]
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
