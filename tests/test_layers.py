@@ -46,10 +46,10 @@ PURE = 3
 
 LIBRARIES = (
     {"attrs"},
-    {"attrs", "msgspec", "ijson", "jsonschema_rs"},
-    {"attrs", "msgspec", "ijson", "jsonschema_rs"},
-    {"attrs", "msgspec", "ijson", "jsonschema_rs"},
-    {"attrs", "msgspec", "ijson", "jsonschema_rs", "anyio", "httpx"},
+    {"attrs", "msgspec", "jsonschema_rs"},
+    {"attrs", "msgspec", "jsonschema_rs"},
+    {"attrs", "msgspec", "jsonschema_rs"},
+    {"attrs", "msgspec", "jsonschema_rs", "anyio", "httpx"},
     {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "openai"},
 )
 """What each layer may import besides the standard library."""

@@ -3,6 +3,7 @@
 import json
 import time
 
+import ijson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from streamtool.conversation import (
 from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
 from streamtool.protocols import gemini
 from streamtool.protocols.gemini import ReplyReader, write_request
+from streamtool.protocols.gemini.reader import _Elements
 from streamtool.reply import (
     ArgumentsDelta,
     CallEnd,
@@ -575,6 +577,9 @@ def shown(event):
     return event.error.code if isinstance(event, Failure) else event
 
 
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
 @given(
     st.lists(chunks, max_size=8),
     st.sampled_from([stream, array]),
@@ -594,3 +599,31 @@ def test_nothing_raises(data):
     found = read(data)
     assert isinstance(found[-1], Failure | End)
     assert single(data)[-1].__class__ is found[-1].__class__
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@given(
+    st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT,
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+            max_leaves=8,
+        ),
+        max_size=4,
+    ),
+    st.sampled_from([None, 2]),
+    st.randoms(use_true_random=False),
+)
+def test_an_array_has_the_elements_that_another_parser_finds(values, indent, chance):
+    """ijson, which streams as well, is the judge."""
+    written = json.dumps(values, indent=indent, ensure_ascii=chance.random() < 0.5).encode()
+    machine, found = _Elements(), []
+    at = 0
+    while at < len(written):
+        size = chance.choice((1, 2, 5, 30))
+        found += machine.feed(written[at : at + size])
+        at += size
+    assert found == list(ijson.items(written, "item"))
+    assert not machine.broken
