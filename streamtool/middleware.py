@@ -25,6 +25,7 @@ from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.counting import count_tokens
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import ClientWire, Exchange, Headers, Record, UpstreamRequest, wire_of
+from streamtool.policy.refusals import default_phrases
 from streamtool.settings import PATHS, Limits, Mode, Protocol, Settings
 from streamtool.store import open_store, shelf
 
@@ -108,6 +109,8 @@ class ToolMiddleware:
         self.store = open_store(self.settings.store)
         self.abilities = Abilities()
         warm(self.settings.formats)
+        if self.settings.refusals == "retry":
+            default_phrases()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None

@@ -25,6 +25,7 @@ from streamtool.abilities import Abilities
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import CLIENTS, ClientWire, Exchange, Headers
 from streamtool.middleware import OnExchange, new_id, report
+from streamtool.policy.refusals import default_phrases
 from streamtool.settings import Settings
 from streamtool.store import open_store, shelf
 
@@ -39,6 +40,8 @@ class _Tools:
         self.settings = settings or Settings()
         self.on_exchange = on_exchange
         warm(self.settings.formats)
+        if self.settings.refusals == "retry":
+            default_phrases()
         self.store = open_store(self.settings.store)
         self.abilities = Abilities()
         self._endings = {

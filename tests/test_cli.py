@@ -615,7 +615,7 @@ def test_serve_reads_the_file_that_the_environment_names(run, tmp_path, monkeypa
         ),
         (["--speaks", "chat"], "--upstream, which is missing"),
         (["--server", "gunicorn"], "--server: expected one of uvicorn, hypercorn"),
-        (["--mode", "native"], 'mode = "native" is not available'),
+        (["--mode", "odd"], "mode: expected one of emulate, native, auto, rescue"),
         (["--format", "tool_cal"], 'the nearest is "tool_call"'),
         (["--config", "missing.toml"], "missing.toml cannot be read"),
         (["--host", "0.0.0.0"], "reachable from elsewhere"),

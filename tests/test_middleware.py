@@ -451,7 +451,7 @@ async def test_an_app_that_fails_while_it_is_cancelled_is_nobodys_error(leaves, 
 
 @virtual
 async def test_nothing_waits_for_a_client_that_left_without_reading(autojump_clock):
-    upstream = ScriptedUpstream(text("Hello", finish=None, done=False).then(Die()))
+    upstream = ScriptedUpstream(text("12345", finish=None, done=False).then(Die()))
     async with stream_asgi(ToolMiddleware(upstream), body=request(), buffer=0) as reply:
         for _ in range(3):  # the role and two pieces of text: what remains is the error
             await anext(reply)

@@ -45,9 +45,9 @@ class Exchange:
     """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
 
     __slots__ = (
-        "_again", "_attempts", "_causes", "_error", "_estimated", "_failed", "_gates", "_ids", "_inflate", "_reader",
-        "_reason", "_refusal", "_refused", "_request", "_response", "_rules", "_settings", "_unmet", "_usage",
-        "_usage_now", "conversation", "cut", "done", "model", "retry",
+        "_again", "_attempts", "_causes", "_details", "_error", "_estimated", "_failed", "_gates", "_ids", "_inflate",
+        "_reader", "_reason", "_refusal", "_refused", "_request", "_response", "_rules", "_settings", "_unmet",
+        "_usage", "_usage_now", "conversation", "cut", "done", "model", "retry",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +76,9 @@ class Exchange:
         self._reader: Reader = asked.upstream.ReplyReader(n=self.conversation.n)
         self._attempts = 0
         self._causes: list[Cause] = []
-        self._again: Cause | None = None
+        self._details: list[str] = []
+        self._again: tuple[Cause, str] | None = None
+        """Why another attempt follows, and what the model is told of it."""
         self._inflate: Inflate | None = None
         self._refused: int | None = None
         self._refusal = b""
@@ -115,7 +117,7 @@ class Exchange:
         again = self._again
         attempt = self._request.attempt(
             self._attempts + 1,
-            correction=None if again is None else correction(again, self.conversation, self._attempts),
+            correction=None if again is None else correction(*again, self.conversation, self._attempts),
             continued=None if again is None else self._gates[0].said or None,
         )
         self._next_attempt()
@@ -126,7 +128,7 @@ class Exchange:
         if self._attempts > 1:
             self._reader = self._request.upstream.ReplyReader(n=self.conversation.n)
             for gate in self._gates.values():
-                gate.restart()
+                gate.restart(again=self._may_retry())
         self._again = None
         self.retry = False
         self._inflate = None
@@ -140,7 +142,7 @@ class Exchange:
         return statemachine.Parser(
             self._rules.callable,
             formats=self.model.listens,
-            unknown="discard" if self._rules.unknown == "drop" else "text",
+            unknown="discard" if self._rules.unknown in ("drop", "retry") else "text",
             in_fences=settings.in_fences,
             calls_in_reasoning=self.model.calls_in_reasoning,
             limits=statemachine.Limits(
@@ -228,6 +230,7 @@ class Exchange:
             format=self.model.format,
             tools=len(self.conversation.tools),
             attempts=tuple(self._causes),
+            details=tuple(self._details),
             unmet=self._unmet,
             calls=sum(gate.calls for gate in gates),
             formats=tuple(dict.fromkeys(name for gate in gates for name in gate.formats)),
@@ -295,11 +298,15 @@ class Exchange:
     def _gate(self, choice: int) -> Gate:
         gate = self._gates.get(choice)
         if gate is None:
-            gate = self._gates[choice] = Gate(self._rules, choice, self._ids, self._parser)
+            gate = self._gates[choice] = Gate(self._rules, choice, self._ids, self._parser, again=self._may_retry())
         return gate
 
     def _over(self, gate: Gate, out: list[ReplyEvent]) -> None:
         """The rules end this choice here; when all have ended, the upstream is not needed any more."""
+        if gate.denied is not None:
+            self._again = gate.denied, gate.detail
+            self._end(out)
+            return
         if not gate.finished:
             gate.finished = True
             self._reason = self._reason or Reason.STOP
@@ -311,16 +318,23 @@ class Exchange:
     def _finish(self, gate: Gate, event: Finish, out: list[ReplyEvent]) -> None:
         self._reason = event.reason
         gate.close(event.reason, out)
-        why = cause(gate, self._rules, event.reason)
-        if why is not None and self._may_retry():
-            self._again = why
+        found = cause(gate, self._rules, event.reason)
+        if found is not None and self._may_retry():
+            self._again = found
             return
-        self._unmet = self._response.unmet = self._unmet or why
+        if found is not None:
+            self._unmet = self._response.unmet = self._unmet or found[0]
         gate.finished = True
         self._finished(gate, event, out)
 
     def _finished(self, gate: Gate, event: Finish, out: list[ReplyEvent]) -> None:
         gate.release(out)
+        if gate.fault is not None and self._rules.invalid == "error":
+            self._fail(
+                UpstreamError(f"the arguments of a call do not fit: {gate.fault.message}", code="invalid_arguments"),
+                out,
+            )
+            return
         if gate.stopped is not None:
             event = Finish(event.choice, Reason.STOP_SEQUENCE, gate.stopped)
         if gate.incomplete and event.reason is not Reason.FILTER:
@@ -351,13 +365,14 @@ class Exchange:
             return
         if self._usage_now is not None:
             self._usage += self._usage_now
-        elif self.cut:
+        elif self.cut or self._again is not None:
             self._estimated = True
             written = sum(gate.length for gate in self._gates.values())
             self._usage += Usage(input=self._request.size // _TOKEN, output=-(-written // _TOKEN))
         self._usage_now = None
         if self._again is not None:
-            self._causes.append(self._again)
+            self._causes.append(self._again[0])
+            self._details.append(self._again[1])
             self.retry = True
             return
         if self._usage != Usage() or self.conversation.include_usage or self._response.whole:
@@ -387,6 +402,7 @@ class Exchange:
         self._rules = rules_for(self.conversation, self._settings)
         self._gates.clear()
         self._causes.append("tools unsupported")
+        self._details.append("")
         self.retry = True
         return True
 

@@ -138,6 +138,8 @@ class Record:
     tools: int
     attempts: tuple[str, ...]
     """For each attempt that was not accepted and repeated, why."""
+    details: tuple[str, ...]
+    """The same: the phrase that gave it away, or what the model was told."""
     unmet: str | None
     """What the last attempt still lacked; the client got it as it was."""
     calls: int

@@ -11,13 +11,18 @@ forwarded as the very event that came, so that its bytes can travel untouched.
 
 import re
 from collections.abc import Callable, Iterable
+from io import StringIO
 from typing import Protocol, assert_never
 
 import statemachine
+from streamtool.policy.causes import Cause
+from streamtool.policy.invented import Invented
 from streamtool.policy.native import NativeArguments
 from streamtool.policy.raw_input import RawInput
+from streamtool.policy.refusals import Opening
 from streamtool.policy.rules import Rules
 from streamtool.policy.stops import Stops
+from streamtool.policy.validation import Fault, Validator
 from streamtool.reply import (
     ArgumentsDelta,
     CallEnd,
@@ -84,12 +89,15 @@ class Gate:
     """What passes of one choice. Every method appends what the client may see to `out`."""
 
     __slots__ = (
-        "_direct", "_forced", "_held", "_held_size", "_ids", "_named", "_native", "_new_parser", "_open", "_parser",
-        "_pending", "_raw", "_rules", "_said", "_seen_cut", "_stops", "calls", "choice", "discarded", "finished",
-        "formats", "forwards", "held_most", "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
+        "_again", "_behind", "_direct", "_forced", "_held", "_held_size", "_ids", "_named", "_native", "_new_parser",
+        "_open", "_opening", "_parser", "_pending", "_raw", "_rules", "_said", "_seen_cut", "_stops", "calls",
+        "choice", "denied", "detail", "discarded", "fault", "finished", "formats", "forwards", "held_most",
+        "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], TextParser]) -> None:
+    def __init__(
+        self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], TextParser], *, again: bool = False
+    ) -> None:
         self._rules = rules
         self.choice = choice
         self._ids = ids
@@ -106,14 +114,26 @@ class Gate:
         """While a call of the upstream's own is open."""
         self._direct = False
         """A call is open whose arguments go out as they come."""
-        self._said: list[str] = []
+        self._said = StringIO() if rules.forced or rules.watches else None
         self._stops = Stops(rules.stop) if rules.stop else None
-        self.forwards = not rules.forced and self._stops is None
+        self._again = again
+        """Another attempt may follow this one."""
+        self.visible = False
+        """The client has seen text or a call."""
+        self._behind: Invented | None = None
+        """Directly behind a call that the model has written."""
+        self._opening = self._new_opening()
+        """While the reply may still turn out to deny its tools."""
+        self.denied: Cause | None = None
+        """Why this attempt is not accepted, whatever else it says."""
+        self.detail = ""
+        """What the model is told of it, or the phrase that gave it away."""
+        self.fault: Fault | None = None
+        """What is wrong with the arguments of the last call that went out whole."""
+        self.forwards = not rules.forced and self._stops is None and self._opening is None
         """Visible text goes out at once, as the event that came."""
         self.calls = 0
         """Calls that the client has seen begin; the next one's number."""
-        self.visible = False
-        """The client has seen text or a call."""
         self.incomplete = False
         """The last call was cut, or one of which the client has seen a part."""
         self._seen_cut = False
@@ -134,11 +154,17 @@ class Gate:
 
     @property
     def said(self) -> str:
-        """The visible text so far; kept for forced choices only, which may have to be continued."""
-        return "".join(self._said)
+        """The visible text so far; kept only where a reply may have to be continued."""
+        return "" if self._said is None else self._said.getvalue()
 
-    def restart(self) -> None:
+    def _new_opening(self) -> Opening | None:
+        return Opening() if self._rules.watches and self._again and not self.visible else None
+
+    def restart(self, *, again: bool) -> None:
         """The next attempt begins: what the last one held back is dropped, what it showed stays."""
+        self._again = again
+        self._opening = self._new_opening()
+        self.denied, self.detail, self.fault = None, "", None
         self._parser = self._new_parser()
         self.over = self.incomplete = False
         self.stopped = None
@@ -149,7 +175,7 @@ class Gate:
         self._pending = self._raw = self._native = None
         self._direct = False
         self._forced = self._rules.forced and self.calls == 0
-        self.forwards = not self._forced and self._stops is None
+        self.forwards = not self._forced and self._stops is None and self._opening is None
 
     def feed(self, event: Upstream, out: list[ReplyEvent]) -> None:
         """One event of the upstream."""
@@ -162,7 +188,12 @@ class Gate:
                 if type(first) is statemachine.TextDelta:
                     if first.text is text and self.forwards:
                         self.visible = True
+                        if self._said is not None:
+                            self._said.write(text)
                         out.append(event)
+                        return
+                    if first.text is text and self._opening is not None and not self._forced:
+                        self._opens(event, self._opening, out)
                         return
                 elif type(first) is statemachine.ArgumentsDelta and self._direct:
                     out.append(ArgumentsDelta(self.choice, self.calls - 1, first.text))
@@ -200,11 +231,26 @@ class Gate:
         self._found(self._parser.close("broken" if reason is None else _CLOSE[reason]), out)
         if self._open is not None:  # a call of the upstream's own that was never ended
             self._end_native(False, out)
+        if self._opening is not None:
+            text = self._opening.release() if reason is None else self._opening.close()
+            self._opened(text, self._opening, out)
+        self._leave_behind(out)
         self._no_stop(out)
+
+    def _leave_behind(self, out: list[ReplyEvent]) -> None:
+        """What waited behind a call is text: something else follows."""
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            self.forwards = self._stops is None
+            if text := behind.close():
+                self._show(TextDelta(self.choice, text), out)
 
     def release(self, out: list[ReplyEvent]) -> None:
         """What waited comes out, in order."""
         self._forced = False
+        opening, self._opening = self._opening, None
+        if opening is not None and (text := opening.release()):
+            self._show(TextDelta(self.choice, text), out)
         for event in self._held:
             self._show(event, out)
         self._held.clear()
@@ -228,6 +274,8 @@ class Gate:
                     self._end(complete, out)
                 case statemachine.ReasoningDelta(text=text):
                     self._reasoning(text, out)
+                case statemachine.Discarded(text=text, reason="unknown") if self._rules.unknown == "retry":
+                    self._unknown(text, out)
                 case statemachine.Discarded(text=text, reason=reason):
                     self._discard(text, reason)
                 case _:
@@ -236,8 +284,58 @@ class Gate:
     def _text(self, event: TextDelta, out: list[ReplyEvent]) -> None:
         if self._forced:
             self._wait(event, out)
+        elif self._opening is not None:
+            self._opened(self._opening.feed(event.text), self._opening, out)
+        elif self._behind is not None:
+            self._follows(self._behind.feed(event.text), self._behind, out)
         else:
             self._show(event, out)
+
+    def _opens(self, event: TextDelta, opening: Opening, out: list[ReplyEvent]) -> None:
+        """A piece of the opening, which passes as it came once it is clear that nothing is denied."""
+        text = opening.feed(event.text)
+        if text is event.text and opening.decided and self._stops is None:
+            self._opening = None
+            self.forwards = True
+            self._say(event, out)
+        else:
+            self._opened(text, opening, out)
+
+    def _opened(self, text: str, opening: Opening, out: list[ReplyEvent]) -> None:
+        """What the opening of the reply lets go; if it is a denial, the attempt is over."""
+        self.held_most = max(self.held_most, opening.held)
+        if opening.found is not None:
+            self._deny(opening.found, opening.phrase)
+            return
+        if opening.decided:
+            self._opening = None
+            self.forwards = self._stops is None
+        if text:
+            self._show(TextDelta(self.choice, text), out)
+
+    def _follows(self, text: str, behind: Invented, out: list[ReplyEvent]) -> None:
+        """What follows a call; a result that the model makes up ends the reply."""
+        if behind.found:
+            self._discard(behind.close(), "invented result")
+            self.over = True
+            return
+        if behind.decided:
+            self._behind = None
+            self.forwards = self._stops is None
+        if text:
+            self._show(TextDelta(self.choice, text), out)
+
+    def _unknown(self, text: str, out: list[ReplyEvent]) -> None:
+        """A call of a tool that is not offered: asked for again, or else the text that it was."""
+        if self._again and not self.visible:
+            self._deny("unknown tool", ", ".join(f"`{name}`" for name in self._rules.tools))
+        else:
+            self._text(TextDelta(self.choice, text), out)
+
+    def _deny(self, why: Cause, detail: str) -> None:
+        self.denied, self.detail = why, detail
+        self.over = True
+        self.forwards = False
 
     def _wait(self, event: TextDelta | ReasoningDelta, out: list[ReplyEvent]) -> None:
         """Hold `event` back until a forced call comes, or the limit is reached."""
@@ -264,8 +362,8 @@ class Gate:
     def _say(self, event: TextDelta, out: list[ReplyEvent]) -> None:
         if event.text:
             self.visible = True
-            if self._rules.forced:
-                self._said.append(event.text)
+            if self._said is not None:
+                self._said.write(event.text)
             out.append(event)
 
     def _no_stop(self, out: list[ReplyEvent]) -> None:
@@ -289,12 +387,15 @@ class Gate:
     def _begin(self, name: str, call_id: str | None, out: list[ReplyEvent], *, trusted: bool = False) -> None:
         if self._open is not None:
             self._end(False, out)
+        self._leave_behind(out)
         rules = self._rules
         name = rules.aliases.get(name, name)
         if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools)):
             self.refused += 1
             self._open = None
             self._discard(name, "forbidden" if rules.forbidden else "unknown")
+            if rules.unknown == "retry" and self._again and not self.visible:
+                self._unknown("", out)
             return
         self._open = self._ids.take(call_id)
         self._named = name
@@ -332,6 +433,8 @@ class Gate:
         self.incomplete = self._seen_cut or not complete
         if self._pending is not None and not complete:
             self._discard("".join(self._pending), "incomplete")
+        elif self._pending is not None and not self._valid():
+            self._discard("".join(self._pending), "invalid")
         else:
             text = ""
             if self._pending is not None:
@@ -344,9 +447,28 @@ class Gate:
             out.append(CallEnd(self.choice, self.calls - 1, complete))
         self._pending = self._raw = self._open = None
         self._direct = False
+        if self.calls and not self._rules.native:
+            self._behind = Invented()
+            self.forwards = False
         if self._rules.single and self.calls:
             self.over = True
             self.forwards = False
+
+    def _valid(self) -> bool:
+        """Whether the call that waits may go out: its arguments, mended, fit the schema, or are the best there is."""
+        assert self._pending is not None  # noqa: S101  whoever calls has looked
+        if self._named in self._rules.custom:
+            return True
+        validator = Validator.of(self._rules.tools.get(self._named))
+        text, self.fault, mends = validator.check("".join(self._pending))
+        self._pending = [text]
+        self.repairs.update(dict.fromkeys(mends))
+        if self.fault is None:
+            return True
+        if self._again and self.calls == 0:
+            self._deny("schema", self.fault.sentence)
+            return False
+        return self._rules.invalid == "deliver"
 
     def _end_native(self, complete: bool, out: list[ReplyEvent]) -> None:
         """The end of a call of the upstream's own."""

@@ -2,52 +2,103 @@
 
 An attempt that showed nothing is thrown away and *retried*; one that showed text is *continued*: its text becomes an
 assistant message, the correction follows, and what the model says next is appended to the same reply. Both are bounded
-by the caller. The turn state matters only through the choice: nothing is asked for again unless a rule was broken.
+by the caller. A correction is never part of the history: the next turn's prompt knows nothing of it.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final
 
 from streamtool.conversation import Conversation
+from streamtool.policy.causes import Cause
 from streamtool.policy.gate import Gate
+from streamtool.policy.refusals import announced
 from streamtool.policy.rules import Rules
 from streamtool.reply import Reason
 
-Cause = Literal["required call missing", "call forbidden", "tools unsupported"]
-"""Why an attempt was not accepted; the word of the log record."""
-
-_REQUIRED = (
-    (
-        "Your reply did not contain the tool call that is required now. "
-        "Write the call, exactly in the form that was shown, and nothing else."
+_EXIT: Final = " If the task is done, say so in plain text."
+_WORDINGS: Final[Mapping[Cause, tuple[str, ...]]] = {
+    "required call missing": (
+        (
+            "Your reply did not contain the tool call that is required now. "
+            "Write the call, exactly in the form that was shown, and nothing else."
+        ),
+        (
+            "There is still no tool call in your reply. "
+            "Reply with one tool call in the form that was shown; put no other text around it."
+        ),
+        "A tool call is needed before anything else can happen. Begin your reply with the call itself.",
     ),
-    (
-        "There is still no tool call in your reply. "
-        "Reply with one tool call in the form that was shown; put no other text around it."
+    "call forbidden": (
+        "No tool can be called in this turn. Answer in plain text, from what you already know.",
+        "Tools are switched off for this reply. Write the answer itself, without any call.",
+        "Do not write a call. Answer the user in plain sentences.",
     ),
-    "A tool call is needed before anything else can happen. Begin your reply with the call itself.",
-)
-_FORBIDDEN = (
-    "No tool can be called in this turn. Answer in plain text, from what you already know.",
-    "Tools are switched off for this reply. Write the answer itself, without any call.",
-    "Do not write a call. Answer the user in plain sentences.",
-)
+    "tools denied": (
+        (
+            "You do have tools in this conversation: those that are listed above. You need not run them yourself. "
+            "Write the call in the form that was shown, and its result comes in the next message." + _EXIT
+        ),
+        "The tools above are real, and a call is only text that you write. Write the call that helps here." + _EXIT,
+        "Begin your reply with a call of one of the tools above, in the form that was shown." + _EXIT,
+    ),
+    "environment denied": (
+        (
+            "You need no access of your own: the tools above act for you. "
+            "Write the call that does what is needed, and its result comes in the next message." + _EXIT
+        ),
+        "What you cannot do yourself, a tool does when you write its call. Write the call now." + _EXIT,
+        "Begin your reply with the call of a tool that does it, in the form that was shown." + _EXIT,
+    ),
+    "announced but not called": (
+        "You said what you were going to do, but wrote no call. Write the call now, in the form that was shown."
+        + _EXIT,
+        "An announcement does nothing. Go on with the call itself." + _EXIT,
+        "Write the call that you announced, and nothing before it." + _EXIT,
+    ),
+    "unknown tool": (
+        "There is no tool of the name that you called. The tools are: {detail}. Call one of these by its exact name.",
+        "That tool does not exist either. Only these can be called: {detail}.",
+        "Call one of {detail}, or answer in plain text.",
+    ),
+    "schema": (
+        "The arguments of your call do not fit the tool. {detail} Write the call again, with arguments that fit.",
+        "The arguments are still wrong. {detail} Correct them and write the whole call again.",
+        "{detail} Write the call once more, and keep exactly to that schema.",
+    ),
+    "empty": (
+        "Your reply was empty. Say what follows from the result above, or write the next call.",
+        "There was no reply. Answer the user, or call another tool.",
+        "Write a reply: the answer, or the next call.",
+    ),
+}
+"""What the model is told; the wording differs from try to try."""
 
 
-def cause(gate: Gate, rules: Rules, reason: Reason) -> Cause | None:
-    """Why this attempt, which ended with `reason`, is not accepted; None when it is."""
+def cause(gate: Gate, rules: Rules, reason: Reason) -> tuple[Cause, str] | None:
+    """Why this attempt, which ended with `reason`, is not accepted, and the detail of it; None when it is."""
+    if gate.denied is not None:
+        return gate.denied, gate.detail
     if reason in (Reason.LENGTH, Reason.FILTER, Reason.PAUSE):
         return None
     if rules.forced and gate.calls == 0:
-        return "required call missing"
+        return "required call missing", ""
     if rules.forbidden and gate.refused and not gate.visible:
-        return "call forbidden"
+        return "call forbidden", ""
+    if gate.incomplete:
+        return None
+    if rules.answers and not gate.visible and not gate.refused:
+        return "empty", ""
+    if rules.watches and gate.calls == 0 and gate.stopped is None:
+        phrase = announced(gate.said)
+        if phrase is not None:
+            return "announced but not called", phrase
     return None
 
 
-def correction(why: Cause, conversation: Conversation, attempt: int) -> str:
-    """What the model is told after its `attempt`-th try (1 is the first); the wording differs from try to try."""
-    wordings = _REQUIRED if why == "required call missing" else _FORBIDDEN
-    text = wordings[(attempt - 1) % len(wordings)]
+def correction(why: Cause, detail: str, conversation: Conversation, attempt: int) -> str:
+    """What the model is told after its `attempt`-th try (1 is the first)."""
+    wordings = _WORDINGS[why]
+    text = wordings[(attempt - 1) % len(wordings)].replace("{detail}", detail)
     if why == "required call missing" and len(conversation.choice.names) == 1:
         text += f" The tool to call is `{conversation.choice.names[0]}`."
     return text

@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from streamtool.conversation import Conversation, Json, Tool
 from streamtool.settings import Settings
+from streamtool.turns import Turn, turn
 
 CUSTOM: Mapping[str, Json] = {
     "type": "object",
@@ -37,8 +38,14 @@ class Rules:
     """Tool choice required or named: text waits until the call has committed."""
     single: bool = False
     """At most one call; the reply ends after it."""
-    unknown: Literal["text", "drop", "deliver"] = "text"
+    unknown: Literal["retry", "text", "drop", "deliver"] = "text"
     """What becomes of a call whose name is not offered."""
+    watches: bool = False
+    """Tools are offered and none is forced: a reply that denies them, or only announces a call, is asked for again."""
+    answers: bool = False
+    """A result has come, and somebody waits for what follows from it: silence is not accepted."""
+    invalid: Literal["deliver", "error"] = "deliver"
+    """What becomes of a whole call whose arguments do not fit the schema, when it is not asked for again."""
     reasoning: Literal["emit", "drop", "text"] = "emit"
     truncated: Literal["reason", "error"] = "reason"
     complete: frozenset[str] = frozenset()
@@ -77,6 +84,10 @@ def rules_for(conversation: Conversation, settings: Settings, *, native: bool = 
     else:
         allowed = [Tool(name) for name in conversation.known_names]
     names = [tool.name for tool in allowed]
+    free = bool(conversation.tools) and choice.mode == "auto" and conversation.n == 1 and not native
+    unknown = settings.unknown_tools
+    if unknown == "retry" and not free:
+        unknown = "text"
     short = Counter(_short(tool) for tool in allowed)
     return Rules(
         tools={tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
@@ -85,7 +96,10 @@ def rules_for(conversation: Conversation, settings: Settings, *, native: bool = 
         forbidden=choice.mode == "none",
         forced=choice.mode == "required" and not native,
         single=not choice.parallel or conversation.legacy_functions,
-        unknown="text" if settings.unknown_tools == "retry" else settings.unknown_tools,
+        unknown=unknown,
+        watches=free and settings.refusals == "retry",
+        answers=free and turn(conversation.messages) is Turn.NEXT_DECISION,
+        invalid=settings.invalid,
         reasoning=settings.reasoning,
         truncated=settings.truncated,
         complete=frozenset(name for name in names if settings.arguments_for(name) == "complete"),

@@ -223,6 +223,10 @@ class Settings:
     unknown_tools: Literal["retry", "text", "drop", "deliver"] = setting(
         "retry", read.one_of("retry", "text", "drop", "deliver")
     )
+    refusals: Literal["retry", "pass"] = setting("retry", read.one_of("retry", "pass"))
+    """A reply that denies its tools or its environment, or announces a call and makes none, is asked for again."""
+    invalid: Literal["deliver", "error"] = setting("deliver", read.one_of("deliver", "error"))
+    """A call with `arguments = "complete"` that does not fit its schema, after the last attempt."""
     malformed: Literal["text"] = setting("text", read.one_of("text", later=("drop", "retry")))
     """Markup that never became a call."""
     truncated: Literal["reason", "error"] = setting("reason", read.one_of("reason", "error"))

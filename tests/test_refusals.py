@@ -1,0 +1,491 @@
+"""Denials and announcements: the corpus, pieces of any size, what is held, and the phrases file."""
+
+import hashlib
+import itertools
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtool.errors import SettingsError
+from streamtool.policy.refusals import HELD, Opening, Phrases, PhrasesError, announced, default_phrases
+from streamtool.policy.refusals.characters import END, fold, folded
+
+ROOT = Path(__file__).resolve().parent.parent
+CORPUS = [
+    json.loads(line) for line in (ROOT / "tests" / "refusals" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+]
+DENIALS = ("tools denied", "environment denied")
+ANNOUNCED = "announced but not called"
+SMALL = """
+[en.denied]
+before = ["i'm sorry , [but]"]
+tools = ["i have no tools ."]
+environment = ["i can't (read|open) files [on your <2> computer] ."]
+unless = ["let me"]
+[en.announced]
+before = ["now ,"]
+phrases = ["(let me|i'll) (check|run)"]
+unless = ["if"]
+"""
+
+
+def measures(text: str) -> bool:
+    """Whether a text belongs to the half that only measures; phrases are tuned on the other one."""
+    return hashlib.sha256(text.encode()).digest()[0] % 2 == 1
+
+
+MEASURING = [case for case in CORPUS if measures(case["text"])]
+TUNING = [case for case in CORPUS if not measures(case["text"])]
+NEGATIVES = [case["text"] for case in CORPUS if case["class"] is None]
+
+
+def read(text: str, size: int = 0, phrases: Phrases | None = None) -> tuple[Opening, str]:
+    """The machine after the whole text, and what it showed."""
+    opening = Opening(phrases)
+    pieces = [text[at : at + size] for at in range(0, len(text), size)] if size else [text]
+    shown = "".join(map(opening.feed, pieces))
+    return opening, shown + opening.close()
+
+
+def counts(cases: list[dict], expected: tuple[str, ...], found) -> tuple[int, int, int]:
+    """Found, missed, wrong; a denial of the wrong class is both of the latter."""
+    right = wrong = missed = 0
+    for case in cases:
+        want = case["class"] if case["class"] in expected else None
+        have = found(case["text"])
+        right += have is not None and have == want
+        wrong += have is not None and have != want
+        missed += want is not None and have != want
+    return right, missed, wrong
+
+
+HALVES = pytest.mark.parametrize("cases", [TUNING, MEASURING], ids=["tuning", "measuring"])
+KINDS = pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        (DENIALS, lambda text: read(text)[0].found),
+        ((ANNOUNCED,), lambda text: announced(text) and ANNOUNCED),
+    ],
+    ids=["denials", "announcements"],
+)
+
+
+# --- the corpus ------------------------------------------------------------------------------------------------------
+
+
+def test_the_corpus_is_large_and_has_more_negatives_than_positives():
+    assert len(CORPUS) >= 700
+    assert len({case["text"] for case in CORPUS}) == len(CORPUS)
+    assert len(NEGATIVES) * 2 >= len(CORPUS)
+    assert {case["class"] for case in CORPUS} == {*DENIALS, ANNOUNCED, None}
+    assert {case["language"] for case in CORPUS} == set(default_phrases().languages)
+
+
+@HALVES
+@KINDS
+def test_what_is_meant_is_found_and_nothing_else_is(cases, expected, found):
+    right, missed, wrong = counts(cases, expected, found)
+    assert right / (right + wrong) >= 0.99
+    assert right / (right + missed) >= 0.9
+
+
+@HALVES
+@KINDS
+def test_the_figures_of_the_docs_are_true(request, cases, expected, found):
+    page = (ROOT / "docs" / "refusals.md").read_text(encoding="utf-8")
+    right, missed, wrong = counts(cases, expected, found)
+    kind, half = request.node.callspec.id.split("-")
+    row = f"| {half} | {kind} | {right} | {missed} | {wrong} | {right / (right + wrong):.3f} | {right / (right + missed):.3f} |"
+    assert row in page
+    assert f"has {len(CORPUS)} replies, of which {len(NEGATIVES)} are neither" in page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I can't help with making weapons.",
+        "Which file do you mean? I can't tell from your message.",
+        "I've updated the file; you cannot run it without Python 3.11.",
+        "The API does not have access to any tools.",
+        '"I can\'t read files on your computer" is what it says.',
+        "I can't run this for you because it would delete the database.",
+        "I don't have access to your bank account.",
+        "I don't have direct access to your files, but I can use the read tool.",
+        "I can't read files on your computer directly. Let me use the tool.",
+        "I can't read files on your computer directly, but I can use the read tool\n\nFirst",
+        "I can't edit files on your computer, see config.yaml, until you confirm.",
+    ],
+)
+def test_what_only_looks_like_a_denial_comes_out_as_it_went_in(text):
+    opening, shown = read(text)
+    assert opening.found is None
+    assert shown == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I can't read files on your computer.",
+        "\n\n  I can’t  read\nfiles on your computer.",
+        "**I** *can't* read __files__ on your computer.",
+        "I CAN'T READ FILES ON YOUR COMPUTER",
+        "I\u200b can't re\u00adad files on your computer.",
+        "Ｉ ｃａｎ＇ｔ ｒｅａｄ ｆｉｌｅｓ ｏｎ ｙｏｕｒ ｃｏｍｐｕｔｅｒ．",
+        "I'm sorry, but I can't read files on your computer.",
+        "I'm sorry — unfortunately, I can't read files on your computer. Please paste them here.",
+    ],
+)
+def test_spelling_does_not_matter(text):
+    opening, shown = read(text)
+    assert opening.found == "environment denied"
+    assert shown == ""
+    assert opening.phrase.startswith("en: ")
+
+
+def test_accents_may_be_separate_characters():
+    for text in ("Je n'ai pas accès à Internet.", "Je n'ai pas acce\u0300s a\u0300 Internet."):
+        assert read(text)[0].found == "environment denied"
+
+
+# --- announcements ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let me check the file.",
+        "I'll run the tests now:",
+        "The cause is in `io.py`. **Let me check the file.**\n\n",
+        "Done with the first part.\n\nNow, let me run the tests…",
+        "x" * 5000 + ". Let me check the file.",
+    ],
+)
+def test_the_last_sentence_announces(text):
+    assert announced(text) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Let me check the file. It is empty.",
+        "Let me check: it is empty.",
+        "Let me check the file:\n\n```\nempty\n```",
+        "Shall I check the file? Or do you want to? Let me check the file?",
+        '"Let me check the file."',
+        "> Let me check the file.",
+        "- Let me check the file.",
+        "1. I'll run the tests.",
+        "If you agree, let me check the file.",
+        "Let me know.",
+        "Let me check the file " + "and more " * 200,
+    ],
+)
+def test_answers_lists_quotations_questions_and_conditions_do_not_announce(text):
+    assert announced(text) is None
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_pieces_make_no_difference(size):
+    for case in CORPUS:
+        whole, shown = read(case["text"])
+        cut, also = read(case["text"], size)
+        assert (cut.found, cut.phrase, also) == (whole.found, whole.phrase, shown), case
+
+
+@given(st.integers(0, len(CORPUS) - 1), st.lists(st.integers(1, 12), min_size=1, max_size=8))
+@settings(max_examples=200)
+def test_random_pieces_make_no_difference(number, sizes):
+    text = CORPUS[number]["text"]
+    whole, shown = read(text)
+    opening, out, at = Opening(), "", 0
+    for size in itertools.cycle(sizes):
+        if at >= len(text):
+            break
+        out += opening.feed(text[at : at + size])
+        at += size
+    out += opening.close()
+    assert (opening.found, opening.phrase, out) == (whole.found, whole.phrase, shown)
+
+
+@given(st.text(max_size=80))
+def test_any_text_comes_out_exactly(text):
+    opening, shown = read(text, 2)
+    assert opening.found is not None or shown == text
+
+
+# --- holding ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_begins_no_phrase_is_not_held():
+    opening = Opening()
+    text = "The file"
+    assert opening.feed(text) is text
+    assert opening.decided
+    assert opening.held == 0
+
+
+def test_a_known_opening_is_held_until_it_is_something_else():
+    opening = Opening()
+    assert opening.feed("I'm sorry, but") == ""
+    assert opening.held == 14
+    assert not opening.decided
+    assert opening.feed(" the") == ""  # there are no tools …
+    assert opening.feed(" file") == "I'm sorry, but the file"
+    assert opening.decided
+
+
+def test_no_phrase_begins_with_any_word():
+    phrases = default_phrases()
+    assert phrases.denied.step(phrases.denied.start(), "☃") is None
+    for word in ("The", "Here", "Yes", "def", "#", "1", "你好吗", "Paris", "42", "{", "日本", "それ"):
+        opening = Opening()
+        opening.feed(word + " x")
+        assert opening.decided, word
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm sorry. " * 100,
+        " " * 1000,
+        "I understand that you want to " + "a " * 500,
+        "\u200b" * 1000,
+        "sorry, " * 100,
+        "申し訳ありません" * 100,
+    ],
+)
+def test_what_is_held_is_bounded(text):
+    opening = Opening()
+    shown = ""
+    for char in text:
+        shown += opening.feed(char)
+        assert opening.held <= HELD
+    assert shown + opening.close() == text
+
+
+def test_a_whole_phrase_in_an_endless_sentence_is_a_denial():
+    opening = Opening()
+    for char in "I can't read files on your computer and" + " so on" * 100:
+        assert opening.feed(char) == ""
+    assert opening.found == "environment denied"
+    assert opening.held == HELD + 1
+
+
+@pytest.mark.parametrize("text", NEGATIVES)
+def test_deltas_of_negatives_are_those_without_detection_except_while_something_is_held(text):
+    opening = Opening()
+    pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
+    held = ""
+    for piece in pieces:
+        before = opening.decided
+        shown = opening.feed(piece)
+        if before:
+            assert shown is piece
+        else:
+            held += piece
+            assert shown in ("", held)
+            held = "" if shown else held
+        assert opening.held == len(held)
+    assert opening.close() == held
+    assert opening.found is None
+
+
+def test_the_words_that_negatives_wait_for_are_few():
+    most = []
+    for text in NEGATIVES:
+        opening, held = Opening(), 0
+        for char in text:
+            opening.feed(char)
+            held = max(held, opening.held)
+        most.append(held)
+    assert sorted(most)[len(most) // 2] <= 12
+    assert max(most) <= 120
+
+
+def test_a_denial_is_found_before_the_reply_ends():
+    opening = Opening()
+    assert opening.feed("I can't read files on your computer. Please") == ""
+    assert opening.found == "environment denied"
+    assert opening.feed(" paste them.") == ""
+    assert opening.close() == ""
+
+
+def test_the_end_of_the_text_ends_a_phrase():
+    opening = Opening()
+    assert opening.feed("I have no tools") == ""
+    assert opening.found is None
+    assert opening.close() == ""
+    assert opening.found == "tools denied"
+
+
+def test_what_is_held_can_be_shown_after_all():
+    opening = Opening()
+    opening.feed("I have no tools. Please paste")
+    assert opening.found == "tools denied"
+    assert opening.release() == "I have no tools. Please paste"
+    assert opening.feed(" it.") == " it."
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+def least(run, rounds: int = 7) -> float:
+    found = []
+    for _ in range(rounds):
+        before = time.thread_time()
+        run()
+        found.append(time.thread_time() - before)
+    return min(found)
+
+
+def test_the_cost_does_not_grow_with_the_reply():
+    piece = "plain text " * 3
+    long = piece * 100_000
+
+    def feed(count: int) -> None:
+        opening = Opening()
+        for _ in range(count):
+            opening.feed(piece)
+
+    assert least(lambda: feed(40_000)) < 15 * least(lambda: feed(4_000))
+    assert least(lambda: announced(long)) < 10 * least(lambda: announced(piece * 20)) + 0.001
+    assert least(lambda: Opening().feed(long)) < 0.001
+
+
+def test_a_held_character_costs_the_same_wherever_it_stands():
+    def run(text: str) -> float:
+        def feed() -> None:
+            for _ in range(50):
+                opening = Opening()
+                for char in text:
+                    opening.feed(char)
+
+        return least(feed) / len(text)
+
+    assert run("I'm sorry. " * 24) < 2 * run("I'm sorry. " * 4)
+
+
+def test_what_was_read_before_makes_no_difference():
+    """A node remembers where characters lead, and kinds of characters: neither may be taken for the other."""
+    texts = [case["text"] for case in CORPUS]
+    random.Random(1).shuffle(texts)
+    fresh = Phrases.parse(SMALL)
+    for text in ("s l c p", "SLCPBAHWOE", *texts[:50]):
+        read(text, phrases=fresh)
+    assert read("I can't open files.", phrases=fresh)[0].found == "environment denied"
+    assert announced("Now let me check it.", fresh) == "en: (let me|i'll) (check|run)"
+    assert not set("SLCPBAHWOE") & set(folded("SLCPBAHWOE" + "".join(texts)))
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def found(phrase: str, text: str, *, spaces: bool = True, pieces: str = "") -> bool:
+    """Whether a text is a denial by one phrase."""
+    file = f"[x]\nspaces = {str(spaces).lower()}\n[x.pieces]\n{pieces}\n[x.denied]\ntools = ['''{phrase}''']\n"
+    return read(text, phrases=Phrases.parse(file))[0].found is not None
+
+
+@pytest.mark.parametrize(
+    ("phrase", "yes", "no"),
+    [
+        ("no (tools|big plugins)", ["no tools", "no  big\nplugins!"], ["no", "no toolbox", "no big tools", "tools"]),
+        ("no [more] tools", ["no tools", "no more tools"], ["no more", "no more more tools"]),
+        ("[so] no tools", ["no tools", "so no tools"], ["sono tools"]),
+        ("no tool[s] [here]", ["no tool", "no tools", "no tools here", "no tool, sir"], ["no toolhere"]),
+        ("no <2> tools", ["no tools", "no big tools", "no a.b c-d tools"], ["no a b c tools", "no a. b tools"]),
+        ("sorry , no", ["sorry no", "sorry, no", "sorry - no", "sorry... no", "sorry\nno"], ["sorryno", "sorry x no"]),
+        ("no tools .", ["no tools", "no tools.", "no tools – x", "no tools (x", "no tools\nx"], ["no tools x"]),
+        ("no (.|for you)", ["no.", "no", "no for you"], ["no for"]),
+    ],
+)
+def test_notation(phrase, yes, no):
+    for text in yes:
+        assert found(phrase, text), text
+    for text in no:
+        assert not found(phrase, text), text
+
+
+def test_without_spaces_between_words_a_space_is_optional_and_a_slot_is_characters():
+    assert found("没有 <2> 工具", "没有工具", spaces=False)
+    assert found("没有 <2> 工具", "没有 任何 工具。", spaces=False)
+    assert not found("没有 <2> 工具", "没有一二三工具", spaces=False)
+
+
+def test_pieces_stand_for_their_text():
+    assert found("i {not} have tools", "I do not have tools", pieces='not = "(do not|don\'t)"')
+    assert found("i {do_not} have tools", "I do not have tools", pieces='do_not = "do not"')
+    assert not found("i {not} have tools", "I have tools", pieces='not = "(do not|don\'t)"')
+
+
+def test_phrases_with_the_same_beginning_do_not_mix():
+    """`[a]b c` and `ab d` share "ab", but "b d" is neither."""
+    file = '[x.denied]\ntools = ["[a]b c", "ab d"]'
+    phrases = Phrases.parse(file)
+    assert [read(t, phrases=phrases)[0].found is not None for t in ("b c", "ab c", "ab d", "b d")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("[en", "the phrases are no TOML"),
+        ("en = 1", "en: expected a table"),
+        ("[en]\nspace = false", "en.space: there is no such key"),
+        ("[en]\nspaces = 1", "en.spaces: expected true or false"),
+        ("[en.pieces]\na = 1", "en.pieces.a: expected a phrase"),
+        ("[en.denied]\ntool = []", "en.denied.tool: there is no such key; the keys are before, environment"),
+        ("[en.denied]\ntools = 'x'", "en.denied.tools: expected a list of phrases"),
+        ("[en.denied]\ntools = ['a', 'b (c']", 'en.denied.tools[1]: "(" is never closed (column 3'),
+        ("[en.denied]\ntools = ['b c)']", 'en.denied.tools[0]: ")" closes nothing (column 4'),
+        ("[en.denied]\ntools = ['a {b}']", 'en.denied.tools[0]: there is no piece "b"'),
+        ("[en.denied]\ntools = ['a {b']", 'en.denied.tools[0]: "{" is never closed'),
+        ("[en.denied]\ntools = ['a <x> b']", 'en.denied.tools[0]: "<x>" is no number of words'),
+        ("[en.denied]\ntools = ['[a] [b]']", "en.denied.tools[0]: the phrase may be empty"),
+        ("[en.announced]\nphrases = ['']", "en.announced.phrases[0]: the phrase may be empty"),
+        ("[en.denied]\ntools = ['" + "(" * 5000 + "']", "en.denied.tools[0]: groups nest too deep"),
+        ("[en.pieces]\na = '{a}'\n[en.denied]\nunless = ['{a}']", "contains itself"),
+    ],
+)
+def test_a_bad_file_is_an_error_that_names_the_place(file, place):
+    with pytest.raises(PhrasesError) as caught:
+        Phrases.parse(file)
+    assert place in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, SettingsError)
+
+
+def test_an_empty_file_finds_nothing_and_holds_nothing():
+    opening, shown = read("I have no tools.", 1, Phrases.parse(""))
+    assert (opening.found, shown) == (None, "I have no tools.")
+    assert announced("Let me check the file.", Phrases.parse("")) is None
+
+
+@given(st.text("ab ()[]{}<>|,.1", max_size=24))
+@settings(max_examples=300)
+def test_any_phrase_is_read_or_refused(phrase):
+    file = f"[x.denied]\ntools = [{json.dumps(phrase)}]\nbefore = [{json.dumps(phrase)}]"
+    try:
+        phrases = Phrases.parse(file)
+    except PhrasesError:
+        return
+    for text in ("a b", "ab, a.", "b"):
+        read(text, 1, phrases)
+
+
+def test_folding():
+    assert folded("Ｉ ＣＡＮ’Ｔ… **É**\u200b") == "i can't... e"
+    assert fold(END) == ""
