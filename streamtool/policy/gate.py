@@ -11,7 +11,6 @@ forwarded as the very event that came, so that its bytes can travel untouched.
 
 import re
 from collections.abc import Callable, Iterable
-from io import StringIO
 from typing import Protocol, assert_never
 
 import statemachine
@@ -114,7 +113,8 @@ class Gate:
         """While a call of the upstream's own is open."""
         self._direct = False
         """A call is open whose arguments go out as they come."""
-        self._said = StringIO() if rules.forced or rules.watches else None
+        # a buffer of bytes: pieces of text, or io.StringIO, which keeps them, would take ten times the memory
+        self._said = bytearray() if rules.forced or rules.watches else None
         self._stops = Stops(rules.stop) if rules.stop else None
         self._again = again
         """Another attempt may follow this one."""
@@ -155,7 +155,7 @@ class Gate:
     @property
     def said(self) -> str:
         """The visible text so far; kept only where a reply may have to be continued."""
-        return "" if self._said is None else self._said.getvalue()
+        return "" if self._said is None else self._said.decode("utf-8", "surrogatepass")
 
     def _new_opening(self) -> Opening | None:
         return Opening() if self._rules.watches and self._again and not self.visible else None
@@ -189,7 +189,7 @@ class Gate:
                     if first.text is text and self.forwards:
                         self.visible = True
                         if self._said is not None:
-                            self._said.write(text)
+                            self._said += text.encode("utf-8", "surrogatepass")
                         out.append(event)
                         return
                     if first.text is text and self._opening is not None and not self._forced:
@@ -363,7 +363,7 @@ class Gate:
         if event.text:
             self.visible = True
             if self._said is not None:
-                self._said.write(event.text)
+                self._said += event.text.encode("utf-8", "surrogatepass")
             out.append(event)
 
     def _no_stop(self, out: list[ReplyEvent]) -> None:
