@@ -3,6 +3,10 @@
 import gc
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.load_profile("steady")  # the same examples in every run; `-m long` looks for new ones
 
 
 def pytest_collection_finish() -> None:

@@ -5,7 +5,7 @@ import time
 
 import ijson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamtool import sse
@@ -586,12 +586,19 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
     st.sampled_from([b"", b'{"error": "late"}', b"x}", b"data: x"]),
     st.lists(st.integers(0, 2500), max_size=8),
 )
+@settings(max_examples=300, deadline=None)
 def test_any_split_gives_the_same_reply(items, shape, rest, cuts):
     data = (b": hello\n\n" if shape is stream else b"") + shape(*items) + rest
     borders = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     whole = read(data)
     for found in (read(*(data[borders[i] : borders[i + 1]] for i in range(len(borders) - 1))), single(data)):
         assert [shown(event) for event in found] == [shown(event) for event in whole]
+
+
+@pytest.mark.parametrize("cut", range(60))
+def test_an_error_behind_an_event_is_found_wherever_the_stream_is_cut(cut):
+    data = b": hello\n\n" + stream(text("")) + b'{"error": "late"}'
+    assert shown(read(data[:cut], data[cut:])[-1]) == shown(read(data)[-1])
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda data: b"[{" + data))

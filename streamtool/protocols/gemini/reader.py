@@ -53,6 +53,7 @@ _REASONS: Final = {
     ),
 }
 """Everything else (`STOP`, `OTHER`, `MALFORMED_FUNCTION_CALL`, …) is a stop."""
+_BLANK: Final = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)").search  # a line without anything ends an event
 _AFTER: Final = 64 * 1024  # bytes since the last event that are kept
 
 _decode: Final = wire.decode
@@ -159,8 +160,8 @@ class ReplyReader:
     """
 
     __slots__ = (
-        "_after", "_answer", "_blocked", "_candidates", "_counts", "_elements", "_head", "_kept", "_n", "_started",
-        "ended",
+        "_after", "_answer", "_behind", "_blocked", "_candidates", "_counts", "_elements", "_head", "_kept", "_n",
+        "_started", "ended",
     )  # fmt: skip
 
     def __init__(self, *, n: int = 1) -> None:
@@ -171,6 +172,7 @@ class ReplyReader:
         self._answer: Answer | None = None  # the answer, if it is anything else
         self._after: list[bytes] = []  # what came with the last event of a stream, and since
         self._kept = 0  # bytes in `_after`
+        self._behind = False  # the first piece of `_after` holds the end of an event
         self._counts: dict[str, Json] | None = None
         self._candidates: dict[int, _Candidate] = {}
         self._blocked = False
@@ -259,6 +261,7 @@ class ReplyReader:
         if found or self._kept > _AFTER:
             self._after = []
             self._kept = 0
+            self._behind = bool(found)
         if answer.stream is not None:
             self._after.append(data)
             self._kept += len(data)
@@ -293,7 +296,12 @@ class ReplyReader:
 
     def _bare_error(self) -> UpstreamError | None:
         """The error that stands between the events, if one does."""
-        _, begins, rest = b"\n".join((b"", *b"".join(self._after).splitlines())).partition(b"\n{")
+        since = self._after
+        if self._behind and since[0][:1] not in (b"\r", b"\n"):
+            begun = max(0, since[0].rfind(b"\ndata:"), since[0].rfind(b"\rdata:"))
+            over = _BLANK(since[0], begun)
+            since = [since[0][over.end() if over else 0 :], *since[1:]]
+        _, begins, rest = b"\n".join((b"", *b"".join(since).splitlines())).partition(b"\n{")
         try:
             value = wire.decode_tolerant(begins + rest)
         except ValueError:
