@@ -95,7 +95,7 @@ def delta(upstream: str, text: str) -> bytes:
 
 def first_texts(kind: str) -> list[str]:
     """What is said before the deltas that are measured: a word, or the name of a call."""
-    return [OPENER[at : at + DELTA] for at in range(0, len(OPENER), DELTA)] if kind == "arguments" else ["Well"]
+    return [OPENER[at : at + DELTA] for at in range(0, len(OPENER), DELTA)] if kind == "arguments" else ["Paris"]
 
 
 def opening(upstream: str, kind: str) -> list[bytes]:

@@ -61,6 +61,8 @@ class Scanner:
     """At the start of a line."""
     code: Run
     """Inside of inline code."""
+    quote: Run | None
+    """Inside of a line of a block quote; None where none counts."""
     at: Markers[Marked]
     keys: Mapping[str, Keys]
     """How an object or array without a marker is read here, by its first character."""
@@ -83,12 +85,15 @@ JSON_FLAT = (
 """JSON between two braces of an object: what it holds, containers that hold no container included."""
 
 
-def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys) -> tuple[Run, Run, Run]:
-    """Three runs of text in which nothing begins: inside of a line, at its start (only blanks came in it), inline code.
+def text_runs(
+    at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys, *, quotes: bool
+) -> tuple[Run, Run, Run, Run | None]:
+    """Four runs of text in which nothing begins: inside of a line, at its start (only blanks came in it), inline code,
+    and a line of a block quote, if there are any (`quotes`).
 
-    Whole inline code on one line is passed over, and so is a small object that is no call by one of its first keys, to
-    its end or to where it stops being JSON. Line ends at the end of a piece wait for what follows them; blanks after
-    them do not, the run changes instead.
+    Whole inline code on one line is passed over, and so is a whole line of a block quote, and a small object that is
+    no call by one of its first keys, to its end or to where it stops being JSON. Line ends at the end of a piece wait
+    for what follows them; blanks after them do not, the run changes instead.
     """
     first: dict[str, str] = {}
     for atom, child in at.root.next.items():
@@ -98,6 +103,8 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
     objects = rf"(?:{small}|{beginning}{JSON_FLAT}(?:\}}|(?=[^}}\]{{\[\"])))"
     blanks = r"[ \t]{0,64}+"
     opens = f"{openers.expression(complete='')}|{blanks}{line.expression(complete='')}|{blanks}{END}"
+    quoted = rf"(?<!\n){LINES}++(?!{opens})[ \t]*+>[^\r\n]*+" if quotes else "(?!)"
+    mark = r"[ \t]*+>" if quotes else "(?!)"
     special = "".join([*first, TICK, r"\r\n"])
     plain = f"[^{special}]*+"
     begins = "|".join(
@@ -105,21 +112,29 @@ def text_runs(at: Markers[Marked], openers: Markers[Marked], line: Markers[Marke
             *first.values(),
             objects,
             rf"{TICK}[^{TICK}\r\n]*+{TICK}",
-            rf"(?<!\n){LINES}++(?:(?!{opens}|\r\Z)|{objects})",
+            rf"(?<!\n){LINES}++(?:(?!{mark}|{opens}|\r\Z)|{objects})",
+            rf"{quoted}(?!\Z)",
             r"\r(?!\n|\Z)",
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
     held = rf"{LINES}{{1,{LEAD // 2}}}+"
     waits = rf"{held}(?:\r?\Z|{line.begun()})|\r\Z|(?:{held})?+(?:{openers.begun()}|{begun})"
-    changes = rf"(?<!\n){LINES}++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z"
+    changes = rf"(?<!\n){LINES}++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z|{quoted}()\Z"
     inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
-    at_start = rf"(?=[^ \t])(?!{line.expression(complete='')})(?:(?![{special}])|{objects}){safe}"
+    at_start = (
+        rf"(?=[^ \t{'>' if quotes else ''}])(?!{line.expression(complete='')})(?:(?![{special}])|{objects}){safe}"
+    )
     start = Run(rf"[ \t]*+(?:({line.begun()}|{begun})|{at_start}())?+")
     code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{safe}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
     inside.others = {2: start, 3: code}
     start.others = code.others = {2: inside}
-    return inside, start, code
+    if not quotes:
+        return inside, start, code, None
+    quote = Run(rf"[^\r\n]*+(?:(?!)()|(?!\Z){safe}()\Z)?+", search=re.compile(r"[\r\n]").search)
+    inside.others[4] = quote
+    quote.others = {2: inside}
+    return inside, start, code, quote
 
 
 class Compiled:
@@ -318,7 +333,7 @@ class Compiled:
             openers: Markers[Marked] = Markers(markers)
             at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])
             keys = self.bare_reply if first else self.bare
-            runs = text_runs(at, openers, self.line, keys.get("{", {}))
+            runs = text_runs(at, openers, self.line, keys.get("{", {}), quotes=not closers)
             plain, small, begun = plain_object(keys["{"]) if "{" in keys else ("(?!)", "(?!)", "(?!)")
             known = Scanner(*runs, at, keys, re.compile(f"{small}|{plain}").match, re.compile(begun).match)
             self._scanners[first, fresh, closers] = known

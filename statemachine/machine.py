@@ -54,6 +54,7 @@ class Machine(Reader):
     __slots__ = (
         "calls",
         "candidate",
+        "drops",
         "folded",
         "fresh",
         "limits",
@@ -68,13 +69,17 @@ class Machine(Reader):
         "wrapping",
     )
 
-    def __init__(self, tools: Mapping[str, Any] | None, *, unknown: str, limits: Limits, ledger: bool) -> None:
-        if unknown not in ("text", "discard"):
-            raise ValueError(f"unknown must be 'text' or 'discard', not {unknown!r}")
+    def __init__(
+        self, tools: Mapping[str, Any] | None, *, unknown: str, malformed: str, limits: Limits, ledger: bool
+    ) -> None:
+        for option, value in (("unknown", unknown), ("malformed", malformed)):
+            if value not in ("text", "discard"):
+                raise ValueError(f"{option} must be 'text' or 'discard', not {value!r}")
         self.state = State.TEXT
         self.limits = limits
         self.tools = tools
         self.unknown_sink = Sink.TEXT if unknown == "text" else Sink.DISCARD
+        self.drops = malformed == "discard"
         self.folded: dict[str, str | None] | None = None
         self.calls = 0
         self.candidate = NOTHING

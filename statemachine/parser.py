@@ -40,6 +40,8 @@ class Parser(Spans):
         formats: names out of `formats.FORMATS`, and formats of your own; None: all that are on by default.
         prefix: what the reply already contains when the model starts: read, its text not emitted.
         unknown: where a call of a tool that is not offered goes, "text" or "discard".
+        malformed: where something goes that begins like a call, behind a marker, and cannot be read as one: "text" or
+            "discard", which takes it to its closer, or the end of the line where it has none.
         in_fences: "calls" to look for calls inside of code fences too; "text" only at their beginning.
         calls_in_reasoning: look for calls inside of reasoning.
         limits: bounds in characters.
@@ -59,6 +61,7 @@ class Parser(Spans):
         formats: Iterable[str | Format] | None = None,
         prefix: str = "",
         unknown: str = "text",
+        malformed: str = "text",
         in_fences: str = "text",
         calls_in_reasoning: bool = False,
         limits: Limits | None = None,
@@ -81,6 +84,7 @@ class Parser(Spans):
             compiled(names, openers, others),
             fence_calls=in_fences == "calls",
             unknown=unknown,
+            malformed=malformed,
             limits=limits or LIMITS,
             ledger=ledger,
         )
@@ -156,6 +160,11 @@ class Parser(Spans):
     def reject(self) -> None:
         """The candidate is no call: what it held is text, and scanning goes on at this character."""
         fenced = self.ticks
+        if self.spoilt:
+            self.because("rejected")
+            self.release(Sink.DISCARD)
+            self.go(Input.BREAK)
+            return
         self.saw(any(piece.strip() for piece, _ in self.raw))
         self.give_back()
         self.line_start = bool(self.raw) and self.raw[-1][0].endswith("\n")
@@ -165,6 +174,13 @@ class Parser(Spans):
         else:
             self.ticks = 0
             self.go(Input.RESUME if self.thinking else Input.REJECT)
+
+    @property
+    def spoilt(self) -> bool:
+        """The candidate was meant to be a call, and what is unreadable is discarded."""
+        candidate = self.candidate
+        meant = candidate.name is not None or candidate.begun or bool(candidate.outer.stack)
+        return self.drops and meant and candidate.marked and not self.ticks
 
     def give_back(self) -> None:
         """Line ends that end what is held may stand before another opener: they are looked at again, and only they."""
@@ -216,13 +232,16 @@ class Parser(Spans):
                 self.sink = Sink.SYNTAX if spare else Sink.DISCARD
                 self.take(rest)
         else:
+            spoilt = self.state is State.CANDIDATE and self.spoilt
+            if spoilt:
+                self.because("rejected")
             if self.state is State.CANDIDATE:
-                self.release(self.visible)
+                self.release(Sink.DISCARD if spoilt else self.visible)
             if self.state is State.AFTER or (self.gap and not self.text[self.at :].strip("\r\n")):
                 gap = line_ends(self.text, self.at)
                 self.sink = Sink.SYNTAX
                 self.take((gap.end() if gap else self.at) - self.at)
-            if self.state is not State.BROKEN:
+            if self.state is not State.BROKEN and not spoilt:
                 self.sink = self.visible
             self.take(len(self.text) - self.at)
         self.text, self.at = "", 0

@@ -56,7 +56,7 @@ def run_to(closers: tuple[str, ...]) -> Run:
 class Spans(Machine):
     """A machine that reads everything but calls; `call` is the parser's."""
 
-    __slots__ = ("fence_calls", "gap", "in_code", "line_start", "tables", "ticks")
+    __slots__ = ("fence_calls", "gap", "in_code", "in_quote", "line_start", "tables", "ticks")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Spans(Machine):
         *,
         fence_calls: bool,
         unknown: str,
+        malformed: str,
         limits: Limits,
         ledger: bool,
     ) -> None:
@@ -74,11 +75,13 @@ class Spans(Machine):
         """Only blanks came since the last line end."""
         self.in_code = False
         """Inside of inline code."""
+        self.in_quote = False
+        """Inside of a line of a block quote."""
         self.gap = False
         """A call has just ended: the line ends that follow are its own unless text follows."""
         self.ticks = 0
         """Backticks of the fence around."""
-        super().__init__(tools, unknown=unknown, limits=limits, ledger=ledger)
+        super().__init__(tools, unknown=unknown, malformed=malformed, limits=limits, ledger=ledger)
 
     def call(self, value: Marked, length: int) -> Grammar:
         """A call whose opener, of this length, stands here."""
@@ -112,19 +115,20 @@ class Spans(Machine):
             if self.line_start and (yield from self.line_opener()):
                 return
             scanner = self.scanner()
-            run = scanner.code if self.in_code else scanner.inside
+            run = scanner.code if self.in_code else (self.in_quote and scanner.quote) or scanner.inside
             if self.seen and not self.fresh and not self.line_start:
                 yield from self.flow(run)
                 self.line_start, self.in_code = self.ran is scanner.start, self.ran is scanner.code
+                self.in_quote = self.ran is scanner.quote
                 if self.line_start and self.at < len(self.text):
                     continue
             elif self.say_first(run):
                 continue
             if self.at >= len(self.text):
                 yield from self.more()
-            elif self.in_code:
-                self.say_text(self.text[self.at] == TICK)
-                self.in_code = False
+            elif self.in_code or self.in_quote:
+                self.say_text(self.in_code and self.text[self.at] == TICK)
+                self.in_code = self.in_quote = False
             elif (yield from self.place(scanner.at)):
                 return
 
@@ -143,8 +147,9 @@ class Spans(Machine):
             return False
         before, group = (self.seen, self.fresh), found.lastindex
         self.say_text((found.start(1) if group == 1 else found.end()) - self.at)
-        self.line_start = self.line_start or (group == 2 and not self.in_code)
+        self.line_start = self.line_start or (group == 2 and not (self.in_code or self.in_quote))
         self.in_code = group == 3 or (self.in_code and group != 2)
+        self.in_quote = group == 4 or (self.in_quote and group != 2)
         return before != (self.seen, self.fresh)
 
     def say_text(self, length: int) -> None:
@@ -171,7 +176,11 @@ class Spans(Machine):
         if lead:
             after = blanks(self.text, start)
             begin = after.end() if after else start
-            if begin >= len(self.text) or (begin > start and self.tables.line.match(self.text, begin)):
+            if begin >= len(self.text) or (
+                self.quotes(begin, markers)
+                if self.text[begin] == ">"
+                else begin > start and self.tables.line.match(self.text, begin)
+            ):
                 self.say_text(begin - self.at)
                 self.line_start = True
                 return False
@@ -322,8 +331,10 @@ class Spans(Machine):
             else:
                 found = self.tables.line.match(self.text, self.at + begin)
                 if found is None:
-                    self.line_start = False
-                    return False
+                    if self.text[self.at + begin] != ">" or (yield from self.quote_begins(begin)):
+                        self.line_start = False
+                        return False
+                    continue
                 if found.lastindex is not None and not self.fence_begun(begin):
                     break
                 yield from self.more()
@@ -340,6 +351,25 @@ class Spans(Machine):
             yield from self.fence_opener()
         else:
             yield from self.call(value, found.end() - self.at)
+        return True
+
+    def quotes(self, begin: int, markers: Markers[Marked]) -> bool:
+        """True if the `>` that stands there, first in its line, makes the line one of a block quote."""
+        return self.scanner().quote is not None and markers.match(self.text, begin) is None
+
+    def quote_begins(self, lead: int) -> Generator[None, None, bool]:
+        """At a `>` that stands first in its line, after line ends: text to the end of the line, unless it is a marker.
+
+        False: more had to come, look again.
+        """
+        scanner = self.scanner()
+        found = scanner.at.match(self.text, self.at + lead)
+        if found is not None and found.lastindex is None:
+            yield from self.more()
+            return False
+        if found is None and scanner.quote is not None:
+            self.say_text(lead)
+            self.in_quote = True
         return True
 
     def plain_fence(self, lead: int) -> bool:

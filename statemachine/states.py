@@ -16,7 +16,8 @@ OBJECT is a JSON object that turned out to be no call: text to its closing brace
 found inside (when that is allowed) returns to it. CANDIDATE holds what it consumes until it commits (CALL), is disowned
 because its name is not offered (UNKNOWN: read to its end like a call, with another sink), or is rejected; the header of
 a message may also turn out to begin reasoning or text. AFTER skips
-the closers of a call. BROKEN discards a call that stopped being readable. CLOSED is final.
+the closers of a call. BROKEN discards a call that stopped being readable, and with `malformed="discard"` also one that
+was never committed. CLOSED is final.
 
 The same table as a picture is `docs/states.md`, generated from here by `python -m statemachine.states`. What may be
 emitted, and in which order, are the other two tables: `EMITS` by state, `FOLLOWS` by the event before.
@@ -55,7 +56,7 @@ class Input(Enum):
     DEMOTE = "an object that is no call"
     SAY = "a message that is text"
     REJECT = "no call continues so"
-    BREAK = "a committed body that cannot be read"
+    BREAK = "a call that cannot be read"
     END = "the end of the span"
     DONE = "no more closers; back to text"
     RESUME = "the end of the span; back to reasoning"
@@ -78,6 +79,7 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
         I.SAY: S.TEXT,
         I.REJECT: S.TEXT,
         I.RESUME: S.REASONING,
+        I.BREAK: S.BROKEN,
         I.END: S.AFTER,
         I.CLOSE: S.CLOSED,
     },

@@ -1,4 +1,5 @@
-"""Streamed tool calls for language models that only write text: parser, ASGI middleware, reverse proxy, transport.
+"""Streamed tool calls for language models that only write text: parser, ASGI middleware, reverse proxy, transport,
+agent.
 
     from streamtool import Parser, ToolMiddleware
 
@@ -29,7 +30,8 @@ if getattr(statemachine, "STREAMTOOL", None) != _MARK:
 
 if TYPE_CHECKING:
     from statemachine import FORMATS, Call, Parser, parse, write
-    from streamtool.errors import RequestError, SettingsError, StreamtoolError, UpstreamError
+    from streamtool.agent import Agent, McpServer
+    from streamtool.errors import AgentError, RequestError, SettingsError, StreamtoolError, UpstreamError
     from streamtool.exchange import Record
     from streamtool.middleware import ToolMiddleware
     from streamtool.proxy import Proxy
@@ -44,6 +46,9 @@ HOMES = {
     "Parser": "statemachine",
     "parse": "statemachine",
     "write": "statemachine",
+    "Agent": "streamtool.agent",
+    "McpServer": "streamtool.agent",
+    "AgentError": "streamtool.errors",
     "RequestError": "streamtool.errors",
     "SettingsError": "streamtool.errors",
     "StreamtoolError": "streamtool.errors",
@@ -60,8 +65,11 @@ HOMES = {
 
 __all__ = [
     "FORMATS",
+    "Agent",
+    "AgentError",
     "Call",
     "Limits",
+    "McpServer",
     "Parser",
     "Proxy",
     "Record",

@@ -35,9 +35,11 @@ async def ask(
     body: bytes = b"",
     headers: Iterable[tuple[bytes, bytes]],
     receive: Receive,
+    on_piece: Callable[[bytes], object] | None = None,
 ) -> Answer:
     """The app's whole answer to one request; `scope` is that of the client's request, whose `receive` tells of its end.
 
+    `on_piece` is called with each piece of the body as it comes.
     Raises UpstreamError when the app does not answer, or with more than `LARGEST` bytes.
     """
     path, _, query = path.partition("?")
@@ -68,6 +70,8 @@ async def ask(
             if size > LARGEST:
                 raise UpstreamError(f"the upstream answered {method} {path} with more than {LARGEST} bytes")
             pieces.append(piece)
+            if on_piece is not None:
+                on_piece(piece)
             whole = not message.get("more_body", False)
 
     await app(inner, take, put)

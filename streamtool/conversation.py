@@ -55,6 +55,8 @@ class Call:
     arguments: str
     """JSON text as it came; for a custom tool its raw input. May be invalid JSON when another model wrote it."""
     custom: bool = False
+    signature: str | None = field(default=None, repr=False)
+    """What the upstream that made it signed it with (Gemini), and wants back with it."""
 
 
 @frozen
@@ -66,6 +68,8 @@ class Result:
     content: tuple[Part, ...]
     error: bool = False
     name: str | None = None
+    partial: bool = False
+    """There would have been more of it."""
 
 
 @frozen
@@ -124,6 +128,23 @@ class OutputFormat:
     """Of a kind that only the client's own protocol knows (a grammar): written as it came, or not at all."""
 
 
+Way = Literal["prefill", "schema", "guided", "structural_tag", "grammar"]
+"""How a model is held to a call, beside the words of the prompt."""
+
+
+@frozen
+class Forcing:
+    """What the upstream is to do so that the model writes a call."""
+
+    way: Way
+    value: Json
+    """The beginning of the reply; the JSON Schema of the whole reply; a structural tag; a grammar in GBNF."""
+    triggers: tuple[str, ...] = ()
+    """From which a grammar holds; () means from the start. Of a beginning: what a reply that repeats it begins with."""
+    follows: str = ""
+    """What a reply begins with that goes on behind a beginning; "": anything."""
+
+
 @frozen
 class Options:
     """How the reply is to be made; what the client did not say is None."""
@@ -160,6 +181,8 @@ class Conversation:
     """Chat: tools came as `functions`; the call goes back as `function_call`."""
     stop: tuple[str, ...] = ()
     options: Options = Options()
+    forcing: Forcing | None = None
+    """None: nothing but words. A beginning of the reply is the last message, too."""
     dropped: tuple[str, ...] = ()
     """What could not be honoured and was left out, for the log; a hosted tool as `HOSTED` and its type."""
     raw: Mapping[str, Json] = field(factory=dict, repr=False)

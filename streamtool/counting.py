@@ -8,13 +8,15 @@ message, 1,600 for each image or document.
 from collections.abc import Iterable
 from typing import Final
 
+from attrs import frozen
+
 from streamtool import prompting
 from streamtool.asgi import ASGIApp, Receive, Scope, ask
 from streamtool.conversation import Conversation, Text
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import decode_body, upstream_of
 from streamtool.protocols import messages
-from streamtool.settings import Settings
+from streamtool.settings import ModelSettings, Settings
 
 _BYTES: Final = 4
 _MESSAGE: Final = 4
@@ -32,6 +34,39 @@ def estimate(conversation: Conversation) -> int:
     return count
 
 
+@frozen
+class Counting:
+    """A request to count, and what an upstream is asked for it."""
+
+    projected: Conversation
+    """What is counted: the tools and results as text."""
+    model: ModelSettings
+    request: bytes | None
+    """For `messages.COUNT_PATH`; None: the upstream cannot be asked."""
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    @classmethod
+    def read(cls, settings: Settings, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> "Counting":
+        """The request of a client. Raises RequestError for what cannot be read or projected."""
+        given = tuple((name.lower(), value) for name, value in headers)
+        conversation = messages.read_count(decode_body(body, given, settings.limits.body), settings.limits)
+        model = settings.for_model(conversation.model)
+        projected = prompting.project(conversation, model, model.format, open_end=True)
+        if upstream_of(messages.NAME, model.speaks).NAME != messages.NAME:
+            return cls(projected, model, None, ())
+        written = messages.write_count_request(projected, model)
+        kept = [pair for pair in given if pair[0].startswith(_KEPT)]
+        length = str(len(written)).encode()
+        return cls(
+            projected, model, written, (*kept, (b"content-type", b"application/json"), (b"content-length", length))
+        )
+
+    def answer(self, told: bytes | None) -> bytes:
+        """The body for the client: what the upstream told, if it is a count, else the estimate."""
+        count = None if told is None else messages.read_count_reply(told)
+        return messages.write_count(estimate(self.projected) if count is None else count)
+
+
 async def count_tokens(
     settings: Settings,
     app: ASGIApp,
@@ -42,23 +77,16 @@ async def count_tokens(
     upstream_key: str,
 ) -> bytes:
     """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
-    headers: Iterable[tuple[bytes, bytes]] = [(name.lower(), value) for name, value in scope["headers"]]
-    conversation = messages.read_count(decode_body(body, tuple(headers), settings.limits.body), settings.limits)
-    model = settings.for_model(conversation.model)
-    projected = prompting.project(conversation, model, model.format, open_end=True)
-    if upstream_of(messages.NAME, model.speaks).NAME == messages.NAME:
-        written = messages.write_count_request(projected, model)
-        kept = [pair for pair in headers if pair[0].startswith(_KEPT)]
-        sent = [*kept, (b"content-type", b"application/json"), (b"content-length", str(len(written)).encode())]
-        inner = dict(scope)
-        if model.upstream is not None:
-            inner[upstream_key] = model.upstream.name
-        try:
-            answer = await ask(app, inner, "POST", messages.COUNT_PATH, body=written, headers=sent, receive=receive)
-        except StreamtoolError:
-            answer = None  # it cannot count, or is not there; whoever asks for the reply will be told
-        if answer is not None and answer.status == 200:
-            count = messages.read_count_reply(answer.body)
-            if count is not None:
-                return messages.write_count(count)
-    return messages.write_count(estimate(projected))
+    counting = Counting.read(settings, body, scope["headers"])
+    if counting.request is None:
+        return counting.answer(None)
+    inner = dict(scope)
+    if counting.model.upstream is not None:
+        inner[upstream_key] = counting.model.upstream.name
+    try:
+        answer = await ask(
+            app, inner, "POST", messages.COUNT_PATH, body=counting.request, headers=counting.headers, receive=receive
+        )
+    except StreamtoolError:
+        return counting.answer(None)  # it cannot count, or is not there; whoever asks for the reply will be told
+    return counting.answer(answer.body if answer.status == 200 else None)

@@ -7,13 +7,17 @@
     │   ├── NotFoundError        404
     │   ├── MethodError          405
     │   └── TooLargeError        413
+    ├── AgentError               an agent came to no answer
     └── UpstreamError      502   the upstream refused, lied or died
         ├── UpstreamRefused      the upstream's own status, when it is the caller's business
         └── UpstreamTimeout      504
 
 A message is one sentence that says what to do. `param` names the place in the request (`messages[2].role`), `code`
-is a short machine-readable word; both may be None. Protocol modules turn an error into their own shape.
+is a short machine-readable word; both may be None. Protocol modules turn an error into their own shape. An error that
+`quotes` holds words of the upstream or of the model: the client is shown them, a log is not.
 """
+
+from typing import Self
 
 
 class StreamtoolError(Exception):
@@ -21,12 +25,18 @@ class StreamtoolError(Exception):
 
     status: int = 500
     kind: str = "server_error"
+    quotes: bool = False
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
+
+    def quoting(self) -> Self:
+        """The same error, marked as one that holds somebody else's words."""
+        self.quotes = True
+        return self
 
 
 class SettingsError(StreamtoolError):
@@ -65,6 +75,10 @@ class TooLargeError(RequestError):
 
     status = 413
     kind = "request_too_large"
+
+
+class AgentError(StreamtoolError):
+    """An agent came to no answer: too many turns, a model that keeps to no form, a server that cannot be opened."""
 
 
 class UpstreamError(StreamtoolError):

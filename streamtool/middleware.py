@@ -12,7 +12,7 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -24,12 +24,11 @@ from streamtool.abilities import Abilities
 from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.counting import count_tokens
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
-from streamtool.exchange import ClientWire, Exchange, Headers, Record, UpstreamRequest, wire_of
-from streamtool.policy.refusals import default_phrases
+from streamtool.exchange import ClientWire, Exchange, Headers, UpstreamRequest, wire_of
+from streamtool.observers import Observers, OnExchange
+from streamtool.phrases import open_phrases
 from streamtool.settings import PATHS, Limits, Mode, Protocol, Settings
 from streamtool.store import open_store, shelf
-
-OnExchange = Callable[[Record], object]
 
 UPSTREAM_KEY = "streamtool.upstream"
 """Key of the ASGI scope under which the app is told the name of the upstream that the settings choose."""
@@ -40,6 +39,8 @@ write may take once the client has left."""
 _TICKS = 4
 """How often in one keep-alive time the silence is looked at."""
 
+_DIGITS = 18
+"""Of a content length that is read as a number."""
 _SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend")
 """Extensions with which an app could answer past its `send`."""
 
@@ -49,15 +50,6 @@ _log = logging.getLogger("streamtool")
 def new_id(prefix: str) -> str:
     """`prefix` and 24 random letters and digits."""
     return prefix + uuid.uuid4().hex[:24]
-
-
-def report(exchange: Exchange, on_exchange: OnExchange | None) -> None:
-    """Tell `on_exchange` that the exchange is over; whatever it does, the reply is not harmed."""
-    if on_exchange is not None:
-        try:
-            on_exchange(exchange.record())
-        except Exception:  # noqa: BLE001  it is the caller's
-            _log.exception("on_exchange failed")
 
 
 class ToolMiddleware:
@@ -106,11 +98,11 @@ class ToolMiddleware:
         self.app = app
         self.settings = evolve(settings or defaults, **changed)
         self.on_exchange = on_exchange
+        self.observers = Observers(self.settings, anyio.current_time)
         self.store = open_store(self.settings.store)
         self.abilities = Abilities()
         warm(self.settings.formats)
-        if self.settings.refusals == "retry":
-            default_phrases()
+        self.phrases = open_phrases(self.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None
@@ -134,17 +126,25 @@ class ToolMiddleware:
                 scope["headers"],
                 new_id=new_id,
                 now=int(time.time()),
+                clock=anyio.current_time,
                 memory=shelf(self.store, scope["headers"]),
                 abilities=self.abilities,
+                phrases=self.phrases,
             )
         except StreamtoolError as error:
+            self.observers.refused(wire.NAME, error)
             await send_error(wire, error, send)
             return
+        watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
         if exchange.passthrough:
-            await self._pass(exchange, scope, body, receive, send)
+            with watch.passing():
+                await self._pass(exchange, scope, body, receive, send)
         else:
             del body
-            await _Run(self, exchange, scope, receive, send).run()
+            try:
+                await _Run(self, exchange, scope, receive, send).run()
+            finally:
+                watch.end()
 
     def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
         """The scope with which the app is called."""
@@ -254,8 +254,6 @@ class _Run:
             if not self._gone.is_set():
                 raise
             _log.exception("the application failed, after its client had left")
-        finally:
-            report(self._exchange, middleware.on_exchange)
 
     async def _attempts(self) -> None:
         exchange = self._exchange
@@ -387,8 +385,8 @@ class ClientLeft(Exception):
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole request body. Raises TooLargeError beyond `limit` bytes, ClientLeft when the client leaves."""
     length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"")
-    if length.isdigit() and int(length) > limit:
-        raise TooLargeError(f"the request body is larger than {limit} bytes")
+    if length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
+        raise too_large(limit)
     pieces = []
     size = 0
     while True:
@@ -398,10 +396,15 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         piece = message.get("body", b"")
         size += len(piece)
         if size > limit:
-            raise TooLargeError(f"the request body is larger than {limit} bytes")
+            raise too_large(limit)
         pieces.append(piece)
         if not message.get("more_body", False):
             return b"".join(pieces)
+
+
+def too_large(limit: int) -> TooLargeError:
+    """The error of a body beyond the limit."""
+    return TooLargeError(f"the request body is larger than {limit} bytes (limits.body)", code="request_too_large")
 
 
 def route_path(scope: Scope) -> str:

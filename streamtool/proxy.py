@@ -2,6 +2,7 @@
 
     client ─▶ key ─▶ /healthz │ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
                               │ /v1/models ─▶ a list of what all upstreams have
+                              │ /metrics, if they are wanted
                               │ `passthrough` ─▶ the first upstream, as it is
                               │ everything else: 404 (an upstream has paths that delete)
 
@@ -13,22 +14,27 @@ import hmac
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import httpx
 from attrs import evolve
 
+from streamtool.agent.host import Host
 from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.conversation import Conversation
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
 from streamtool.exchange import ClientWire, wire_of
-from streamtool.middleware import UPSTREAM_KEY, OnExchange, ToolMiddleware, new_id, route_path, send_error
+from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware, new_id, route_path, send_error
 from streamtool.models import PATH as MODELS
 from streamtool.models import Models
+from streamtool.observers import OnExchange
 from streamtool.reply import Failure
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.upstream import HttpUpstream
 
 HEALTH = "/healthz"
+METRICS = "/metrics"
+_READ_ONLY = (MODELS, METRICS)
 
 _log = logging.getLogger("streamtool")
 
@@ -60,6 +66,9 @@ class Proxy:
         self._first = next(iter(self._apps))
         self._models = Models(self.settings, self._apps)
         self._tools = ToolMiddleware(self._route, settings=self.settings, on_exchange=on_exchange)
+        self._host: Host | None = None
+        if any(rule.mcp for rule in settings.models):
+            self._host = Host(settings, self._tools, self._apps, on_exchange=on_exchange)
 
     def _open(self, upstream: UpstreamSettings, transport: httpx.AsyncBaseTransport | None) -> ASGIApp:
         if upstream.url == "sample":
@@ -89,14 +98,16 @@ class Proxy:
                 raise RuntimeError(f"the proxy serves HTTP; the server offered {other!r}")
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
+        await receive()
+        try:
+            async with nullcontext() if self._host is None else self._host.running():
                 await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                await self.aclose()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+                await receive()
+        except StreamtoolError as error:
+            await send({"type": "lifespan.startup.failed", "message": error.message})
+            return
+        await self.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
@@ -110,22 +121,34 @@ class Proxy:
             if path in settings.paths:
                 if scope["method"] != "POST":
                     raise MethodError(f"{path} takes POST, not {scope['method']}")
-                app: ASGIApp = self._tools
+                app: ASGIApp = self._host or self._tools
             elif path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
                 if scope["method"] not in ("GET", "HEAD"):
                     raise MethodError(f"{path} takes GET, not {scope['method']}")
                 await _answer(send, await self._models.answer({**scope, "method": "GET"}, path, receive))
+                return
+            elif path == METRICS and settings.metrics:
+                await self._count(scope, send)
                 return
             elif path in settings.passthrough:
                 app = self._route
             else:
                 raise NotFoundError(f"nothing is served at {path}; served are {', '.join(settings.paths)} and {MODELS}")
         except StreamtoolError as error:
-            allow = b"GET, HEAD" if path.startswith(MODELS) else b"POST"
+            allow = b"GET, HEAD" if path.startswith(_READ_ONLY) else b"POST"
             extra = ((b"allow", allow),) if isinstance(error, MethodError) else ()
             await send_error(wire, error, send, extra=extra)
             return
-        await _Guard(wire, send).run(app, scope, receive)
+        await _Guard(wire, send, tells=path not in settings.paths).run(app, scope, receive)
+
+    async def _count(self, scope: Scope, send: Send) -> None:
+        """What Prometheus reads."""
+        metrics = self._tools.observers.metrics
+        assert metrics is not None  # noqa: S101  the settings want them, so the middleware has them
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodError(f"{METRICS} takes GET, not {scope['method']}")
+        kind, page = metrics.page()
+        await _answer(send, page, kind)
 
     def _check_key(self, scope: Scope) -> None:
         """Raises AuthenticationError unless the request shows one of the client keys. Constant time for each key."""
@@ -151,10 +174,12 @@ class Proxy:
 class _Guard:
     """Turns the error of an upstream that was only passed through into an answer, as far as that is still possible."""
 
-    __slots__ = ("_send", "_started", "_stream", "_wire")
+    __slots__ = ("_send", "_started", "_stream", "_tells", "_wire")
 
-    def __init__(self, wire: ClientWire, send: Send) -> None:
+    def __init__(self, wire: ClientWire, send: Send, *, tells: bool) -> None:
         self._wire = wire
+        self._tells = tells
+        """Nobody else writes it into the log."""
         self._send = send
         self._started = False
         self._stream = False
@@ -163,7 +188,8 @@ class _Guard:
         try:
             await app(scope, receive, self._watch)
         except StreamtoolError as error:
-            _log.warning("upstream: %s", error.message)
+            if self._tells:
+                _log.warning("upstream: %s", error.message)
             if not self._started:
                 await send_error(self._wire, error, self._send)
             elif self._stream:
@@ -190,7 +216,7 @@ def _climbs(path: str) -> bool:
     return any(part in (".", "..") for part in path.split("/"))
 
 
-async def _answer(send: Send, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+async def _answer(send: Send, body: bytes, kind: str = "application/json") -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -70,6 +70,8 @@ class CallStart:
     index: int
     id: str | None
     name: str
+    signature: str | None = None
+    """What the upstream signed the call with (Gemini); it wants that back with the call."""
 
 
 @define
@@ -167,6 +169,7 @@ class ReplyCall:
     arguments: str
     """JSON text as far as it came."""
     complete: bool = True
+    signature: str | None = None
 
 
 ReplyPart = ReplyText | ReplyReasoning | ReplyCall
@@ -223,6 +226,7 @@ class _OpenCall:
     name: str
     pieces: list[str]
     complete: bool = False
+    signature: str | None = None
 
 
 @define
@@ -254,7 +258,7 @@ class _OpenChoice:
         parts: list[ReplyPart] = []
         for place, part in enumerate(self.parts):
             if isinstance(part, _OpenCall):
-                parts.append(ReplyCall(part.id, part.name, "".join(part.pieces), part.complete))
+                parts.append(ReplyCall(part.id, part.name, "".join(part.pieces), part.complete, part.signature))
             elif part[0] is ReplyReasoning:
                 parts.append(ReplyReasoning("".join(part[1]), self.signatures.get(place)))
             else:
@@ -292,7 +296,7 @@ class Fold:
                         choice.sign(event.signature)
                 case CallStart():
                     choice = self._choice(event.choice)
-                    call = choice.calls[event.index] = _OpenCall(event.id, event.name, [])
+                    call = choice.calls[event.index] = _OpenCall(event.id, event.name, [], signature=event.signature)
                     choice.parts.append(call)
                 case CallEnd():
                     self._choice(event.choice).calls[event.index].complete = event.complete

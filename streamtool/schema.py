@@ -83,7 +83,7 @@ def markdown(schema: Schema | None) -> list[str]:
     """The parameters as a Markdown list: `- a (string) (required): what it is`."""
     lines = []
     for parameter in parameters(schema):
-        default = f", default: {parameter.default}" if parameter.default else ""
+        default = f", default: {_bare(parameter.default)}" if parameter.default else ""
         need = "required" if parameter.required else f"optional{default}"
         text = f": {parameter.description}" if parameter.description else ""
         lines.append(f"- {_word(parameter.name)} ({parameter.type}) ({need}){text}")
@@ -128,6 +128,11 @@ def _follow(reference: str, root: Schema) -> Any:
             return None
         place = place[key]
     return place
+
+
+def _bare(default: str) -> str:
+    """A default that is a plain word without its quotes: the type stands beside it."""
+    return default[1:-1] if default[:1] == '"' and _PLAIN.match(default[1:-1]) else default
 
 
 def _word(name: str) -> str:

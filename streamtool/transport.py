@@ -3,9 +3,9 @@
     client = AsyncOpenAI(http_client=httpx.AsyncClient(transport=ToolTransport()), base_url=…)
 
 A POST to a path that ends like one of ours (`…/chat/completions`; the base address is the caller's own) goes through an
-exchange around the inner transport; everything else goes straight to it. The reply streams; closing it early closes the
-upstream's. Errors of the inner transport are raised as they are while the reply has not begun, so that an SDK retries
-them as usual; later they become an error in the stream.
+exchange around the inner transport, a count of tokens is answered as the middleware answers it, and everything else
+goes straight on. The reply streams; closing it early closes the upstream's. Errors of the inner transport are raised as
+they are while the reply has not begun, so that an SDK retries them as usual; later they become an error in the stream.
 
 httpx exists twice, as `httpx` and as `httpx2`, with the same shape and different classes; SDKs use one or the other.
 Both work: requests, responses and streams are made of the package that the caller's request comes from.
@@ -22,10 +22,13 @@ import httpx
 
 from statemachine import warm
 from streamtool.abilities import Abilities
+from streamtool.counting import Counting
 from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import CLIENTS, ClientWire, Exchange, Headers
-from streamtool.middleware import OnExchange, new_id, report
-from streamtool.policy.refusals import default_phrases
+from streamtool.exchange import ClientWire, Exchange, Headers, wire_of
+from streamtool.middleware import new_id
+from streamtool.observers import Observers, OnExchange, Watch, as_error
+from streamtool.phrases import open_phrases
+from streamtool.protocols import messages
 from streamtool.settings import Settings
 from streamtool.store import open_store, shelf
 
@@ -39,52 +42,82 @@ class _Tools:
     def __init__(self, settings: Settings | None, on_exchange: OnExchange | None) -> None:
         self.settings = settings or Settings()
         self.on_exchange = on_exchange
+        self.observers = Observers(self.settings, time.monotonic)
         warm(self.settings.formats)
-        if self.settings.refusals == "retry":
-            default_phrases()
+        self.phrases = open_phrases(self.settings)
         self.store = open_store(self.settings.store)
         self.abilities = Abilities()
-        self._endings = {
-            path.removeprefix("/v1"): CLIENTS[name] for path, name in self.settings.paths.items() if name in CLIENTS
-        }
+        self._endings = {path.removeprefix("/v1"): name for path, name in self.settings.paths.items()}
 
-    def wire(self, request: httpx.Request) -> ClientWire | None:
-        """The protocol that this request speaks, if it is one of ours."""
+    def protocol(self, request: httpx.Request) -> str | None:
+        """The protocol that this request speaks, by its name in `paths`, if it is one of ours."""
         if request.method != "POST":
             return None
         path = request.url.path
-        return next((wire for ending, wire in self._endings.items() if path.endswith(ending)), None)
+        return next((name for ending, name in self._endings.items() if path.endswith(ending)), None)
 
-    def exchange(self, wire: ClientWire, request: httpx.Request) -> Exchange:
-        """Raises RequestError."""
+    def exchange(self, wire: ClientWire, request: httpx.Request) -> tuple[Exchange, Watch]:
+        """The exchange, and the watch on it. Raises RequestError."""
         headers = [(name.lower(), value) for name, value in request.headers.raw]
-        return Exchange(
-            self.settings,
-            wire,
-            request.content,
-            headers,
-            new_id=new_id,
-            now=int(time.time()),
-            memory=shelf(self.store, headers),
-            abilities=self.abilities,
-        )
+        try:
+            exchange = Exchange(
+                self.settings,
+                wire,
+                request.content,
+                headers,
+                new_id=new_id,
+                now=int(time.time()),
+                clock=time.monotonic,
+                memory=shelf(self.store, headers),
+                abilities=self.abilities,
+                phrases=self.phrases,
+            )
+        except StreamtoolError as error:
+            self.observers.refused(wire.NAME, error)
+            raise
+        return exchange, self.observers.watch(exchange, headers, self.on_exchange)
 
     def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
-        """The caller's request with the body and headers of the next attempt."""
+        """The caller's request with the body, headers and path of the next attempt."""
         attempt = exchange.request()
         headers = [pair for pair in attempt.headers if pair[0] != b"content-length"]
-        url = request.url if attempt.path is None else self._moved(request.url, attempt.path)
+        url = request.url
+        path = self.settings.app_path or attempt.path
+        if path is not None:
+            url = self._moved(url, path, query=url.query if attempt.path is None else None)
         return type(request)(request.method, url, headers=headers, content=attempt.body, extensions=request.extensions)
 
-    def _moved(self, url: httpx.URL, path: str) -> httpx.URL:
-        """Another protocol's path in the place of the one that the client asked for; what stands before it stays."""
+    def untouched(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
+        """The caller's request as it came, but for what the settings change: the model's name, the path."""
+        if self.settings.app_path is None and exchange.model.name == exchange.conversation.model:
+            return request
+        return self.attempt(exchange, request)
+
+    def count(self, request: httpx.Request) -> tuple[Counting, httpx.Request | None]:
+        """A count of tokens, and what to ask the upstream for it, if it can be asked. Raises RequestError."""
+        counting = Counting.read(self.settings, request.content, request.headers.raw)
+        if counting.request is None:
+            return counting, None
+        url = self._moved(request.url, messages.COUNT_PATH, query=request.url.query)
+        headers = list(counting.headers)
+        asked = type(request)("POST", url, headers=headers, content=counting.request, extensions=request.extensions)
+        return counting, asked
+
+    def _moved(self, url: httpx.URL, path: str, *, query: bytes | None) -> httpx.URL:
+        """Another path in the place of the one that the client asked for; what stands before it stays.
+
+        `query` replaces that of `path`.
+        """
         ending = next(ending for ending in self._endings if url.path.endswith(ending))
         before = url.path.removesuffix(ending)
         if before.endswith("/v1"):
             before = before.removesuffix("/v1")
         else:
             path = path.removeprefix("/v1")
-        return url.copy_with(raw_path=(before + path).encode())
+        raw = (before + path).encode()
+        if query is not None:
+            raw = raw.partition(b"?")[0] + (b"?" + query if query else b"")
+        return url.copy_with(raw_path=raw)
 
     def broken(self, exchange: Exchange, error: Exception) -> bytes:
         """What the client is to receive when the upstream broke off; raises `error` while it has received nothing."""
@@ -113,23 +146,40 @@ class ToolTransport(httpx.AsyncBaseTransport):
         package = _package(request)
         if self._inner is None:
             self._inner = package.AsyncHTTPTransport()
-        wire = self._tools.wire(request)
-        if wire is None:
+        protocol = self._tools.protocol(request)
+        if protocol is None:
             return cast(httpx.Response, await self._inner.handle_async_request(request))
+        wire = wire_of(protocol)
         await request.aread()
         try:
-            exchange = self._tools.exchange(wire, request)
+            if protocol == "count_tokens":
+                return _counted(package, await self._count(package, request))
+            exchange, watch = self._tools.exchange(wire, request)
             if exchange.passthrough:
-                if exchange.model.name != exchange.conversation.model:
-                    request = self._tools.attempt(exchange, request)
-                return cast(httpx.Response, await self._inner.handle_async_request(request))
-            reply = _async_stream(package.AsyncByteStream)(self._tools, self._inner, exchange, request)
+                request = self._tools.untouched(exchange, request)
+                with watch.passing():
+                    return cast(httpx.Response, await self._inner.handle_async_request(request))
+            reply = _async_stream(package.AsyncByteStream)(self._tools, self._inner, exchange, watch, request)
             await reply.begin()
         except StreamtoolError as error:
             return _refusal(package, wire, error)
         head = exchange.head
         assert head is not None  # noqa: S101  begin() ends no sooner
         return cast(httpx.Response, package.Response(head.status, headers=_plain(head.headers), stream=reply))
+
+    async def _count(self, package: Any, request: httpx.Request) -> bytes:
+        counting, asked = self._tools.count(request)
+        if asked is None:
+            return counting.answer(None)
+        try:
+            response = await self._inner.handle_async_request(asked)
+            try:
+                told = await response.aread()
+            finally:
+                await response.aclose()
+        except package.HTTPError:
+            return counting.answer(None)
+        return counting.answer(told if response.status_code == 200 else None)
 
     async def aclose(self) -> None:
         """Close the inner transport."""
@@ -140,8 +190,9 @@ class ToolTransport(httpx.AsyncBaseTransport):
 class _AsyncReply:
     """The body of a reply, made of as many attempts as it takes."""
 
-    def __init__(self, tools: _Tools, inner: Any, exchange: Exchange, request: httpx.Request) -> None:
+    def __init__(self, tools: _Tools, inner: Any, exchange: Exchange, watch: Watch, request: httpx.Request) -> None:
         self._tools = tools
+        self._watch = watch
         self._inner = inner
         self._exchange = exchange
         self._request = request
@@ -155,6 +206,10 @@ class _AsyncReply:
         try:
             while self._exchange.head is None:
                 self._ready += await self._step()
+        except Exception as error:
+            self._watch.end(as_error(error))
+            await self.aclose()
+            raise
         except BaseException:
             await self.aclose()
             raise
@@ -219,7 +274,7 @@ class _AsyncReply:
         if not self._closed:
             self._closed = True
             await self._close_attempt()
-            report(self._exchange, self._tools.on_exchange)
+            self._watch.end()
 
 
 class SyncToolTransport(httpx.BaseTransport):
@@ -240,23 +295,40 @@ class SyncToolTransport(httpx.BaseTransport):
         package = _package(request)
         if self._inner is None:
             self._inner = package.HTTPTransport()
-        wire = self._tools.wire(request)
-        if wire is None:
+        protocol = self._tools.protocol(request)
+        if protocol is None:
             return cast(httpx.Response, self._inner.handle_request(request))
+        wire = wire_of(protocol)
         request.read()
         try:
-            exchange = self._tools.exchange(wire, request)
+            if protocol == "count_tokens":
+                return _counted(package, self._count(package, request))
+            exchange, watch = self._tools.exchange(wire, request)
             if exchange.passthrough:
-                if exchange.model.name != exchange.conversation.model:
-                    request = self._tools.attempt(exchange, request)
-                return cast(httpx.Response, self._inner.handle_request(request))
-            reply = _sync_stream(package.SyncByteStream)(self._tools, self._inner, exchange, request)
+                request = self._tools.untouched(exchange, request)
+                with watch.passing():
+                    return cast(httpx.Response, self._inner.handle_request(request))
+            reply = _sync_stream(package.SyncByteStream)(self._tools, self._inner, exchange, watch, request)
             reply.begin()
         except StreamtoolError as error:
             return _refusal(package, wire, error)
         head = exchange.head
         assert head is not None  # noqa: S101  begin() ends no sooner
         return cast(httpx.Response, package.Response(head.status, headers=_plain(head.headers), stream=reply))
+
+    def _count(self, package: Any, request: httpx.Request) -> bytes:
+        counting, asked = self._tools.count(request)
+        if asked is None:
+            return counting.answer(None)
+        try:
+            response = self._inner.handle_request(asked)
+            try:
+                told = response.read()
+            finally:
+                response.close()
+        except package.HTTPError:
+            return counting.answer(None)
+        return counting.answer(told if response.status_code == 200 else None)
 
     def close(self) -> None:
         """Close the inner transport."""
@@ -267,8 +339,9 @@ class SyncToolTransport(httpx.BaseTransport):
 class _SyncReply:
     """The body of a reply, made of as many attempts as it takes."""
 
-    def __init__(self, tools: _Tools, inner: Any, exchange: Exchange, request: httpx.Request) -> None:
+    def __init__(self, tools: _Tools, inner: Any, exchange: Exchange, watch: Watch, request: httpx.Request) -> None:
         self._tools = tools
+        self._watch = watch
         self._inner = inner
         self._exchange = exchange
         self._request = request
@@ -282,6 +355,10 @@ class _SyncReply:
         try:
             while self._exchange.head is None:
                 self._ready += self._step()
+        except Exception as error:
+            self._watch.end(as_error(error))
+            self.close()
+            raise
         except BaseException:
             self.close()
             raise
@@ -325,7 +402,7 @@ class _SyncReply:
         if not self._closed:
             self._closed = True
             self._close_attempt()
-            report(self._exchange, self._tools.on_exchange)
+            self._watch.end()
 
 
 def _package(request: httpx.Request) -> Any:
@@ -350,6 +427,11 @@ def _sync_stream(base: type[Any]) -> type[_SyncReply]:
 
 def _plain(headers: Headers) -> list[tuple[bytes, bytes]]:
     return list(headers)
+
+
+def _counted(package: Any, body: bytes) -> httpx.Response:
+    headers = {"content-type": "application/json"}
+    return cast(httpx.Response, package.Response(200, headers=headers, content=body))
 
 
 def _refusal(package: Any, wire: ClientWire, error: StreamtoolError) -> httpx.Response:

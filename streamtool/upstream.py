@@ -6,6 +6,8 @@ client's authorization is passed on unless a key of our own is configured; then 
 fault (502), not the caller's. What goes wrong is raised as an `UpstreamError`, for the exchange or the proxy to put
 into the protocol's shape.
 
+A key of ours that the upstream echoes, in an error say, does not get as far as the client (`_Mask`).
+
 Time limits: `connect` is httpx's own; `first_byte` (to the first piece of the body) and `idle` (between two pieces) are
 watched by one small task per request, because a timer per piece costs more than the piece.
 """
@@ -44,6 +46,9 @@ RESPONSE_HEADERS = frozenset(
 _RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
 _IN_PATHS = "/:@!$&'()*+,;=~"
 """What stands in a path as it is, besides letters, digits and `_.-`."""
+_SECRET = 16
+"""Characters of the shortest key that is looked for in what the upstream says; a shorter one (`ollama`) is no secret,
+and may be a word of the reply."""
 _ENDING = 0.1
 """Seconds that a body which was given up may take to end."""
 _LOOKS = 8
@@ -72,6 +77,9 @@ class HttpUpstream:
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
         self._wire = UPSTREAMS[settings.protocol]
+        key = (settings.key or "").encode()
+        self.secret = key if len(key) >= _SECRET else b""
+        """What the client must not get to see."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,6 +144,8 @@ class HttpUpstream:
             found = dict(wire.with_key(list(found.items()), header))
         for name, value in self._wire.HEADERS:
             found.setdefault(name, value)
+        if self.secret:
+            found[b"accept-encoding"] = b"identity"  # or it could not be seen
         found.setdefault(b"accept-encoding", b"identity")
         return list(found.items())
 
@@ -154,6 +164,42 @@ class _Body(httpx.AsyncByteStream):
             raise StopAsyncIteration
         body, self._body = self._body, b""
         return body
+
+
+class _Mask:
+    """Replaces a key of ours in what comes from the upstream, by something of the same length."""
+
+    __slots__ = ("_held", "_instead", "_key")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._instead = b"[key]".ljust(len(key), b"*")
+        self._held = b""
+
+    def whole(self, data: bytes) -> bytes:
+        """All of `data` without the key."""
+        return data.replace(self._key, self._instead)
+
+    def feed(self, data: bytes) -> bytes:
+        """The next piece; the beginning of a key at its end waits for more."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        if self._key in data:
+            data = self.whole(data)
+        if data[-1:] == b"\n":  # most pieces of a stream: no key goes on behind
+            return data
+        at = data.find(self._key[:1], max(0, len(data) - len(self._key) + 1))
+        while at >= 0:
+            if self._key.startswith(data[at:]):
+                self._held = data[at:]
+                return data[:at]
+            at = data.find(self._key[:1], at + 1)
+        return data
+
+    def close(self) -> bytes:
+        """What has waited, which was no key."""
+        held, self._held = self._held, b""
+        return held
 
 
 async def give_up(response: Any, pieces: Any) -> None:
@@ -210,8 +256,9 @@ class _Pass:
             pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
             try:
                 self._refuse_our_fault(response)
+                mask = _Mask(self._upstream.secret) if self._upstream.secret else None
                 headers = [
-                    (name, value)
+                    (name, value if mask is None else mask.whole(value))
                     for name, value in ((name.lower(), value) for name, value in response.headers.raw)
                     if name in RESPONSE_HEADERS or name.startswith(_RATE_LIMITS)
                 ]
@@ -221,6 +268,8 @@ class _Pass:
                     if not self._first.is_set():
                         self._first.set()
                     self._waiting = False
+                    if mask is not None:
+                        piece = mask.feed(piece)  # noqa: PLW2901  the same piece, without the key
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     self._waiting = self._heard = True
                 self._waiting = False
@@ -234,7 +283,8 @@ class _Pass:
             raise UpstreamError(f"the upstream at {self._host} cannot be reached") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UpstreamError(f"the connection to the upstream broke: {type(error).__name__}") from error
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        last = b"" if mask is None else mask.close()
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _refuse_our_fault(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403) and self._upstream.settings.key is not None:

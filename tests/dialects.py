@@ -167,7 +167,7 @@ class Ask:
     """A request, before it is written in a protocol."""
 
     turns: tuple[Any, ...]
-    """("system" | "user" | "assistant", text), ("call", id, name, arguments), ("result", id, text)."""
+    """("system" | "user" | "assistant", text), ("call", id, name, arguments), ("result" | "error", id, text)."""
     tools: tuple[tuple[str, str, Any], ...] = ()
     """Name, description, schema."""
     stream: bool = True
@@ -191,7 +191,7 @@ def _write_chat(ask: Ask) -> dict[str, Any]:
                 if sent[-1]["role"] != "assistant":
                     sent.append({"role": "assistant", "content": None})
                 sent[-1].setdefault("tool_calls", []).append(call)
-            case ("result", id_, text):
+            case ("result" | "error", id_, text):
                 sent.append({"role": "tool", "tool_call_id": id_, "content": text})
             case (role, text):
                 sent.append({"role": role, "content": text})
@@ -226,8 +226,9 @@ def _write_messages(ask: Ask) -> dict[str, Any]:
         match turn:
             case ("call", id_, name, arguments):
                 put("assistant", {"type": "tool_use", "id": id_, "name": name, "input": arguments})
-            case ("result", id_, text):
-                put("user", {"type": "tool_result", "tool_use_id": id_, "content": text})
+            case ("result" | "error" as kind, id_, text):
+                flag = {"is_error": True} if kind == "error" else {}
+                put("user", {"type": "tool_result", "tool_use_id": id_, "content": text, **flag})
             case ("user" | "assistant" as role, text):
                 put(role, {"type": "text", "text": text})
     body: dict[str, Any] = {"model": "m", "max_tokens": 1000, "messages": sent, "stream": ask.stream}
@@ -255,7 +256,7 @@ def _write_responses(ask: Ask) -> dict[str, Any]:
             case ("call", id_, name, arguments):
                 call = {"call_id": id_, "name": name, "arguments": compact(arguments)}
                 items.append({"type": "function_call", **call})
-            case ("result", id_, text):
+            case ("result" | "error", id_, text):
                 items.append({"type": "function_call_output", "call_id": id_, "output": text})
             case (role, text):
                 items.append({"role": role, "content": text})
@@ -380,7 +381,7 @@ def _messages_stream(body: bytes, wanted: int) -> Got:
             case {"type": "content_block_start", "content_block": {"type": "tool_use", "name": name, "id": id_}}:
                 blocks.append([name, ""])
                 ids.append(id_)
-            case {"type": "content_block_start", "content_block": {"type": "text"}}:
+            case {"type": "content_block_start", "content_block": {"type": "text" | "thinking"}}:
                 blocks.append("")
             case {"type": "content_block_delta", "index": i, "delta": {"type": "text_delta", "text": text}}:
                 blocks[i] += text
@@ -402,6 +403,7 @@ def _messages_whole(body: bytes, wanted: int) -> Got:
     parts = [
         block["text"] if block["type"] == "text" else (block["name"], json.dumps(block["input"]))
         for block in reply["content"]
+        if block["type"] != "thinking"
     ]
     usage = (reply["usage"]["input_tokens"], reply["usage"]["output_tokens"])
     ids = tuple(block["id"] for block in reply["content"] if block["type"] == "tool_use")

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
@@ -23,8 +24,10 @@ from streamtool import sample
 from streamtool.cli import formats, formats_page
 from streamtool.cli.app import app
 from streamtool.families import special_tokens
+from streamtool.policy.causes import Cause
 from streamtool.settings import (
     Limits,
+    McpSettings,
     ModelRule,
     ResultSettings,
     Settings,
@@ -35,6 +38,7 @@ from streamtool.settings import (
     load,
 )
 from streamtool.settings.readers import key_of
+from streamtool.turns import Turn
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -133,9 +137,10 @@ SECTIONS = {
     "## `[upstream.NAME]`": UpstreamSettings,
     "`[upstream.NAME.timeout]`": TimeoutSettings,
     "## `[[model]]`": ModelRule,
+    "## `[mcp.NAME]`": McpSettings,
     "## `[tool.NAME]`": ToolSettings,
 }
-TABLES = {"limits", "results", "store", "upstream", "model", "tool"}
+TABLES = {"limits", "mcp", "results", "store", "upstream", "model", "tool"}
 """Settings that have a section of their own."""
 
 
@@ -247,6 +252,39 @@ def test_paths_that_the_docs_name_exist():
             page.read_text(encoding="utf-8"),
         ):
             assert (ROOT / path).exists(), (page.name, path)
+
+
+def test_tests_that_the_docs_name_exist():
+    for page in PAGES:
+        for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+            assert re.search(rf"^(async )?def {name}\(", read(file), re.MULTILINE), (page.name, file, name)
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading."""
+    table = re.search(r"\n\n((?:\|.*\n)+)", read(page).partition(f"\n{heading}")[2])
+    assert table, heading
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table[1].splitlines()[2:]]
+
+
+def test_each_surface_of_the_checklist_has_its_tests():
+    found = rows("docs/checklist.md", "Giving tools")
+    assert [int(row[0].partition(".")[0]) for row in found] == list(range(1, 13))
+    assert all(len(row) == 4 and all(row) and "::test_" in row[3] for row in found)
+    matrix = {
+        name for row in rows("docs/checklist.md", "## The test matrix") for name in re.findall(r"`(\w+)`", row[1])
+    }
+    written = re.findall(r"^def (test_\w+)\(", read("tests/test_checklist.py"), re.MULTILINE)
+    assert matrix | {"test_a_result_makes_no_further_call_mandatory"} == set(written)
+
+
+def test_each_turn_and_each_reason_stands_on_the_page_of_the_loop():
+    turns = [row[0] for row in rows("docs/loop.md", "## Where a conversation stands")]
+    assert turns == [turn.value for turn in Turn]
+    reasons = {row[0] for row in rows("docs/loop.md", "## Which replies are not accepted")}
+    page = read("docs/loop.md")
+    assert reasons | {"tools unsupported", "forcing unsupported"} == set(get_args(Cause))
+    assert all(f'"{reason}"' in page for reason in set(get_args(Cause)) - reasons)
 
 
 # --- code ------------------------------------------------------------------------------------------------------------

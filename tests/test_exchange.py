@@ -566,7 +566,7 @@ def test_a_forced_call_that_did_not_come_is_asked_for_again():
 def test_a_cut_call_that_was_left_out_is_asked_for_again_though_there_may_be_only_one():
     exchange = make(Settings(arguments="complete"), tool_choice="required", parallel_tool_calls=False)
     outcome = run(exchange, text('<tool_call>{"name": "ping", "arguments": {"x": '), text(CALL))
-    assert outcome.record.attempts == ("required call missing",)
+    assert outcome.record.attempts == ("malformed",)
     assert outcome.calls == [("ping", '{"x": 1}')]
     assert outcome.reasons == ["tool_calls"]
 

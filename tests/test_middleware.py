@@ -16,7 +16,6 @@ import starlette.routing
 import starlette.testclient
 import trio
 
-from streamtool.errors import SettingsError
 from streamtool.middleware import ToolMiddleware
 from streamtool.settings import Limits, Settings
 from streamtool.testing import (
@@ -136,11 +135,6 @@ async def test_paths_can_be_changed():
         assert calls(await reply.body()) == [("ping", '{"x": 1}')]
     async with stream_asgi(app, PATH, body=request()) as reply:
         assert calls(await reply.body()) == []
-
-
-def test_what_is_not_available_yet_is_said():
-    with pytest.raises(SettingsError, match="not available"):
-        ToolMiddleware(ScriptedUpstream(text("x")), settings=Settings(malformed="drop"))  # type: ignore[arg-type]
 
 
 def test_options_replace_the_values_of_settings():

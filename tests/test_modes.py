@@ -200,21 +200,22 @@ def test_what_is_no_proof(message: str):
 def test_what_was_learned_is_believed_for_ten_minutes():
     now = [0.0]
     abilities = Abilities(lambda: now[0])
-    abilities.learn("u", "m")
+    abilities.learn("u", "m", "tools")
     now[0] = 599.0
-    assert abilities.lacks_tools("u", "m")
-    assert not abilities.lacks_tools("u", "other")
-    assert not abilities.lacks_tools(None, "m")
+    assert abilities.lacks("u", "m", "tools")
+    assert not abilities.lacks("u", "other", "tools")
+    assert not abilities.lacks("u", "m", "grammar")
+    assert not abilities.lacks(None, "m", "tools")
     now[0] = 600.0
-    assert not abilities.lacks_tools("u", "m")
+    assert not abilities.lacks("u", "m", "tools")
 
 
 def test_what_is_remembered_is_bounded():
     now = [0.0]
     abilities = Abilities(lambda: now[0])
     for i in range(2000):
-        abilities.learn(None, f"m{i}")
-    assert not abilities.lacks_tools(None, "m1999")
+        abilities.learn(None, f"m{i}", "tools")
+    assert not abilities.lacks(None, "m1999", "tools")
     now[0] = 601.0
-    abilities.learn(None, "late")
-    assert abilities.lacks_tools(None, "late")
+    abilities.learn(None, "late", "tools")
+    assert abilities.lacks(None, "late", "tools")

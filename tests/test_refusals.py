@@ -1,5 +1,6 @@
 """Denials and announcements: the corpus, pieces of any size, what is held, and the phrases file."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -11,9 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamtool import sample
+from streamtool.cli import main
 from streamtool.errors import SettingsError
-from streamtool.policy.refusals import HELD, Opening, Phrases, PhrasesError, announced, default_phrases
+from streamtool.exchange import Record
+from streamtool.middleware import ToolMiddleware
+from streamtool.phrases import open_phrases
+from streamtool.policy.refusals import HELD, Opening, Phrases, PhrasesError, announced, default_phrases, own_phrases
 from streamtool.policy.refusals.characters import END, fold, folded
+from streamtool.settings import Settings, load
+from streamtool.testing import Script, ScriptedUpstream, stream_asgi
+from streamtool.testing import text as script
+from streamtool.transport import ToolTransport
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = [
@@ -489,3 +499,135 @@ def test_any_phrase_is_read_or_refused(phrase):
 def test_folding():
     assert folded("Ｉ ＣＡＮ’Ｔ… **É**\u200b") == "i can't... e"
     assert fold(END) == ""
+
+
+# --- phrases of one's own --------------------------------------------------------------------------------------------
+
+OWN = """
+[en.denied]
+before = ["oh dear ,"]
+tools = ["the toolbox is locked .", "{cannot} unlock the toolbox ."]
+[en.announced]
+phrases = ["off i go to"]
+[nl.denied]
+environment = ["ik kan geen bestanden lezen ."]
+"""
+
+
+@functools.cache
+def own() -> Phrases:
+    return own_phrases(OWN)
+
+
+def denies(text: str, phrases: Phrases | None) -> str | None:
+    opening = Opening(phrases)
+    opening.feed(text)
+    opening.close()
+    return opening.phrase or None
+
+
+def test_own_phrases_are_added_to_the_built_in_ones():
+    phrases = own()
+    assert denies("The toolbox is locked.", phrases) == "en: the toolbox is locked ."
+    assert denies("Ik kan geen bestanden lezen.", phrases) == "nl: ik kan geen bestanden lezen ."
+    assert denies("I can't read files on your computer.", phrases) is not None
+    assert announced("Fine. Off I go to the shop.", phrases) == "en: off i go to"
+    assert announced("Fine. Let me check the file.", phrases) is not None
+    assert denies("The toolbox is locked.", None) is None
+    assert phrases.languages == (*default_phrases().languages, "nl")
+
+
+def test_own_phrases_use_the_pieces_and_politeness_of_their_language_and_lend_it_theirs():
+    phrases = own()
+    assert denies("I'm unable to unlock the toolbox.", phrases) == "en: {cannot} unlock the toolbox ."
+    assert denies("I'm sorry, but the toolbox is locked.", phrases) is not None
+    assert denies("Oh dear, I can't read files on your computer.", phrases) is not None
+    assert denies("The toolbox is locked, but I can use the search tool.", phrases) is None
+
+
+def test_own_pieces_leave_the_built_in_phrases_alone():
+    phrases = own_phrases('[en.pieces]\ncannot = "i refuse to"\n[en.denied]\ntools = ["{cannot} move ."]')
+    assert denies("I refuse to move.", phrases) == "en: {cannot} move ."
+    assert denies("I can't read files on your computer.", phrases) is not None
+    assert denies("I refuse to read files on your computer.", phrases) is None
+
+
+def test_own_phrases_may_replace_the_built_in_ones():
+    phrases = own_phrases("replace = true\n[en.denied]\ntools = ['no tools .']")
+    assert denies("No tools.", phrases) == "en: no tools ."
+    assert denies("I can't read files on your computer.", phrases) is None
+    assert announced("Let me check the file.", phrases) is None
+    assert phrases.languages == ("en",)
+
+
+def test_a_corpus_of_replies_is_judged_the_same_with_phrases_added():
+    phrases = own()
+    for case in CORPUS[::5]:
+        assert denies(case["text"], phrases) == denies(case["text"], None), case["text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"[en.denied]\ntools = ['ok', 'b (c']", ': en.denied.tools[1]: "(" is never closed'),
+        (b"[en.denied]\ntools = ['{nothing}']", ': en.denied.tools[0]: there is no piece "nothing"'),
+        (b"replace = 1", ": replace: expected true or false"),
+        (b"[zh]\nspaces = true", ": zh.spaces: expected false, as it is built in"),
+        (b"[en", ": the phrases are no TOML"),
+        (b"\xff", "is not UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_an_error_that_names_it(tmp_path, text, told):
+    file = tmp_path / "own.toml"
+    if text is not None:
+        file.write_bytes(text)
+    for make in (lambda given: ToolMiddleware(sample.app, settings=given), lambda given: ToolTransport(settings=given)):
+        with pytest.raises(SettingsError) as caught:
+            make(Settings(phrases=str(file)))
+        assert caught.value.message.startswith(f'phrases: "{file}"')
+        assert told in caught.value.message
+        assert caught.value.param == "phrases"
+        make(Settings(phrases=str(file), refusals="pass"))
+
+
+def test_the_file_is_found_from_where_one_works(tmp_path, monkeypatch):
+    (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert denies("The toolbox is locked.", open_phrases(load('phrases = "own.toml"'))) is not None
+    assert open_phrases(Settings()) is default_phrases()
+
+
+ASKED = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "tools": [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}],
+}
+
+
+@pytest.mark.anyio
+async def test_a_reply_with_an_own_phrase_is_asked_for_again(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text(OWN, encoding="utf-8")
+    call = script('<tool_call>{"name": "ping", "arguments": {}}</tool_call>')
+    denied, announces = script("The toolbox is locked. Sorry."), script("Good. Off I go to the shop.")
+    records: list[Record] = []
+
+    async def ask(scripts: list[Script], own: str | None) -> None:
+        app = ToolMiddleware(ScriptedUpstream(*scripts), settings=Settings(phrases=own), on_exchange=records.append)
+        for _ in range(2):
+            async with stream_asgi(app, body=json.dumps(ASKED).encode()) as reply:
+                await reply.body()
+
+    await ask([denied, call, announces, call], str(file))
+    await ask([denied, announces], None)
+    assert [record.calls for record in records] == [1, 1, 0, 0]
+    details = [record.details for record in records]
+    assert details == [("en: the toolbox is locked .",), ("en: off i go to",), (), ()]
+
+
+def test_the_check_of_the_settings_reads_the_file(tmp_path, capsys):
+    config = tmp_path / "streamtool.toml"
+    config.write_text(f"phrases = '{tmp_path / 'none.toml'}'", encoding="utf-8")
+    assert main(["serve", "--check", "--config", str(config)]) == 2
+    assert f'phrases: "{tmp_path / "none.toml"}" cannot be read' in capsys.readouterr().err

@@ -127,7 +127,7 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
             'model[0].upstream: there is no upstream "lokal"; the nearest is "local"',
         ),
         ('client_keys = ["env:NO"]', "client_keys[0]: the environment has no NO"),
-        ('malformed = "drop"', 'malformed = "drop" is not available in this version yet; available: text'),
+        ('malformed = "keep"', "malformed: expected one of text, drop, retry, found the string 'keep'"),
         (
             '[upstream.a]\nurl = "sample"\nspeaks = "smoke"',
             (

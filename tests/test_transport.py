@@ -37,6 +37,7 @@ class Inner:
         self.package = package
         self.scripts = scripts
         self.requests: list[Any] = []
+        self.urls: list[str] = []
         self.closed: list[bool] = []
         self.sent = 0
         self.shut = False
@@ -45,6 +46,7 @@ class Inner:
         assert isinstance(request, self.package.Request)
         script = self.scripts[min(len(self.requests), len(self.scripts) - 1)]
         self.requests.append(json.loads(request.content or b"null"))
+        self.urls.append(str(request.url))
         if isinstance(script, Exception):
             raise script
         return script
@@ -224,6 +226,89 @@ async def test_the_model_is_mapped_with_and_without_tools(package):
         await client.post(URL, json=request())
         await client.post(URL, json=request(tools=None))
     assert [sent["model"] for sent in inner.requests] == ["big", "big"]
+
+
+@both
+@packages
+@pytest.mark.parametrize("base", ["https://api.test/openai/v1", "https://api.test/openai"])
+async def test_the_path_at_the_app_is_replaced_and_what_stands_before_it_stays(package, base):
+    inner = Inner(package, text(CALL))
+    settings = Settings(app_path="/v1/generate")
+    async with package.AsyncClient(transport=ToolTransport(inner, settings=settings)) as client:
+        await client.post(f"{base}/chat/completions?version=2", json=request())
+        await client.post(f"{base}/chat/completions?version=2", json=request(tools=None))
+        await client.post(f"{base}/embeddings", json={})
+    with package.Client(transport=SyncToolTransport(inner, settings=settings)) as sync:
+        assert calls(sync.post(f"{base}/chat/completions", json=request()).content) == ['{"x": 1}']
+    generate = f"{base}/generate"
+    assert inner.urls == [f"{generate}?version=2", f"{generate}?version=2", f"{base}/embeddings", generate]
+    assert inner.requests[1] == request(tools=None)
+
+
+@both
+@packages
+async def test_the_path_at_an_app_of_another_protocol_brings_its_own_query(package):
+    inner = Inner(package, text(CALL))
+    settings = Settings(app_speaks="gemini", app_path="/v1beta/tuned:stream?alt=sse")
+    async with package.AsyncClient(transport=ToolTransport(inner, settings=settings)) as client:
+        await client.post("https://api.test/v1/chat/completions?version=2", json=request())
+    assert inner.urls == ["https://api.test/v1beta/tuned:stream?alt=sse"]
+
+
+COUNTED = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "tools": [{"name": "ping", "input_schema": {"type": "object"}}],
+}
+COUNT_URL = "https://api.test/claude/v1/messages/count_tokens"
+
+
+async def count(package: ModuleType, inner: Inner, settings: Settings | None = None, **fields: Any) -> list[Any]:
+    """The answers of both transports."""
+    body = COUNTED | fields
+    async with package.AsyncClient(transport=ToolTransport(inner, settings=settings)) as client:
+        first = await client.post(COUNT_URL, json=body)
+    with package.Client(transport=SyncToolTransport(inner, settings=settings)) as sync:
+        second = sync.post(COUNT_URL, json=body)
+    assert first.headers["content-type"] == second.headers["content-type"] == "application/json"
+    return [(first.status_code, first.json()), (second.status_code, second.json())]
+
+
+@both
+@packages
+async def test_tokens_are_counted_with_the_contract_by_an_upstream_that_can(package):
+    inner = Inner(package, Script((b'{"input_tokens": 4711}',), content_type="application/json"))
+    assert await count(package, inner) == [(200, {"input_tokens": 4711})] * 2
+    assert inner.urls == [COUNT_URL] * 2
+    assert inner.closed == [True, True]
+    for sent in inner.requests:
+        assert "tools" not in sent
+        assert "## The tools" in sent["system"]
+
+
+@both
+@packages
+async def test_tokens_are_estimated_where_the_upstream_cannot_count(package):
+    refusing = Inner(package, Script((b"{}",), 404, "application/json"))
+    absent = Inner(package, package.ConnectError("no way"))
+    other = Inner(package, text("never asked"))
+    found = [
+        await count(package, refusing),
+        await count(package, absent),
+        await count(package, other, Settings(app_speaks="chat")),
+    ]
+    assert found[0] == found[1] == found[2]
+    assert found[0][0][0] == 200
+    assert found[0][0][1]["input_tokens"] > 200
+    assert other.requests == []
+
+
+@both
+@packages
+async def test_a_count_that_cannot_be_read_is_an_answer_in_the_shape_of_messages(package):
+    (status, answer), _ = await count(package, Inner(package, text("never asked")), messages="hi")
+    assert status == 400
+    assert answer["type"] == "error"
 
 
 @both

@@ -203,6 +203,97 @@ def serve(
 
 
 @app.command()
+def probe(
+    *,
+    url: Annotated[str, typer.Argument(metavar="URL|sample", help="Where the model is served.")],
+    speaks: Annotated[
+        str | None,
+        typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini, completions; default: all are tried."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model to ask; default: the first that is listed.")
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+    ] = None,
+    tries: Annotated[int, typer.Option(min=1, metavar="N", help="How often each format is tried.")] = 1,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one request may take.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
+) -> None:
+    """Find out what an upstream can do, and print the settings for it.
+
+    Some twenty short requests with fixed texts: does it stream, does it take native tools and system messages, does it
+    keep markers, which taught format does the model obey?
+
+    \b
+    Examples:
+      streamtool probe http://127.0.0.1:11434 --model qwen3:8b
+      streamtool probe https://api.example.com/v1 --key-env EXAMPLE_KEY --tries 3
+      streamtool probe sample --json
+    """
+    from streamtool.cli.probe import Flags  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.probe import run as run_probe  # noqa: PLC0415
+
+    run_probe(Flags(url, speaks, model, key_env, tries, timeout), as_json=as_json)
+
+
+@app.command("run")
+def run_task(
+    *,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What the agent is to do.")],
+    upstream: Annotated[
+        str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
+    ] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python function as a tool; again for more.")
+    ] = None,
+    mcp: Annotated[
+        list[str] | None, typer.Option(metavar="COMMAND|URL", help="An MCP server with its tools; again for more.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Execute calls without asking.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event.")] = False,
+    speaks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROTOCOL", help="What the upstream speaks: auto, chat, messages, ollama, gemini, completions."
+        ),
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name at the upstream.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="MODE", help="emulate: tools become text; native, rescue, auto.")
+    ] = None,
+    format_: Format = None,
+    config: Config = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told first.")] = None,
+    max_turns: Annotated[int, typer.Option(min=1, metavar="N", help="How many replies the model may take.")] = 20,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one call may take.")] = 60.0,
+) -> None:
+    """Let a model work on a task, with tools.
+
+    The model's text is printed as it comes, calls as they are written. Before a call is executed you are asked;
+    --yes executes all of them. Without a terminal and without --yes nothing begins.
+
+    \b
+    Examples:
+      streamtool run "What is the weather in Paris?" --tool mytools:get_weather
+      streamtool run "Sum up my notes" --upstream http://127.0.0.1:11434 --model qwen3:8b --mcp "python notes.py"
+      streamtool run "List the issues" --mcp https://example.com/mcp --json --yes > events.jsonl
+    """
+    from streamtool.cli.run import Flags  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.run import run as run_agent  # noqa: PLC0415
+
+    run_agent(
+        Flags(
+            task, upstream, speaks, key_env, model, mode, format_, config, system, tool or (), mcp or (), max_turns,
+            timeout, yes, as_json,
+        )
+    )  # fmt: skip
+
+
+@app.command()
 def parse(
     *,
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Model text; - is standard input.")] = "-",
@@ -220,17 +311,29 @@ def parse(
     prefix: Annotated[
         str, typer.Option(metavar="TEXT", help="What the reply already contains when the text starts.")
     ] = "",
+    replay: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Replay this recording of an exchange (setting trace) instead of a text."),
+    ] = None,
 ) -> None:
     """Print the events that the parser makes of a text.
 
-    Model text in, events out, as they happen: the text is read as it arrives.
+    Model text in, events out, as they happen: the text is read as it arrives. A recording is read again as it was, and
+    it is said whether the events are still the same (exit code 1 if not).
 
     \b
     Examples:
       streamtool parse reply.txt --tools tools.json
       some-model | streamtool parse - --json
       echo '@ping {"n": 1}' | streamtool parse - --delta 4
+      streamtool parse --replay traces/req_1.jsonl
     """
+    if replay is not None:
+        from streamtool.cli.replay import run as run_replay  # noqa: PLC0415  a command loads what it needs
+
+        if tools is not None or formats is not None or delta is not None or prefix or file != "-":
+            raise SettingsError("--replay takes text and options from the recording: leave the others out")
+        raise typer.Exit(run_replay(replay, as_json=as_json))
     from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  a command loads what it needs
 
     run_parse(file, tools, formats, delta, prefix, as_json=as_json)

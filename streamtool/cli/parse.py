@@ -8,7 +8,7 @@ import codecs
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, assert_never
+from typing import BinaryIO, assert_never
 
 from statemachine import (
     FORMATS,
@@ -24,6 +24,7 @@ from statemachine import (
 from streamtool.cli.common import Screen, open_source, quoted, read_tools
 from streamtool.errors import SettingsError
 from streamtool.settings.readers import format_name
+from streamtool.traces import event_as_json
 
 _READ = 65536  # bytes of one read, at most
 
@@ -33,20 +34,21 @@ def run(file: str, tools: str | None, formats: str | None, delta: int | None, pr
     offered = None if tools is None else read_tools(tools)
     parser = Parser(offered, formats=None if formats is None else read_formats(formats), prefix=prefix)
     screen = Screen()
-
-    def show(events: Sequence[Event]) -> None:
-        if as_json:
-            for event in events:
-                sys.stdout.write(json.dumps(as_object(event), ensure_ascii=False) + "\n")
-            sys.stdout.flush()
-        else:
-            for event in events:
-                screen.line(*as_line(event))
-
     with open_source(file) as source:
         for piece in pieces(source, delta):
-            show(parser.feed(piece))
-    show(parser.close())
+            show(parser.feed(piece), screen, as_json=as_json)
+    show(parser.close(), screen, as_json=as_json)
+
+
+def show(events: Sequence[Event], screen: Screen, *, as_json: bool) -> None:
+    """Print events, each on its line."""
+    if as_json:
+        for event in events:
+            sys.stdout.write(json.dumps(event_as_json(event), ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    else:
+        for event in events:
+            screen.line(*as_line(event))
 
 
 def read_formats(names: str) -> list[str]:
@@ -74,36 +76,6 @@ def cut(text: str, size: int | None) -> Iterator[str]:
         return
     for at in range(0, len(text), size):
         yield text[at : at + size]
-
-
-def as_object(event: Event) -> dict[str, Any]:
-    """The event as `--json` prints it."""
-    match event:
-        case TextDelta(text=text):
-            return {"type": "text_delta", "text": text}
-        case ReasoningDelta(text=text):
-            return {"type": "reasoning_delta", "text": text}
-        case CallStart():
-            return {
-                "type": "call_start",
-                "index": event.index,
-                "name": event.name,
-                "id": event.id,
-                "format": event.format,
-            }
-        case ArgumentsDelta(index=index, text=text):
-            return {"type": "arguments_delta", "index": index, "text": text}
-        case CallEnd():
-            return {
-                "type": "call_end",
-                "index": event.index,
-                "complete": event.complete,
-                "repairs": list(event.repairs),
-            }
-        case Discarded(text=text, reason=reason):
-            return {"type": "discarded", "text": text, "reason": reason}
-        case _:
-            assert_never(event)
 
 
 def as_line(event: Event) -> list[str | tuple[str, str]]:

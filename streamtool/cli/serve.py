@@ -1,10 +1,12 @@
 """`streamtool serve`: the proxy under a real server.
 
 The socket is opened before anything is printed, so the address that is shown is the one that answers (also for port 0).
+What happens then is told by the log (`streamtool.logs`), a line for each exchange, on standard error.
 uvicorn runs the proxy on asyncio; hypercorn runs it on trio.
 """
 
 import json
+import logging
 import os
 import shlex
 import signal
@@ -16,10 +18,11 @@ from typing import Any
 import trio
 from attrs import evolve, frozen
 
+from streamtool import logs
 from streamtool.asgi import ASGIApp
-from streamtool.cli.common import Screen, complain, read_settings
+from streamtool.cli.common import Screen, read_settings
 from streamtool.errors import SettingsError, StreamtoolError
-from streamtool.exchange import Record
+from streamtool.phrases import open_phrases
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.settings import check as check_safety
@@ -79,9 +82,11 @@ def run(flags: Flags, *, only_check: bool) -> None:
     settings = flags.settings()
     screen = Screen()
     if only_check:
+        open_phrases(settings)  # whose file nothing else would read
         describe(settings, settings.listen, screen)
         screen.line(("the settings are fine", "bold green"))
         return
+    logs.configure(settings)
     with bind(settings.host, settings.port) as sock:
         listening = address(settings.host, sock.getsockname()[1])
         describe(settings, listening, screen)
@@ -89,7 +94,7 @@ def run(flags: Flags, *, only_check: bool) -> None:
         screen.line(("Paste this into another terminal:", "bold"))
         screen.line(curl_line(listening, settings))
         screen.line()
-        SERVERS[flags.server](Proxy(settings, on_exchange=report), sock)
+        SERVERS[flags.server](Proxy(settings), sock)
 
 
 def describe(settings: Settings, listening: str, screen: Screen) -> None:
@@ -105,6 +110,12 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
         screen.line(f"  model     {rule.match} → {rule.use or 'the same name'}{target}")
     screen.line(f"  mode      {settings.mode}, format {settings.format}")
     screen.line(f"  clients   {'need a key' if settings.client_keys else 'need no key'}")
+    if settings.metrics:
+        screen.line(f"  metrics   http://{listening}/metrics")
+    if settings.trace is not None:
+        screen.line("  trace     prompts and replies are written to ", (settings.trace, "bold"))
+    if settings.contents:
+        screen.line("  contents  prompts and replies may stand in the log")
 
 
 def curl_line(listening: str, settings: Settings) -> str:
@@ -120,15 +131,6 @@ def curl_line(listening: str, settings: Settings) -> str:
     key = ' -H "authorization: Bearer $STREAMTOOL_CLIENT_KEY"' if settings.client_keys else ""
     data = shlex.quote(json.dumps(body, ensure_ascii=False))
     return f"curl -N http://{listening}/v1/chat/completions -H 'content-type: application/json'{key} -d {data}"
-
-
-def report(record: Record) -> None:
-    """One line on standard error for each exchange."""
-    name = record.model if record.model == record.upstream_model else f"{record.model} → {record.upstream_model}"
-    formats = f" ({', '.join(record.formats)})" if record.formats else ""
-    again = f", not accepted: {', '.join(record.attempts)}" if record.attempts else ""
-    ended = f", failed: {record.error.message}" if record.error else ""
-    complain(f"{name}: tools {record.tools}, calls {record.calls}{formats}{again}{ended}")
 
 
 def address(host: str, port: int) -> str:
@@ -154,7 +156,13 @@ def serve_uvicorn(app: ASGIApp, sock: socket.socket) -> None:
     # uvicorn stops gracefully and then raises the signal again
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, ws="none", lifespan="on", timeout_graceful_shutdown=GRACE
+        app,
+        log_config=None,  # what it has to say goes where our log goes
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=GRACE,
     )
     uvicorn.Server(config).run(sockets=[sock])
 
@@ -166,6 +174,7 @@ def serve_hypercorn(app: ASGIApp, sock: socket.socket) -> None:
 
     config = hypercorn.config.Config()
     config.bind = [f"fd://{sock.detach()}"]
+    config.errorlog = logging.getLogger("hypercorn.error")
     config.loglevel = "WARNING"
     config.graceful_timeout = GRACE
     caught: list[int] = []

@@ -3,6 +3,7 @@
 from streamtool.exchange.encoding import Inflate, decode_body
 from streamtool.exchange.machine import Exchange
 from streamtool.exchange.shapes import ClientWire, Head, Headers, Memory, Record, UpstreamRequest, UpstreamWire
+from streamtool.exchange.traced import ParserOptions, Trace
 from streamtool.exchange.wires import CLIENTS, UPSTREAMS, upstream_of, wire_of
 
 __all__ = [
@@ -14,7 +15,9 @@ __all__ = [
     "Headers",
     "Inflate",
     "Memory",
+    "ParserOptions",
     "Record",
+    "Trace",
     "UpstreamRequest",
     "UpstreamWire",
     "decode_body",

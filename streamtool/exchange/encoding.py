@@ -42,5 +42,5 @@ def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:
         except zlib.error:
             raise RequestError(f"the body is not valid {encoding}") from None
     if len(body) > limit:
-        raise TooLargeError(f"the request body is larger than {limit} bytes")
+        raise TooLargeError(f"the request body is larger than {limit} bytes (limits.body)", code="request_too_large")
     return body

@@ -22,6 +22,7 @@ handed out before the end, and a failure is a status. Ids and the time come from
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import statemachine
@@ -30,10 +31,35 @@ from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange.encoding import Inflate
 from streamtool.exchange.request import Request
 from streamtool.exchange.response import Response, lower
-from streamtool.exchange.shapes import Abilities, ClientWire, Head, Memory, Reader, Record, UpstreamRequest
-from streamtool.policy import Cause, Gate, Ids, Plain, TextParser, cause, correction, rules_for
+from streamtool.exchange.shapes import Abilities, ClientWire, Head, Memory, Reader, Record, UpstreamRequest, numbers
+from streamtool.exchange.toolsets import remember
+from streamtool.exchange.traced import ParserOptions, Trace, Traced
+from streamtool.policy import (
+    Cause,
+    Gate,
+    HoldingParser,
+    Ids,
+    Plain,
+    Prefilled,
+    TextParser,
+    Wary,
+    cause,
+    correction,
+    goes_on,
+    quotable,
+    rules_for,
+)
+from streamtool.policy.refusals import Phrases
+from streamtool.prompting import key, words
 from streamtool.reply import End, Failure, Finish, Reason, ReplyEvent, Start, TextDelta, Usage, UsageReport
 from streamtool.settings import ModelSettings, Settings
+from streamtool.turns import turn
+
+
+def _no_time() -> float:
+    """The clock of an exchange that was given none."""
+    return 0.0
+
 
 ERROR_BODY = 64 * 1024
 """Bytes of an upstream's error body that are looked at."""
@@ -45,9 +71,10 @@ class Exchange:
     """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
 
     __slots__ = (
-        "_again", "_attempts", "_causes", "_details", "_error", "_estimated", "_failed", "_gates", "_ids", "_inflate",
-        "_reader", "_reason", "_refusal", "_refused", "_request", "_response", "_rules", "_settings", "_unmet",
-        "_usage", "_usage_now", "conversation", "cut", "done", "model", "retry",
+        "_again", "_attempts", "_began", "_causes", "_clock", "_details", "_error", "_estimated", "_failed", "_gates",
+        "_ids", "_inflate", "_quotable", "_reader", "_reason", "_refusal", "_refused", "_request", "_response",
+        "_retried", "_rules", "_settings", "_unmet", "_usage", "_usage_now", "conversation", "cut", "done", "model",
+        "retry", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -59,16 +86,22 @@ class Exchange:
         *,
         new_id: Callable[[str], str],
         now: int,
+        clock: Callable[[], float] | None = None,
         memory: Memory | None = None,
         abilities: Abilities | None = None,
+        phrases: Phrases | None = None,
     ) -> None:
         self._settings = settings
-        memory = None if wire.memories is None else memory
+        self._clock = clock or _no_time
+        self._began = self._clock()
         asked = self._request = Request(settings, wire, body, headers, memory=memory, abilities=abilities)
         self.conversation: Conversation = asked.conversation
         self.model: ModelSettings = asked.model
-        self._response = Response(wire, asked, new_id=new_id, now=now, memory=memory)
-        self._rules = rules_for(self.conversation, settings, native=asked.native)
+        self._response = Response(wire, asked, new_id=new_id, now=now, clock=self._clock, memory=memory)
+        self._rules = rules_for(self.conversation, settings, native=asked.native, phrases=phrases)
+        self._quotable = (
+            quotable(self.conversation, self._rules.callable) if asked.reads and settings.quoted == "text" else None
+        )
         self._ids = Ids(
             lambda: new_id(wire.CALL_ID), (call.id for message in self.conversation.messages for call in message.calls)
         )
@@ -77,6 +110,7 @@ class Exchange:
         self._attempts = 0
         self._causes: list[Cause] = []
         self._details: list[str] = []
+        self._retried: list[float] = []
         self._again: tuple[Cause, str] | None = None
         """Why another attempt follows, and what the model is told of it."""
         self._inflate: Inflate | None = None
@@ -92,6 +126,8 @@ class Exchange:
         self.done = False
         self.cut = False
         self.retry = False
+        self.trace: Trace | None = None
+        """Who is told what is parsed; set it before the first `request`."""
 
     # --- the request -------------------------------------------------------------------------------------------------
 
@@ -106,6 +142,16 @@ class Exchange:
         return self._response.head
 
     @property
+    def mode(self) -> str:
+        """How it is served; the word of the log record."""
+        return self._request.mode
+
+    @property
+    def upstream_protocol(self) -> str:
+        """What the upstream speaks."""
+        return self._request.upstream.NAME
+
+    @property
     def request_id(self) -> str:
         """What the header with the request's id says, unless the upstream's reply brings its own."""
         return self._response.request_id
@@ -118,13 +164,16 @@ class Exchange:
         attempt = self._request.attempt(
             self._attempts + 1,
             correction=None if again is None else correction(*again, self.conversation, self._attempts),
-            continued=None if again is None else self._gates[0].said or None,
+            continued=self._gates[0].wrote if again is not None and self._gates[0].visible else None,
         )
         self._next_attempt()
+        if self.trace is not None:
+            self.trace.attempt(attempt)
         return attempt
 
     def _next_attempt(self) -> None:
         self._attempts += 1
+        self._response.attempts = self._attempts
         if self._attempts > 1:
             self._reader = self._request.upstream.ReplyReader(n=self.conversation.n)
             for gate in self._gates.values():
@@ -135,20 +184,45 @@ class Exchange:
         self._refused = None
         self._refusal = b""
 
-    def _parser(self) -> TextParser:
+    def _parser(self, choice: int | None = None) -> TextParser:
+        """The parser of this choice; None: of text that has been read before, of which nobody is told."""
         if not self._request.reads:
-            return Plain()
+            return self._traced(choice, None)
+        held_to = self._request.forcing
+        if held_to is not None and held_to.way == "prefill":
+            return Prefilled(held_to, lambda prefix: self._text_parser(choice, prefix))
+        return self._text_parser(choice)
+
+    def _text_parser(self, choice: int | None, prefix: str = "") -> TextParser:
         settings, limits = self._settings, self._settings.limits
-        return statemachine.Parser(
+        options = ParserOptions(
             self._rules.callable,
-            formats=self.model.listens,
+            formats=self._request.listens,
+            prefix=prefix,
             unknown="discard" if self._rules.unknown in ("drop", "retry") else "text",
+            malformed="discard" if self._leaves_out() else "text",
             in_fences=settings.in_fences,
             calls_in_reasoning=self.model.calls_in_reasoning,
             limits=statemachine.Limits(
                 held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
             ),
         )
+        parser = self._traced(choice, options)
+        return (
+            parser
+            if self._quotable is None
+            else Wary(parser, self._quotable, limit=limits.held, counts=choice is not None)
+        )
+
+    def _traced(self, choice: int | None, options: ParserOptions | None) -> HoldingParser:
+        if self.trace is not None and choice is not None:
+            return Traced(self.trace, choice, options)
+        return Plain() if options is None else options.parser()
+
+    def _leaves_out(self) -> bool:
+        """What was meant as a call and cannot be read is no text of this attempt."""
+        wanted = self._rules.malformed
+        return wanted == "drop" or (wanted == "retry" and self._may_retry())
 
     # --- the reply, as the shell reports it --------------------------------------------------------------------------
 
@@ -156,6 +230,8 @@ class Exchange:
         """The upstream has answered with this status. Returns what the client is to receive now (an error)."""
         named = lower(headers)
         self._response.keep(named)
+        if self.trace is not None:
+            self.trace.answered(status)
         encoding = dict(named).get(b"content-encoding", b"").decode("latin-1").strip().lower()
         if not 200 <= status < 300:
             self._refused = status
@@ -189,7 +265,7 @@ class Exchange:
             return b""
         if self._refused is not None:
             error = self._refusal_error(self._refused)
-            return b"" if self._falls_back(error) else self._take([Failure(error)])
+            return b"" if self._falls_back(self._refused, error) else self._take([Failure(error)])
         out = self._take(self._reader.close())
         if not self._settled():
             ended: list[ReplyEvent] = []
@@ -219,10 +295,14 @@ class Exchange:
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
         gates = list(self._gates.values())
+        asked, upstream, head = self.conversation, self.model.upstream, self._response.head
+        found = Counter[str]()
+        for gate in gates:
+            found.update(gate.formats)
         return Record(
             request_id=self._response.request_id,
             protocol=self.conversation.protocol,
-            upstream_protocol=self._request.upstream.NAME,
+            upstream_protocol=self.upstream_protocol,
             model=self.conversation.model,
             upstream_model=self.model.name,
             stream=self.conversation.stream,
@@ -233,18 +313,39 @@ class Exchange:
             details=tuple(self._details),
             unmet=self._unmet,
             calls=sum(gate.calls for gate in gates),
-            formats=tuple(dict.fromkeys(name for gate in gates for name in gate.formats)),
+            formats=tuple(found),
             repairs=tuple(dict.fromkeys(name for gate in gates for name in gate.repairs)),
             discarded=tuple(pair for gate in gates for pair in gate.discarded.items()),
             refused=sum(gate.refused for gate in gates),
+            quoted=0 if self._quotable is None else self._quotable.found,
             incomplete=any(gate.incomplete for gate in gates),
             reason=self._reason,
             usage=self._usage,
             usage_estimated=self._estimated,
             held=max((gate.held_most for gate in gates), default=0),
+            contract=self._request.emulates,
+            history=self.conversation.has_tool_history,
+            turn=turn(self.conversation.messages).value,
+            seconds=self._clock() - self._began,
+            first_byte=self._since(self._response.began),
+            first_call=self._since(min((gate.called_at for gate in gates if gate.called_at is not None), default=None)),
             dropped=self._request.dropped,
             error=self._error,
+            forced=self._request.forced,
+            found=tuple(found.items()),
+            retried=tuple(self._retried),
+            upstream=None if upstream is None else upstream.name,
+            server=None if upstream is None else upstream.server,
+            served_model=self._response.served_model,
+            choices=asked.n,
+            options=numbers(asked.options),
+            status=None if head is None else head.status,
+            passed=self.passthrough,
+            done=self.done,
         )
+
+    def _since(self, moment: float | None) -> float | None:
+        return None if moment is None else moment - self._began
 
     def _settled(self) -> bool:
         """This attempt has nothing more to say."""
@@ -298,7 +399,14 @@ class Exchange:
     def _gate(self, choice: int) -> Gate:
         gate = self._gates.get(choice)
         if gate is None:
-            gate = self._gates[choice] = Gate(self._rules, choice, self._ids, self._parser, again=self._may_retry())
+            gate = self._gates[choice] = Gate(
+                self._rules,
+                choice,
+                self._ids,
+                lambda: self._parser(choice),
+                clock=self._clock,
+                again=self._may_retry(),
+            )
         return gate
 
     def _over(self, gate: Gate, out: list[ReplyEvent]) -> None:
@@ -331,7 +439,9 @@ class Exchange:
         gate.release(out)
         if gate.fault is not None and self._rules.invalid == "error":
             self._fail(
-                UpstreamError(f"the arguments of a call do not fit: {gate.fault.message}", code="invalid_arguments"),
+                UpstreamError(
+                    f"the arguments of a call do not fit: {gate.fault.message}", code="invalid_arguments"
+                ).quoting(),
                 out,
             )
             return
@@ -373,12 +483,29 @@ class Exchange:
         if self._again is not None:
             self._causes.append(self._again[0])
             self._details.append(self._again[1])
+            self._retried.append(self._clock() - self._began)
             self.retry = True
             return
+        self._remember()
         if self._usage != Usage() or self.conversation.include_usage or self._response.whole:
             out.append(UsageReport(self._usage))
         out.append(End())
         self.done = True
+
+    def _remember(self) -> None:
+        """Keep the words of a reply with calls for the prompt of the next turn."""
+        gate, memory = self._gates[0], self._request.words
+        if memory is None or not gate.called or gate.incomplete:
+            return
+        parser, text = self._parser(), gate.wrote
+        events = [*parser.feed(text), *parser.close()]
+        tools = remember(self.conversation, memory)
+        held_to = self._request.forcing
+        if held_to is not None and held_to.way == "prefill" and goes_on(text, held_to):
+            text = held_to.value + text
+        kept = words(text, events, gate.called, format=self.model.format, tools=tools)
+        if kept is not None:
+            memory.remember(key(gate.called[0]), kept)
 
     def _fail(self, error: StreamtoolError, out: list[ReplyEvent]) -> None:
         if self._failed or self.done:
@@ -393,16 +520,22 @@ class Exchange:
         out.append(Failure(error))
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        return self._response.send(out, done=self.done, error=self._error) if out else b""
+        data = self._response.send(out, done=self.done, error=self._error) if out else b""
+        if self.trace is not None and out:
+            self.trace.sent(out)
+        return data
 
-    def _falls_back(self, error: StreamtoolError) -> bool:
-        """Whether the upstream turned out to know no tools; the next attempt writes them as text."""
-        if self._response.head is not None or not self._request.falls_back(error.message):
+    def _falls_back(self, status: int, error: StreamtoolError) -> bool:
+        """Whether the upstream turned out to know no tools, or no such forcing; the next attempt does without."""
+        unable = None if self._response.head is not None else self._request.falls_back(status, error.message)
+        if unable is None:
             return False
-        self._rules = rules_for(self.conversation, self._settings)
+        if unable == "tools unsupported":
+            self._rules = rules_for(self.conversation, self._settings, phrases=self._rules.phrases)
         self._gates.clear()
-        self._causes.append("tools unsupported")
+        self._causes.append(unable)
         self._details.append("")
+        self._retried.append(self._clock() - self._began)
         self.retry = True
         return True
 
@@ -412,7 +545,7 @@ class Exchange:
             return UpstreamError(f"the upstream answered with status {status}")
         told = self._request.upstream.read_error(status, self._refusal)
         if status in _AUTH_KINDS:  # whoever holds the key decides whose fault this is; here it is the client's
-            return UpstreamRefused(told.message, status=status, kind=_AUTH_KINDS[status], code=told.code)
+            return UpstreamRefused(told.message, status=status, kind=_AUTH_KINDS[status], code=told.code).quoting()
         return told
 
 

@@ -7,20 +7,19 @@ say. A request without anything to do with tools passes untouched if the upstrea
 is translated if it does not.
 """
 
-import hashlib
 from collections.abc import Iterable
-from functools import lru_cache
 
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation, Json, Tool
+from streamtool.conversation import HOSTED, Conversation, Forcing, Message, Text
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.shapes import Abilities, ClientWire, Headers, Memory, UpstreamRequest, UpstreamWire
+from streamtool.exchange.toolsets import shared, with_tools
 from streamtool.exchange.wires import upstream_of
-from streamtool.policy import denies_tools
-from streamtool.protocols.wire import encode, with_key
+from streamtool.policy import Cause, can_force, denies_forcing, denies_tools, forcing, way_of
+from streamtool.protocols.wire import with_key
 from streamtool.settings import ModelSettings, Settings
 
 _DROPPED = frozenset(
@@ -30,36 +29,12 @@ _OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-")
 """Beginnings of headers that mean nothing to another protocol."""
 
 
-def _shared(conversation: Conversation) -> Conversation:
-    """The conversation, its tools the very objects of an earlier one if they are the same.
-
-    An agent offers the same tools in each of its requests, and as objects they are far larger than as text: so they
-    are in memory once, not once for each open stream.
-    """
-    offered = conversation.raw.get("tools")
-    if not conversation.tools or not isinstance(offered, list):
-        return conversation
-    known = _known_tools(hashlib.sha256(conversation.protocol.encode() + encode(offered)).digest())
-    if not known:
-        known.append((offered, conversation.tools))
-    offered, tools = known[0]
-    if tools != conversation.tools:  # some stand elsewhere in the request
-        return conversation
-    return evolve(conversation, tools=tools, raw={**conversation.raw, "tools": offered})
-
-
-@lru_cache(maxsize=64)
-def _known_tools(digest: bytes) -> list[tuple[list[Json], tuple[Tool, ...]]]:  # noqa: ARG001  the key of the cache
-    """Where the tools of a request with this digest are kept."""
-    return []
-
-
 class Request:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
     __slots__ = (
-        "_abilities", "_body", "_headers", "_settings", "conversation", "dropped", "model", "native", "same", "size",
-        "upstream",
+        "_abilities", "_body", "_headers", "_settings", "_unable", "conversation", "dropped", "forced", "forcing",
+        "model", "native", "same", "size", "upstream", "words",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +51,7 @@ class Request:
         self._abilities = abilities
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
-        self.conversation: Conversation = _shared(self._read(client, memory))
+        self.conversation: Conversation = shared(self._read(client, memory))
         self.model: ModelSettings = self._overridden(settings.for_model(self.conversation.model))
         self.native = self._begins_native()
         """Tools reach the upstream as what they are."""
@@ -91,6 +66,20 @@ class Request:
         output = self.conversation.options.output
         if output is not None and output.foreign and not self.passthrough:
             self.dropped += ("form of the answer",)
+        self.words = (
+            memory if settings.verbatim and self.emulates and self.conversation.raw.get("store") is not False else None
+        )
+        """Where it is remembered how the model writes its calls, and which tools it has."""
+        if self.words is not None:
+            self.conversation = with_tools(self.conversation, self.words)
+        self.forcing: Forcing | None = None
+        """What holds the model to a call in the last attempt, beside words."""
+        self.forced = ""
+        """The way in which it is held; the word of the log record."""
+        self._unable = False
+        """The upstream has just refused that way."""
+        if self.emulates and not can_force(self.model.forces, self.upstream.NAME):
+            self.dropped += (f"forcing by {self.model.forces}",)
         self.size = 0
         """Bytes of the last attempt."""
         if not self.passthrough:
@@ -104,7 +93,7 @@ class Request:
         settings = self._settings
         body = decode_body(self._body, self._headers, settings.limits.body)
         try:
-            if memory is not None:
+            if memory is not None and client.memories is not None:
                 return client.read_request(body, settings.limits, memory.recall)
             return client.read_request(body, settings.limits)
         except RequestError:
@@ -130,6 +119,18 @@ class Request:
         return not self.plain and self.model.mode != "native"
 
     @property
+    def listens(self) -> tuple[str, ...] | None:
+        """The formats that the parser is to know: those of the model, and that of a reply that is one object."""
+        known = self.model.listens
+        bare = self.forcing is not None and self.forcing.way in ("schema", "guided")
+        return known if known is None or not bare or "object" in known else (*known, "object")
+
+    @property
+    def emulates(self) -> bool:
+        """Tools and past calls reach the upstream as text."""
+        return not (self.native or self.plain)
+
+    @property
     def mode(self) -> str:
         """How it is served; the word of the log record."""
         if self.plain:
@@ -138,22 +139,32 @@ class Request:
             return "native" if self.native else "emulate"
         return self.model.mode
 
-    def falls_back(self, said: str) -> bool:
-        """Whether the upstream has said that it knows no tools; then the next attempt writes them as text."""
-        if not (self.native and self.model.mode == "auto" and denies_tools(said)):
-            return False
-        self.native = False
+    def falls_back(self, status: int, said: str) -> Cause | None:
+        """What the upstream has said that it cannot do; the next attempt does without. None: it said no such thing."""
+        if self.native:
+            if self.model.mode != "auto" or not denies_tools(said):
+                return None
+            self.native = False
+            self._learn("tools")
+            return "tools unsupported"
+        if self.forcing is None or not denies_forcing(self.forcing.way, status, said):
+            return None
+        self._unable = True
+        self._learn(self.forcing.way)
+        return "forcing unsupported"
+
+    def _learn(self, ability: str) -> None:
         if self._abilities is not None:
-            self._abilities.learn(self._upstream_name, self.model.name)
-        return True
+            self._abilities.learn(self._upstream_name, self.model.name, ability)
+
+    def _lacks(self, ability: str) -> bool:
+        known = self._abilities
+        return known is not None and known.lacks(self._upstream_name, self.model.name, ability)
 
     def _begins_native(self) -> bool:
         if self.plain or self.model.mode == "emulate":
             return False
-        known = self._abilities
-        return not (
-            self.model.mode == "auto" and known is not None and known.lacks_tools(self._upstream_name, self.model.name)
-        )
+        return not (self.model.mode == "auto" and self._lacks("tools"))
 
     def _overridden(self, model: ModelSettings) -> ModelSettings:
         """The model's settings under the headers of this request, where they are honoured."""
@@ -184,18 +195,41 @@ class Request:
         output = asked.options.output
         if output is not None and output.foreign and not self.same:
             asked = evolve(asked, options=evolve(asked.options, output=None))
-        if self.native or self.plain:
+        if not self.emulates:
             projected = asked
         else:
             projected = prompting.project(
-                asked, self.model, self.model.format, correction=correction, continued=continued
+                asked,
+                self.model,
+                self.model.format,
+                correction=correction,
+                continued=continued,
+                recall=None if self.words is None else self.words.recall,
             )
+            projected = self._held_to_a_call(projected)
         if number == 1:
             self.dropped += projected.dropped[len(asked.dropped) :]
         body = self.upstream.write_request(projected, self.model, stream=True)
         self.size = len(body)
         path = None if self.same else self.upstream.request_path(self.model, stream=True)
-        return UpstreamRequest(path, self._headers_for(body), body, self._upstream_name, number)
+        return UpstreamRequest(path, self._headers_for(body), body, self._upstream_name, number, projected)
+
+    def _held_to_a_call(self, projected: Conversation) -> Conversation:
+        """The projected conversation with what forces a call, as far as the client wants one and the upstream can."""
+        asked = self.conversation
+        way = way_of(asked, self.model, self.upstream.NAME)
+        self.forcing, self.forced = None, way or ""
+        if way is None or way == "prompt":
+            return projected
+        if not (self._unable or self._lacks(way)):
+            self.forcing = forcing(asked, way, self.model.format, self.upstream.NAME)
+        if self.forcing is None:
+            self.forced = "prompt" if asked.choice.mode == "required" else ""
+            return projected
+        messages = projected.messages
+        if way == "prefill":
+            messages = (*messages, Message("assistant", (Text(self.forcing.value),)))
+        return evolve(projected, messages=messages, forcing=self.forcing)
 
     @property
     def _upstream_name(self) -> str | None:

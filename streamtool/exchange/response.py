@@ -16,7 +16,7 @@ _DROPPED = frozenset(
     (
         *(b"content-length", b"content-encoding", b"transfer-encoding", b"content-type", b"cache-control", b"etag"),
         *(b"connection", b"keep-alive", b"x-accel-buffering", b"x-request-id", b"request-id", b"trailer"),
-        b"x-streamtool-mode",
+        *(b"x-streamtool-mode", b"x-streamtool-format", b"x-streamtool-attempts", b"x-streamtool-unmet"),
     )
 )
 _RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
@@ -26,8 +26,8 @@ class Response:
     """One reply on its way to the client."""
 
     __slots__ = (
-        "_conversation", "_fold", "_kept", "_memory", "_new_id", "_now", "_request", "_same", "_start", "_wire",
-        "_writer", "head", "request_id", "started", "unmet",
+        "_clock", "_conversation", "_fold", "_kept", "_memory", "_new_id", "_now", "_request", "_same", "_start",
+        "_wire", "_writer", "attempts", "began", "head", "request_id", "served_model", "started", "unmet",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +37,7 @@ class Response:
         *,
         new_id: Callable[[str], str],
         now: int,
+        clock: Callable[[], float],
         memory: Memory | None,
     ) -> None:
         self._wire = wire
@@ -45,7 +46,10 @@ class Response:
         self._same = request.same
         self._new_id = new_id
         self._now = now
-        self._memory = memory
+        self._clock = clock
+        self.began: float | None = None
+        """When the first of it left."""
+        self._memory = None if wire.memories is None else memory
         self._fold = None if conversation.stream else Fold()
         self._writer: Writer | None = None
         self._start = Start()
@@ -57,6 +61,9 @@ class Response:
         self.request_id = new_id("req_")
         self.unmet: str | None = None
         """What the last attempt lacked."""
+        self.attempts = 0
+        self.served_model: str | None = None
+        """The model's name as the upstream told it."""
 
     @property
     def whole(self) -> bool:
@@ -72,6 +79,7 @@ class Response:
 
     def name(self, start: Start) -> None:
         """Take the upstream's own Start; it counts while the reply has not begun."""
+        self.served_model = start.model
         if not self.started:
             self._start = start
 
@@ -114,6 +122,7 @@ class Response:
             return self._all(self._fold) if done else b""
         self.head = self.head or self._stream_head()
         start = self._start
+        self.began = self._clock()
         self._writer = self._wire.ReplyWriter(
             self._conversation, id=start.id, created=start.created, model=start.model, forwards=self._same
         )
@@ -121,6 +130,7 @@ class Response:
 
     def _all(self, fold: Fold) -> bytes:
         start = self._start
+        self.began = self._clock()
         body = self._wire.write_whole(
             self._conversation,
             fold.close(),
@@ -154,6 +164,8 @@ class Response:
         return (
             (self._wire.REQUEST_ID, self.request_id.encode("latin-1", "replace")),
             (b"x-streamtool-mode", self._request.mode.encode()),
+            *(((b"x-streamtool-format", self._request.model.format.encode()),) if self._request.emulates else ()),
+            (b"x-streamtool-attempts", str(self.attempts).encode()),
             *(((b"x-streamtool-unmet", self.unmet.encode()),) if self.unmet is not None else ()),
         )
 

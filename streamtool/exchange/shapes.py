@@ -1,16 +1,18 @@
 """What goes in and out of an exchange: the request to the upstream, the head of the reply, the record; and `Wire`."""
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from attrs import field, frozen
 
-from streamtool.conversation import Conversation
+from streamtool.conversation import Conversation, Options
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.reply import Reason, Reply, ReplyEvent, Usage
 from streamtool.settings import Limits, ModelSettings
 
 Headers = tuple[tuple[bytes, bytes], ...]
+Outcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
+"""`left`: the client went before the end; `passed`: there was nothing to do."""
 
 
 class Reader(Protocol):
@@ -96,8 +98,8 @@ class Memory(Protocol):
 class Abilities(Protocol):
     """What upstreams were found unable to do."""
 
-    def lacks_tools(self, upstream: str | None, model: str, /) -> bool: ...
-    def learn(self, upstream: str | None, model: str, /) -> None: ...
+    def lacks(self, upstream: str | None, model: str, ability: str, /) -> bool: ...
+    def learn(self, upstream: str | None, model: str, ability: str, /) -> None: ...
 
 
 @frozen
@@ -112,6 +114,8 @@ class UpstreamRequest:
     """Name of the upstream in the settings; None: there is only one."""
     attempt: int
     """1 for the first."""
+    conversation: Conversation | None = field(default=None, repr=False)
+    """What the body says; None: it is the client's own."""
 
 
 @frozen
@@ -149,6 +153,8 @@ class Record:
     discarded: tuple[tuple[str, int], ...]
     """Reason and number of characters of what was neither shown nor part of a call."""
     refused: int
+    quoted: int
+    """Calls that were quotations, and text."""
     incomplete: bool
     reason: Reason | None
     """The upstream's own reason."""
@@ -156,7 +162,64 @@ class Record:
     usage_estimated: bool
     """The upstream was stopped before it told its counts."""
     held: int
-    """Characters that waited for a forced call, at most."""
+    """Characters that were held back before they were known to be visible, at most."""
+    contract: bool
+    """The tools were written into the prompt."""
+    history: bool
+    """The conversation holds earlier calls or results."""
+    turn: str
+    """Where the conversation stood (`turns.Turn`)."""
+    seconds: float
+    """From the request to the end."""
+    first_byte: float | None
+    """Seconds until the client's reply began; None: it did not."""
+    first_call: float | None
+    """Seconds until the client saw a call begin."""
     dropped: tuple[str, ...]
     """Parts of the request that could not be honoured."""
     error: StreamtoolError | None
+    forced: str = ""
+    """How the last attempt held the model to a call: `prompt`, or a way of `forces`; "": not at all."""
+    found: tuple[tuple[str, int], ...] = ()
+    """Formats, and how many calls were found in each, those of attempts that were not accepted included."""
+    retried: tuple[float, ...] = ()
+    """For each attempt that was not accepted, the second in which that was known."""
+    upstream: str | None = None
+    """Its name in the settings; None: they name none."""
+    server: str | None = None
+    """Its host and port."""
+    served_model: str | None = None
+    """The model's name as the upstream told it."""
+    choices: int = 1
+    options: tuple[tuple[str, float], ...] = ()
+    """The numbers that the client gave for the reply (`temperature`), as far as it gave any."""
+    status: int | None = None
+    """What the client was answered with; None: with nothing, or with what just passed."""
+    passed: bool = False
+    """There was nothing to do: request and reply passed as they were, and what came of them is not known."""
+    done: bool = False
+    """The reply came to its end, be it an error."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended, in one word."""
+        if self.error is not None:
+            return "error"
+        if self.passed:
+            return "passed"
+        if not self.done:
+            return "left"
+        if self.unmet is not None:
+            return "unmet"
+        if self.incomplete:
+            return "incomplete"
+        return "calls" if self.calls else "text"
+
+
+def numbers(options: Options) -> tuple[tuple[str, float], ...]:
+    """Those of the options that are numbers and were given."""
+    return tuple(
+        (name, value)
+        for name in ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+        if (value := getattr(options, name)) is not None
+    )

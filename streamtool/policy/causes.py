@@ -6,10 +6,13 @@ Cause = Literal[
     "required call missing",
     "call forbidden",
     "tools unsupported",
+    "forcing unsupported",
     "tools denied",
     "environment denied",
     "announced but not called",
     "unknown tool",
+    "wrong tool",
+    "malformed",
     "schema",
     "empty",
 ]

@@ -9,19 +9,19 @@ The way of a piece of text or of arguments is short on purpose: text that the pa
 forwarded as the very event that came, so that its bytes can travel untouched.
 """
 
-import re
 from collections.abc import Callable, Iterable
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import statemachine
 from streamtool.policy.causes import Cause
+from streamtool.policy.ids import Ids
 from streamtool.policy.invented import Invented
-from streamtool.policy.native import NativeArguments
-from streamtool.policy.raw_input import RawInput
+from streamtool.policy.open_call import OpenCall
+from streamtool.policy.plain import TextParser
 from streamtool.policy.refusals import Opening
 from streamtool.policy.rules import Rules
 from streamtool.policy.stops import Stops
-from streamtool.policy.validation import Fault, Validator
+from streamtool.policy.validation import Fault
 from streamtool.reply import (
     ArgumentsDelta,
     CallEnd,
@@ -32,7 +32,6 @@ from streamtool.reply import (
     TextDelta,
 )
 
-_LEGAL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _CLOSE: dict[Reason, str | None] = {
     Reason.STOP: None,
     Reason.STOP_SEQUENCE: None,
@@ -46,56 +45,25 @@ Upstream = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd
 """What a gate takes from the upstream."""
 
 
-class TextParser(Protocol):
-    """What the gate needs of a parser."""
-
-    def feed(self, text: str, /) -> list[statemachine.Event]: ...
-    def close(self, reason: str | None = None, /) -> list[statemachine.Event]: ...
-
-
-class Plain:
-    """The parser of a request without tools: text is text, whatever stands in it."""
-
-    __slots__ = ()
-
-    def feed(self, text: str, /) -> list[statemachine.Event]:
-        """The text itself."""
-        return [statemachine.TextDelta(text)]
-
-    def close(self, reason: str | None = None, /) -> list[statemachine.Event]:  # noqa: ARG002  as the parser has it
-        """Nothing was held."""
-        return []
-
-
-class Ids:
-    """Ids of calls, each used once in a conversation."""
-
-    __slots__ = ("_make", "_used")
-
-    def __init__(self, make: Callable[[], str], used: Iterable[str]) -> None:
-        self._make = make
-        self._used = set(used)
-
-    def take(self, proposed: str | None) -> str:
-        """`proposed` if it is legal and new in the conversation, else a new id."""
-        while proposed is None or proposed in self._used or _LEGAL_ID.fullmatch(proposed) is None:
-            proposed = self._make()
-        self._used.add(proposed)
-        return proposed
-
-
 class Gate:
     """What passes of one choice. Every method appends what the client may see to `out`."""
 
     __slots__ = (
-        "_again", "_behind", "_direct", "_forced", "_held", "_held_size", "_ids", "_named", "_native", "_new_parser",
-        "_open", "_opening", "_parser", "_pending", "_raw", "_rules", "_said", "_seen_cut", "_stops", "calls",
-        "choice", "denied", "detail", "discarded", "fault", "finished", "formats", "forwards", "held_most",
-        "incomplete", "length", "over", "refused", "repairs", "stopped", "visible",
+        "_again", "_behind", "_clock", "_direct", "_forced", "_held", "_held_size", "_ids", "_new_parser", "_open",
+        "_opening", "_parser", "_rules", "_seen_cut", "_stops", "_wrote", "called", "called_at", "choice",
+        "denied", "detail", "discarded", "fault", "finished", "formats", "forwards", "held_most", "incomplete",
+        "length", "over", "refused", "repairs", "spoilt", "stopped", "visible",
     )  # fmt: skip
 
     def __init__(
-        self, rules: Rules, choice: int, ids: Ids, new_parser: Callable[[], TextParser], *, again: bool = False
+        self,
+        rules: Rules,
+        choice: int,
+        ids: Ids,
+        new_parser: Callable[[], TextParser],
+        *,
+        clock: Callable[[], float] | None = None,
+        again: bool = False,
     ) -> None:
         self._rules = rules
         self.choice = choice
@@ -105,16 +73,14 @@ class Gate:
         self._forced = rules.forced
         self._held: list[TextDelta | ReasoningDelta] = []
         self._held_size = 0
-        self._open: str | None = None
-        self._named = ""
-        self._pending: list[str] | None = None
-        self._raw: RawInput | None = None
-        self._native: NativeArguments | None = None
-        """While a call of the upstream's own is open."""
+        self._open: OpenCall | None = None
         self._direct = False
         """A call is open whose arguments go out as they come."""
+        self._clock = clock
+        self.called_at: float | None = None
+        """When the client saw the first call begin."""
         # a buffer of bytes: pieces of text, or io.StringIO, which keeps them, would take ten times the memory
-        self._said = bytearray() if rules.forced or rules.watches else None
+        self._wrote = bytearray() if rules.keeps else None
         self._stops = Stops(rules.stop) if rules.stop else None
         self._again = again
         """Another attempt may follow this one."""
@@ -132,11 +98,13 @@ class Gate:
         """What is wrong with the arguments of the last call that went out whole."""
         self.forwards = not rules.forced and self._stops is None and self._opening is None
         """Visible text goes out at once, as the event that came."""
-        self.calls = 0
-        """Calls that the client has seen begin; the next one's number."""
+        self.called: list[str] = []
+        """Ids of the calls that the client has seen begin."""
         self.incomplete = False
         """The last call was cut, or one of which the client has seen a part."""
         self._seen_cut = False
+        self.spoilt = False
+        """A call that waited could not be read."""
         self.over = False
         """The reply of this choice ends here, whatever the upstream still says."""
         self.stopped: str | None = None
@@ -145,7 +113,8 @@ class Gate:
         self.refused = 0
         """Calls that were not allowed to pass."""
         self.repairs: dict[str, None] = {}
-        self.formats: dict[str, None] = {}
+        self.formats: dict[str, int] = {}
+        """Formats, and how many calls were found in each."""
         self.discarded: dict[str, int] = {}
         """Characters that are neither shown nor part of a call, by reason."""
         self.held_most = 0
@@ -153,12 +122,17 @@ class Gate:
         """Characters that the upstream has written, markup included."""
 
     @property
-    def said(self) -> str:
-        """The visible text so far; kept only where a reply may have to be continued."""
-        return "" if self._said is None else self._said.decode("utf-8", "surrogatepass")
+    def calls(self) -> int:
+        """How many calls the client has seen begin; the next one's number."""
+        return len(self.called)
+
+    @property
+    def wrote(self) -> str:
+        """What the model wrote, markup included, in all attempts of which something was seen."""
+        return "" if self._wrote is None else self._wrote.decode("utf-8", "surrogatepass")
 
     def _new_opening(self) -> Opening | None:
-        return Opening() if self._rules.watches and self._again and not self.visible else None
+        return Opening(self._rules.phrases) if self._rules.watches and self._again and not self.visible else None
 
     def restart(self, *, again: bool) -> None:
         """The next attempt begins: what the last one held back is dropped, what it showed stays."""
@@ -166,15 +140,16 @@ class Gate:
         self._opening = self._new_opening()
         self.denied, self.detail, self.fault = None, "", None
         self._parser = self._new_parser()
-        self.over = self.incomplete = False
+        if self._wrote is not None and not self.visible:
+            self._wrote.clear()
+        self.over = self.incomplete = self.spoilt = False
         self.stopped = None
         self.refused = 0
         self._held.clear()
         self._held_size = 0
         self._open = None
-        self._pending = self._raw = self._native = None
         self._direct = False
-        self._forced = self._rules.forced and self.calls == 0
+        self._forced = self._rules.forced and not self.called
         self.forwards = not self._forced and self._stops is None and self._opening is None
 
     def feed(self, event: Upstream, out: list[ReplyEvent]) -> None:
@@ -182,21 +157,21 @@ class Gate:
         if type(event) is TextDelta:
             text = event.text
             self.length += len(text)
+            if self._wrote is not None:
+                self._wrote += text.encode("utf-8", "surrogatepass")
             found = self._parser.feed(text)
             if len(found) == 1:
                 first = found[0]
                 if type(first) is statemachine.TextDelta:
                     if first.text is text and self.forwards:
                         self.visible = True
-                        if self._said is not None:
-                            self._said += text.encode("utf-8", "surrogatepass")
                         out.append(event)
                         return
                     if first.text is text and self._opening is not None and not self._forced:
                         self._opens(event, self._opening, out)
                         return
                 elif type(first) is statemachine.ArgumentsDelta and self._direct:
-                    out.append(ArgumentsDelta(self.choice, self.calls - 1, first.text))
+                    out.append(ArgumentsDelta(self.choice, len(self.called) - 1, first.text))
                     return
             if found:
                 self._found(found, out)
@@ -211,29 +186,31 @@ class Gate:
                     self._reasoning(text, out)
                 if signature is not None and self._rules.reasoning == "emit" and not self._held:
                     out.append(ReasoningDelta(self.choice, "", signature))
-            case CallStart(id=call_id, name=name):
+            case CallStart(id=call_id, name=name, signature=signature):
                 self._found(self._parser.close(), out)
                 if not self.over:
                     self._parser = self._new_parser()
-                    self._begin(name, call_id, out, trusted=self._rules.native)
-                    self._native = None if self._open is None or self._raw is not None else NativeArguments()
+                    self._begin(name, call_id, out, native=True, signature=signature)
             case ArgumentsDelta(text=text):
-                text = text if self._native is None else self._native.feed(text)
-                if text:
-                    self._arguments(text, out)
+                self._arguments(text, out)
             case CallEnd(complete=complete):
-                self._end_native(complete, out)
+                self._end(complete, out)
             case _:
                 assert_never(event)
 
     def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
         """The upstream's text is over; None: it broke off. Held-back text comes out as what it is."""
+        if reason not in (Reason.STOP, Reason.STOP_SEQUENCE):
+            self._again = False  # what was cut is not the model's fault
         self._found(self._parser.close("broken" if reason is None else _CLOSE[reason]), out)
         if self._open is not None:  # a call of the upstream's own that was never ended
-            self._end_native(False, out)
+            self._end(False, out)
         if self._opening is not None:
-            text = self._opening.release() if reason is None else self._opening.close()
-            self._opened(text, self._opening, out)
+            if reason is None:
+                self._opening.release()
+            else:
+                self._opening.close()
+            self._opened(self._opening, out)
         self._leave_behind(out)
         self._no_stop(out)
 
@@ -248,14 +225,15 @@ class Gate:
     def release(self, out: list[ReplyEvent]) -> None:
         """What waited comes out, in order."""
         self._forced = False
-        opening, self._opening = self._opening, None
-        if opening is not None and (text := opening.release()):
-            self._show(TextDelta(self.choice, text), out)
+        self._opening = None
+        self._let_go(out)
+        self._no_stop(out)
+
+    def _let_go(self, out: list[ReplyEvent]) -> None:
         for event in self._held:
             self._show(event, out)
         self._held.clear()
         self._held_size = 0
-        self._no_stop(out)
 
     def _found(self, events: Iterable[statemachine.Event], out: list[ReplyEvent]) -> None:
         for event in events:
@@ -267,7 +245,7 @@ class Gate:
                 case statemachine.ArgumentsDelta(text=text):
                     self._arguments(text, out)
                 case statemachine.CallStart(name=name, id=call_id, format=format_):
-                    self.formats[format_] = None
+                    self.formats[format_] = self.formats.get(format_, 0) + 1
                     self._begin(name, call_id, out)
                 case statemachine.CallEnd(complete=complete, repairs=repairs):
                     self.repairs.update(dict.fromkeys(repairs))
@@ -276,6 +254,8 @@ class Gate:
                     self._reasoning(text, out)
                 case statemachine.Discarded(text=text, reason="unknown") if self._rules.unknown == "retry":
                     self._unknown(text, out)
+                case statemachine.Discarded(text=text, reason="rejected") if self._rules.malformed == "retry":
+                    self._malformed(text, out)
                 case statemachine.Discarded(text=text, reason=reason):
                     self._discard(text, reason)
                 case _:
@@ -285,33 +265,30 @@ class Gate:
         if self._forced:
             self._wait(event, out)
         elif self._opening is not None:
-            self._opened(self._opening.feed(event.text), self._opening, out)
+            self._opens(event, self._opening, out)
         elif self._behind is not None:
             self._follows(self._behind.feed(event.text), self._behind, out)
         else:
             self._show(event, out)
 
     def _opens(self, event: TextDelta, opening: Opening, out: list[ReplyEvent]) -> None:
-        """A piece of the opening, which passes as it came once it is clear that nothing is denied."""
-        text = opening.feed(event.text)
-        if text is event.text and opening.decided and self._stops is None:
-            self._opening = None
-            self.forwards = True
-            self._say(event, out)
-        else:
-            self._opened(text, opening, out)
+        """A piece of the opening: it waits with those before it until it is clear that nothing is denied."""
+        self._held.append(event)
+        opening.feed(event.text)
+        self._opened(opening, out)
 
-    def _opened(self, text: str, opening: Opening, out: list[ReplyEvent]) -> None:
-        """What the opening of the reply lets go; if it is a denial, the attempt is over."""
+    def _opened(self, opening: Opening, out: list[ReplyEvent]) -> None:
+        """Let go of the opening, each piece as it came, once it is decided; if it is a denial, the attempt is over."""
         self.held_most = max(self.held_most, opening.held)
-        if opening.found is not None:
+        if opening.found is not None and (opening.found == "tools denied" or self._rules.acts):
             self._deny(opening.found, opening.phrase)
             return
+        if opening.found is not None:  # no tool could have done it: an honest answer
+            opening.release()
         if opening.decided:
             self._opening = None
             self.forwards = self._stops is None
-        if text:
-            self._show(TextDelta(self.choice, text), out)
+            self._let_go(out)
 
     def _follows(self, text: str, behind: Invented, out: list[ReplyEvent]) -> None:
         """What follows a call; a result that the model makes up ends the reply."""
@@ -325,10 +302,18 @@ class Gate:
         if text:
             self._show(TextDelta(self.choice, text), out)
 
+    def _malformed(self, text: str, out: list[ReplyEvent]) -> None:
+        """What was meant as a call and cannot be read: asked for again, or else the text that it was."""
+        if self._again and not self.called:
+            self._deny("malformed", "")
+        else:
+            self._text(TextDelta(self.choice, text), out)
+
     def _unknown(self, text: str, out: list[ReplyEvent]) -> None:
         """A call of a tool that is not offered: asked for again, or else the text that it was."""
         if self._again and not self.visible:
-            self._deny("unknown tool", ", ".join(f"`{name}`" for name in self._rules.tools))
+            why: Cause = "wrong tool" if self._rules.forced else "unknown tool"
+            self._deny(why, ", ".join(f"`{name}`" for name in self._rules.tools))
         else:
             self._text(TextDelta(self.choice, text), out)
 
@@ -362,8 +347,6 @@ class Gate:
     def _say(self, event: TextDelta, out: list[ReplyEvent]) -> None:
         if event.text:
             self.visible = True
-            if self._said is not None:
-                self._said += event.text.encode("utf-8", "surrogatepass")
             out.append(event)
 
     def _no_stop(self, out: list[ReplyEvent]) -> None:
@@ -384,104 +367,86 @@ class Gate:
             case _:
                 assert_never(self._rules.reasoning)
 
-    def _begin(self, name: str, call_id: str | None, out: list[ReplyEvent], *, trusted: bool = False) -> None:
+    def _begin(
+        self,
+        name: str,
+        call_id: str | None,
+        out: list[ReplyEvent],
+        *,
+        native: bool = False,
+        signature: str | None = None,
+    ) -> None:
+        """A call of `name` begins; `native`: one of the upstream's own."""
         if self._open is not None:
             self._end(False, out)
         self._leave_behind(out)
         rules = self._rules
         name = rules.aliases.get(name, name)
+        trusted = native and rules.native
         if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools)):
             self.refused += 1
-            self._open = None
             self._discard(name, "forbidden" if rules.forbidden else "unknown")
             if rules.unknown == "retry" and self._again and not self.visible:
                 self._unknown("", out)
             return
-        self._open = self._ids.take(call_id)
-        self._named = name
-        self._raw = RawInput() if name in rules.custom else None
-        if name in rules.complete:
-            self._pending = []
-        else:
-            self._direct = self._raw is None
-            self._commit(out)
+        self._open = call = OpenCall(rules, self._ids.take(call_id), name, native=native, signature=signature)
+        if not call.waits:
+            self._direct = call.direct
+            self._commit(call, out)
 
-    def _commit(self, out: list[ReplyEvent]) -> None:
+    def _commit(self, call: OpenCall, out: list[ReplyEvent]) -> None:
         self.release(out)
         self.over, self.stopped = False, None  # the call stands, whatever was said before it
         self.visible = True
         self.forwards = self._stops is None
-        out.append(CallStart(self.choice, self.calls, self._open, self._named))
-        self.calls += 1
+        out.append(CallStart(self.choice, self.calls, call.id, call.name, call.signature))
+        if not self.called and self._clock is not None:
+            self.called_at = self._clock()
+        self.called.append(call.id)
 
     def _arguments(self, text: str, out: list[ReplyEvent]) -> None:
         if self._open is None:
             self._discard(text, "forbidden" if self._rules.forbidden else "unknown")
-        elif self._pending is not None:
-            self._pending.append(text)
-        elif self._raw is not None:
-            if text := self._raw.feed(text):
-                out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
-        else:
+        elif text := self._open.feed(text):
             out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
 
     def _end(self, complete: bool, out: list[ReplyEvent]) -> None:
-        if self._open is None:
+        call, self._open = self._open, None
+        self._direct = False
+        if call is None:
             return
-        if self._pending is None:
-            self._seen_cut = self._seen_cut or not complete
+        text, complete = call.end_native(complete=complete)
+        self._seen_cut = self._seen_cut or not (complete or call.waits)
         self.incomplete = self._seen_cut or not complete
-        if self._pending is not None and not complete:
-            self._discard("".join(self._pending), "incomplete")
-        elif self._pending is not None and not self._valid():
-            self._discard("".join(self._pending), "invalid")
-        else:
-            text = ""
-            if self._pending is not None:
-                self._commit(out)
-                text = "".join(self._pending)
-            if self._raw is not None:
-                text = self._raw.feed(text) + (self._raw.close() if complete else "")
+        if not call.waits or (complete and self._valid(call)):
+            if call.waits:
+                self._commit(call, out)
+            text += call.close(complete=complete)
             if text:
                 out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
             out.append(CallEnd(self.choice, self.calls - 1, complete))
-        self._pending = self._raw = self._open = None
-        self._direct = False
-        if self.calls and not self._rules.native:
+        else:
+            self._discard(call.waiting, "invalid" if complete else "incomplete")
+            self.spoilt = self.spoilt or not complete
+        self.repairs.update(dict.fromkeys(call.repairs))
+        if call.malformed:
+            self.discarded["malformed"] = self.discarded.get("malformed", 0) + call.malformed
+        if self.called and not self._rules.native:
             self._behind = Invented()
             self.forwards = False
-        if self._rules.single and self.calls:
+        if self._rules.single and self.called:
             self.over = True
             self.forwards = False
 
-    def _valid(self) -> bool:
+    def _valid(self, call: OpenCall) -> bool:
         """Whether the call that waits may go out: its arguments, mended, fit the schema, or are the best there is."""
-        assert self._pending is not None  # noqa: S101  whoever calls has looked
-        if self._named in self._rules.custom:
-            return True
-        validator = Validator.of(self._rules.tools.get(self._named))
-        text, self.fault, mends = validator.check("".join(self._pending))
-        self._pending = [text]
-        self.repairs.update(dict.fromkeys(mends))
+        self.fault = call.judge()
         if self.fault is None:
             return True
-        if self._again and self.calls == 0:
+        if self._again and not self.called:
             self._deny("schema", self.fault.sentence)
             return False
         return self._rules.invalid == "deliver"
-
-    def _end_native(self, complete: bool, out: list[ReplyEvent]) -> None:
-        """The end of a call of the upstream's own."""
-        native, self._native = self._native, None
-        if native is not None:
-            text = native.close(complete=complete)
-            if text:
-                self._arguments(text, out)
-            complete = native.complete
-            self.repairs.update(dict.fromkeys(native.repairs))
-            if native.malformed:
-                self.discarded["malformed"] = self.discarded.get("malformed", 0) + native.malformed
-        self._end(complete, out)
 
     def _discard(self, text: str, reason: str) -> None:
         self.discarded[reason] = self.discarded.get(reason, 0) + len(text)

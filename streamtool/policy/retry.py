@@ -16,6 +16,9 @@ from streamtool.policy.rules import Rules
 from streamtool.reply import Reason
 
 _EXIT: Final = " If the task is done, say so in plain text."
+"""What ends a demand for a call, unless the client demands it as well."""
+_WITHOUT_EXIT: Final = frozenset[Cause](("call forbidden", "empty"))
+"""Causes after which no call is asked for, or not only."""
 _WORDINGS: Final[Mapping[Cause, tuple[str, ...]]] = {
     "required call missing": (
         (
@@ -36,29 +39,41 @@ _WORDINGS: Final[Mapping[Cause, tuple[str, ...]]] = {
     "tools denied": (
         (
             "You do have tools in this conversation: those that are listed above. You need not run them yourself. "
-            "Write the call in the form that was shown, and its result comes in the next message." + _EXIT
+            "Write the call in the form that was shown, and its result comes in the next message."
         ),
-        "The tools above are real, and a call is only text that you write. Write the call that helps here." + _EXIT,
-        "Begin your reply with a call of one of the tools above, in the form that was shown." + _EXIT,
+        "The tools above are real, and a call is only text that you write. Write the call that helps here.",
+        "Begin your reply with a call of one of the tools above, in the form that was shown.",
     ),
     "environment denied": (
         (
             "You need no access of your own: the tools above act for you. "
-            "Write the call that does what is needed, and its result comes in the next message." + _EXIT
+            "Write the call that does what is needed, and its result comes in the next message."
         ),
-        "What you cannot do yourself, a tool does when you write its call. Write the call now." + _EXIT,
-        "Begin your reply with the call of a tool that does it, in the form that was shown." + _EXIT,
+        "What you cannot do yourself, a tool does when you write its call. Write the call now.",
+        "Begin your reply with the call of a tool that does it, in the form that was shown.",
     ),
     "announced but not called": (
-        "You said what you were going to do, but wrote no call. Write the call now, in the form that was shown."
-        + _EXIT,
-        "An announcement does nothing. Go on with the call itself." + _EXIT,
-        "Write the call that you announced, and nothing before it." + _EXIT,
+        "You said what you were going to do, but wrote no call. Write the call now, in the form that was shown.",
+        "An announcement does nothing. Go on with the call itself.",
+        "Write the call that you announced, and nothing before it.",
     ),
     "unknown tool": (
         "There is no tool of the name that you called. The tools are: {detail}. Call one of these by its exact name.",
         "That tool does not exist either. Only these can be called: {detail}.",
-        "Call one of {detail}, or answer in plain text.",
+        "Call one of {detail}, by its name in the list.",
+    ),
+    "wrong tool": (
+        "That is not the tool to call now. Call {detail}, exactly in the form that was shown, and nothing else.",
+        "The only tool that can be called in this reply is {detail}. Write its call, and no other.",
+        "Begin your reply with a call of {detail}.",
+    ),
+    "malformed": (
+        (
+            "Your call could not be read. "
+            "Write it again, exactly in the form that was shown, from the first to the last character of it."
+        ),
+        "The call is still broken: check its brackets and quotes, and write all of it once more.",
+        "Write the whole call again, shorter if you can, with every bracket and quote closed.",
     ),
     "schema": (
         "The arguments of your call do not fit the tool. {detail} Write the call again, with arguments that fit.",
@@ -80,6 +95,8 @@ def cause(gate: Gate, rules: Rules, reason: Reason) -> tuple[Cause, str] | None:
         return gate.denied, gate.detail
     if reason in (Reason.LENGTH, Reason.FILTER, Reason.PAUSE):
         return None
+    if gate.spoilt and gate.calls == 0:
+        return "malformed", ""
     if rules.forced and gate.calls == 0:
         return "required call missing", ""
     if rules.forbidden and gate.refused and not gate.visible:
@@ -88,8 +105,8 @@ def cause(gate: Gate, rules: Rules, reason: Reason) -> tuple[Cause, str] | None:
         return None
     if rules.answers and not gate.visible and not gate.refused:
         return "empty", ""
-    if rules.watches and gate.calls == 0 and gate.stopped is None:
-        phrase = announced(gate.said)
+    if rules.watches and gate.visible and gate.calls == 0 and gate.stopped is None:
+        phrase = announced(gate.wrote, rules.phrases)
         if phrase is not None:
             return "announced but not called", phrase
     return None
@@ -101,4 +118,6 @@ def correction(why: Cause, detail: str, conversation: Conversation, attempt: int
     text = wordings[(attempt - 1) % len(wordings)].replace("{detail}", detail)
     if why == "required call missing" and len(conversation.choice.names) == 1:
         text += f" The tool to call is `{conversation.choice.names[0]}`."
+    if conversation.choice.mode != "required" and why not in _WITHOUT_EXIT:
+        text += _EXIT
     return text

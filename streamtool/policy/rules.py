@@ -4,6 +4,7 @@
 text or arguments.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
@@ -11,6 +12,7 @@ from typing import Literal
 from attrs import field, frozen
 
 from streamtool.conversation import Conversation, Json, Tool
+from streamtool.policy.refusals import Phrases
 from streamtool.settings import Settings
 from streamtool.turns import Turn, turn
 
@@ -20,6 +22,15 @@ CUSTOM: Mapping[str, Json] = {
     "required": ["input"],
 }
 """The arguments of a custom tool as the model writes them: its raw text under one key."""
+
+
+_ACTS = re.compile(
+    r"file|path|dir|folder|read|writ|edit|patch|run|exec|bash|shell|command|terminal|process|code|python|script|repo"
+    r"|git|grep|glob|search|browse|web|http|url|fetch|download|page|internet|online|computer|screen|system",
+    re.IGNORECASE,
+)
+"""What a tool's name or the beginning of its description says, if it acts on files, commands or the network."""
+_LOOKED_AT = 200  # characters of a description
 
 
 @frozen
@@ -40,8 +51,16 @@ class Rules:
     """At most one call; the reply ends after it."""
     unknown: Literal["retry", "text", "drop", "deliver"] = "text"
     """What becomes of a call whose name is not offered."""
+    malformed: Literal["text", "drop", "retry"] = "text"
+    """What becomes of markup that never became a call."""
+    phrases: Phrases | None = None
+    """By which a denial or an announcement is recognised; None: those that come with the package."""
     watches: bool = False
     """Tools are offered and none is forced: a reply that denies them, or only announces a call, is asked for again."""
+    acts: bool = False
+    """Some tool acts on files, commands or the network: then nobody has to say that he cannot."""
+    keeps: bool = False
+    """What the model writes is kept: the reply may be continued, or its words be wanted in the next turn."""
     answers: bool = False
     """A result has come, and somebody waits for what follows from it: silence is not accepted."""
     invalid: Literal["deliver", "error"] = "deliver"
@@ -73,7 +92,9 @@ class AnyName(dict[str, Mapping[str, Json]]):
         return super().__contains__(name) or str(name).removeprefix("functions.").lower() not in known
 
 
-def rules_for(conversation: Conversation, settings: Settings, *, native: bool = False) -> Rules:
+def rules_for(
+    conversation: Conversation, settings: Settings, *, native: bool = False, phrases: Phrases | None = None
+) -> Rules:
     """The rules for this conversation. Without tools in the request, the names of its history may be called.
 
     `native` says that the upstream gets the tools as what they are.
@@ -86,18 +107,28 @@ def rules_for(conversation: Conversation, settings: Settings, *, native: bool = 
     names = [tool.name for tool in allowed]
     free = bool(conversation.tools) and choice.mode == "auto" and conversation.n == 1 and not native
     unknown = settings.unknown_tools
-    if unknown == "retry" and not free:
+    forced = choice.mode == "required" and not native
+    if forced and unknown != "drop":
+        unknown = "retry" if conversation.n == 1 else "text"
+    elif unknown == "retry" and not free:
         unknown = "text"
+    malformed = settings.malformed
+    if malformed == "retry" and (native or conversation.n > 1 or choice.mode == "none"):
+        malformed = "text"
     short = Counter(_short(tool) for tool in allowed)
     return Rules(
         tools={tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
         aliases={_short(tool): tool.name for tool in allowed if tool.namespace and short[_short(tool)] == 1},
         native=native,
         forbidden=choice.mode == "none",
-        forced=choice.mode == "required" and not native,
+        forced=forced,
         single=not choice.parallel or conversation.legacy_functions,
         unknown=unknown,
+        malformed=malformed,
+        phrases=phrases,
         watches=free and settings.refusals == "retry",
+        acts=free and any(map(_acts, conversation.tools)),
+        keeps=bool(conversation.tools or conversation.has_tool_history) and conversation.n == 1 and not native,
         answers=free and turn(conversation.messages) is Turn.NEXT_DECISION,
         invalid=settings.invalid,
         reasoning=settings.reasoning,
@@ -107,6 +138,10 @@ def rules_for(conversation: Conversation, settings: Settings, *, native: bool = 
         held=settings.limits.held,
         stop=conversation.stop,
     )
+
+
+def _acts(tool: Tool) -> bool:
+    return _ACTS.search(f"{tool.name} {tool.description[:_LOOKED_AT]}") is not None
 
 
 def _short(tool: Tool) -> str:

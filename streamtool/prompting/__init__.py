@@ -7,5 +7,6 @@ from streamtool.prompting.choice import choice_text
 from streamtool.prompting.contracts import Contract, contract
 from streamtool.prompting.history import calls_text, result_text
 from streamtool.prompting.projection import project
+from streamtool.prompting.verbatim import key, words
 
-__all__ = ["Contract", "calls_text", "choice_text", "contract", "project", "result_text"]
+__all__ = ["Contract", "calls_text", "choice_text", "contract", "key", "project", "result_text", "words"]

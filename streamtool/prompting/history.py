@@ -28,6 +28,7 @@ FRAMES = {
 
 INTERRUPTED = "(no result: interrupted)"
 EMPTY = "(no output)"
+PARTIAL = "(the call did not finish: this is a part of its output)"
 LEFT_OUT = "(result left out)"
 
 _FIELD = re.compile(r"\{(name|id|content)\}")
@@ -61,16 +62,20 @@ def _decode(text: str) -> Any:
 
 
 def result_text(result: Result, name: str, settings: ResultSettings) -> str:
-    """The result of a call of `name`, in its frame. An empty or failed result says so, a cut one shows where."""
+    """The result of a call of `name`, in its frame. One that is empty, failed or partial says so; a cut shows where."""
     if settings.drop:
         return framed(LEFT_OUT, name, result.id, settings.frame)
-    text = strip("\n".join(_part(part) for part in result.content), settings.strip)
+    text = strip("\n".join(map(part_text, result.content)), settings.strip)
     whole = len(text)
     if 0 <= settings.max_length < whole:
         text = f"{text[: settings.max_length]}\n[cut: {settings.max_length} of {whole} characters are shown]"
     if not text.strip():
         text = EMPTY
-    return framed(f"The call failed:\n{text}" if result.error else text, name, result.id, settings.frame)
+    if result.error:
+        text = f"The call failed:\n{text}"
+    if result.partial:
+        text = f"{text}\n{PARTIAL}"
+    return framed(text, name, result.id, settings.frame)
 
 
 def interrupted_text(call: conversation.Call, settings: ResultSettings) -> str:
@@ -108,5 +113,6 @@ def strip(text: str, tags: Iterable[str]) -> str:
     return text
 
 
-def _part(part: Text | Media) -> str:
+def part_text(part: Text | Media) -> str:
+    """The text of a part; what is no text is named."""
     return part.text if isinstance(part, Text) else f"[{part.kind}]"

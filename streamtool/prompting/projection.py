@@ -26,9 +26,11 @@ from streamtool.prompting.history import (
     interrupted_text,
     media_of,
     orphan_text,
+    part_text,
     result_text,
     strip,
 )
+from streamtool.prompting.verbatim import Recall, recalled
 from streamtool.prompting.whole import answer_text, is_whole, with_text
 from streamtool.settings import ModelSettings
 from streamtool.turns import Pairing, unanswered
@@ -44,24 +46,25 @@ def project(
     correction: str | None = None,
     continued: str | None = None,
     open_end: bool = False,
+    recall: Recall | None = None,
 ) -> Conversation:
     """The conversation with tools, calls and results as text, for a model that is taught `format`.
 
     A conversation with neither tools nor tool history is returned as it is. `correction` joins the tail of a further
-    attempt; `continued` is what the reply already shows, as an assistant message before the tail. What had to be left
-    out or mended is told in `dropped`. Raises RequestError: a call without its result at the end, unless `open_end`
-    (with `history = "strict"`: anywhere), a result without its call (strict only), a contract that the context cannot
-    hold.
+    attempt; `continued` is what the reply already holds, as an assistant message before the tail. `recall` knows how
+    the model wrote past calls (`verbatim`). What had to be left out or mended is told in `dropped`. Raises
+    RequestError: a call without its result at the end, unless `open_end` (with `history = "strict"`: anywhere), a
+    result without its call (strict only), a contract that the context cannot hold.
     """
     if not conversation.tools and not conversation.has_tool_history:
         return conversation
     if not open_end:
         _no_open_end(conversation.messages)
     made = _contract_for(conversation, model, format)
-    projector = _Projector(model, format)
+    projector = _Projector(model, format, recall)
     for message in conversation.messages:
         projector.add(message)
-    messages = _with_contract(projector.close(), made.text)
+    messages = _with_contract(_spoken(projector.close()), made.text)
     if continued:
         messages.append(Message("assistant", (Text(continued),)))
     if not model.system_role:
@@ -99,6 +102,11 @@ def _contract_for(conversation: Conversation, model: ModelSettings, format: str)
                 call.name, WrittenCall(call.name, arguments if len(arguments) <= _EXAMPLE_LENGTH else "{}")
             )
     return contract_of_names(list(first.values()), format, model) if first else Contract("", "full")
+
+
+def _spoken(messages: list[Message]) -> list[Message]:
+    """The messages without those that say nothing, which some upstreams refuse; the last one stands in any case."""
+    return [message for message in messages[:-1] if not _is_blank(message)] + messages[-1:]
 
 
 def _with_contract(messages: list[Message], text: str) -> list[Message]:
@@ -152,11 +160,12 @@ def _folded(messages: Iterable[Message]) -> list[Message]:
 class _Projector:
     """Reads the messages in order and writes the projected ones; results that stand together become one message."""
 
-    __slots__ = ("_calls", "_format", "_model", "_out", "_pairing", "_results", "notes")
+    __slots__ = ("_calls", "_format", "_model", "_out", "_pairing", "_recall", "_results", "notes")
 
-    def __init__(self, model: ModelSettings, format: str) -> None:
+    def __init__(self, model: ModelSettings, format: str, recall: Recall | None) -> None:
         self._model = model
         self._format = format
+        self._recall = recall
         self._out: list[Message] = []
         self._pairing = Pairing()
         self._calls: tuple[Call, ...] = ()
@@ -179,13 +188,15 @@ class _Projector:
     def close(self) -> list[Message]:
         """All projected messages."""
         self._flush(())
-        return self._out
+        return self._out if self._model.media else [_plain(message) for message in self._out]
 
     def _assistant(self, message: Message) -> None:
         self._pairing.emit(message.calls)
         self._calls = message.calls
         if message.calls:
-            text = with_text(message.text, calls_text(message.calls, self._format), self._format)
+            text = None if self._recall is None else recalled(message, self._format, self._recall)
+            if text is None:
+                text = with_text(message.text, calls_text(message.calls, self._format), self._format)
             media = tuple(part for part in message.content if isinstance(part, Media))
             self._out.append(evolve(message, content=(*media, Text(text)), calls=(), raw=()))
         elif is_whole(self._format) and message.text:
@@ -212,12 +223,13 @@ class _Projector:
     def _result(self, result: Result) -> None:
         call = self._pairing.answer(result)
         settings = self._model.results
+        media = media_of(result, settings) if self._model.media else ()
         if call is None:
             self._note(f"result {result.id} has no call")
-            self._results.append((len(self._calls), orphan_text(result, settings), media_of(result, settings)))
+            self._results.append((len(self._calls), orphan_text(result, settings), media))
             return
         place = next((i for i, one in enumerate(self._calls) if one is call), len(self._calls))
-        self._results.append((place, result_text(result, call.name, settings), media_of(result, settings)))
+        self._results.append((place, result_text(result, call.name, settings), media))
 
     def _interrupt(self) -> None:
         """What is still open gets no result any more: something else was said."""
@@ -248,6 +260,15 @@ class _Projector:
         if self._model.history == "strict":
             raise RequestError(sentence, param="messages", code="broken_history")
         self.notes.append(sentence)
+
+
+def _is_blank(message: Message) -> bool:
+    return not message.reasoning and all(_is_empty(part) for part in message.content)
+
+
+def _plain(message: Message) -> Message:
+    """The message as one text."""
+    return evolve(message, content=(Text("\n".join(map(part_text, message.content))),), raw=())
 
 
 def _is_empty(part: Part) -> bool:

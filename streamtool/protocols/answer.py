@@ -109,7 +109,7 @@ def not_a_reply(beginning: bytes) -> UpstreamError:
         what = f"a web page ({title})" if title else "a web page"
     else:
         what = f"neither JSON nor an event stream: {' '.join(beginning.decode('utf-8', 'replace').split())}"
-    return UpstreamError(f"The upstream answered with {what}; check its address.", code="upstream_unreadable")
+    return UpstreamError(f"The upstream answered with {what}; check its address.", code="upstream_unreadable").quoting()
 
 
 def tokens(fields: object, key: str) -> int:

@@ -24,8 +24,10 @@ _CONTAINERS: Final = (dict, list)
 def body_fields(body: bytes, limits: Limits) -> Fields:
     """The fields of a request's body, which must be a JSON object within the limits of size and depth."""
     if len(body) > limits.body:
-        raise TooLargeError(f"The request body is larger than {limits.body} bytes.", code="request_too_large")
-    sentence = f"The request body is not JSON, or is nested more than {limits.depth} deep."
+        raise TooLargeError(
+            f"The request body is larger than {limits.body} bytes (limits.body).", code="request_too_large"
+        )
+    sentence = f"The request body is not JSON, or is nested more than {limits.depth} deep (limits.depth)."
     try:
         value = wire.decode(body)
     except wire.UNREADABLE:
@@ -135,9 +137,14 @@ def tool_name(fields: Fields, place: str, limits: Limits) -> str:
     """The name of a tool that is offered."""
     name = string(fields, "name", place)
     if len(name) > limits.name:
-        raise refused(_at(place, "name"), f"A tool's name has at most {limits.name} characters.")
-    if not _NAME.fullmatch(name):
-        raise refused(_at(place, "name"), f"A tool's name has no spaces, quotes or brackets: {shown(name)}.")
+        raise refused(
+            _at(place, "name"),
+            f"A tool's name has at most {limits.name} characters (limits.name).",
+            code="name_too_long",
+        )
+    if not (_NAME.fullmatch(name) and name.isprintable()):
+        sentence = f"A tool's name has no spaces, quotes, brackets or invisible characters: {shown(name)}."
+        raise refused(_at(place, "name"), sentence)
     return name
 
 
@@ -149,7 +156,7 @@ def tool_schema(fields: Fields, key: str, place: str, limits: Limits, size: int)
     schema = object_at(schema, _at(place, key), "Parameters are a JSON Schema, which is an object.")
     # a schema is never much larger than the body that it came in
     if size > limits.schema and len(wire.encode(schema)) > limits.schema:
-        sentence = f"The schema is larger than {limits.schema} bytes."
+        sentence = f"The schema is larger than {limits.schema} bytes (limits.schema)."
         raise TooLargeError(sentence, param=_at(place, key), code="schema_too_large")
     return schema
 

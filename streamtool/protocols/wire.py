@@ -139,14 +139,14 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     if status is None:
         status = _status(code, fields.get("status"), kind, word)
     if status is None or status in (401, 403):
-        return UpstreamError(message, code=word)
+        return UpstreamError(message, code=word).quoting()
     return UpstreamRefused(
         message,
         status=status,
         kind=kind or ("upstream_error" if status >= 500 else "invalid_request_error"),
         param=_mend(param) if isinstance(param, str) else None,
         code=word,
-    )
+    ).quoting()
 
 
 def _status(*candidates: Json) -> int | None:

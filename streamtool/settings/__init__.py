@@ -10,9 +10,12 @@ Values that the design knows and this version cannot do yet are refused by name,
 """
 
 from streamtool.settings.data import (
+    FORCES,
     PATHS,
     TEMPLATES,
+    Forces,
     Limits,
+    McpSettings,
     Mode,
     ModelRule,
     ModelSettings,
@@ -30,9 +33,12 @@ from streamtool.settings.data import (
 from streamtool.settings.load import load
 
 __all__ = [
+    "FORCES",
     "PATHS",
     "TEMPLATES",
+    "Forces",
     "Limits",
+    "McpSettings",
     "Mode",
     "ModelRule",
     "ModelSettings",

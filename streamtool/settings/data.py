@@ -30,6 +30,16 @@ Protocol = Literal["chat", "messages", "ollama", "gemini", "completions"]
 """What an upstream may speak."""
 Speaks = Literal["auto"] | Protocol
 Schema = Literal["compact", "json", "markdown"]
+Forces = Literal["auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar"]
+"""How a call is forced."""
+FORCES: Mapping[str, tuple[Forces, ...]] = {
+    "chat": ("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
+    "messages": ("prompt", "prefill", "schema"),
+    "ollama": ("prompt", "prefill", "schema"),
+    "gemini": ("prompt", "schema"),
+    "completions": ("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
+}
+"""The ways that there are in each protocol."""
 TEMPLATES = (
     *("chatml", "llama2", "llama3", "mistral", "gemma", "phi3", "zephyr", "vicuna", "alpaca", "deepseek"),
     "plain",
@@ -41,6 +51,7 @@ _SCHEMA = read.one_of("compact", "json", "markdown")
 _PROTOCOL = read.one_of("chat", "messages", "ollama", "gemini", "completions")
 _TEMPLATE = read.one_of(*TEMPLATES)
 _ARGUMENTS = read.one_of("stream", "complete")
+_FORCES = read.one_of("auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar")
 _BY_FAMILY = read.flag_or("auto")
 
 
@@ -93,7 +104,18 @@ class UpstreamSettings:
     """Sent in the header that the protocol has for it; None passes the client's own authorization on."""
     template: str = setting("chatml", _TEMPLATE)
     """Completions: the chat template that makes one prompt of the messages."""
+    forces: Forces = setting("auto", _FORCES)
+    """How a call is forced where the client demands one; `auto`: in the way that every server of the protocol has."""
     timeout: TimeoutSettings = setting(TimeoutSettings(), read.table_of(TimeoutSettings))
+
+    def __attrs_post_init__(self) -> None:
+        _check_forces(self.forces, self.protocol, f"upstream.{self.name}.forces")
+
+    @property
+    def server(self) -> str | None:
+        """Host and port; None for the embedded one."""
+        parts = urlsplit(self.url)
+        return parts.hostname and f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
     @property
     def protocol(self) -> Protocol:
@@ -120,8 +142,12 @@ class ModelRule:
     schema: Schema | None = setting(None, read.optional(_SCHEMA))
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     system_role: bool | None = setting(None, read.optional(read.flag))
+    media: bool | None = setting(None, read.optional(read.flag))
     calls_in_reasoning: bool | Literal["auto"] | None = setting(None, read.optional(_BY_FAMILY))
+    mcp: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.text)))
+    """MCP servers whose tools the proxy executes for requests that have none."""
     template: str | None = setting(None, read.optional(_TEMPLATE))
+    forces: Forces | None = setting(None, read.optional(_FORCES))
 
 
 @frozen
@@ -158,6 +184,28 @@ class StoreSettings:
 
 
 @frozen
+class McpSettings:
+    """An MCP server whose tools the proxy executes itself, for clients that have none."""
+
+    name: str
+    tools: tuple[str, ...] = setting(NOTHING, read.list_of(read.text))
+    """Patterns over the names of the tools that may be called (`*`, `?`, `[abc]`)."""
+    command: str | None = setting(None, read.optional(read.text))
+    """A command line that speaks MCP over its standard input and output."""
+    url: str | None = setting(None, read.optional(read.url))
+    """Of streamable HTTP, in the place of a command."""
+    prefix: str | None = setting(None, read.optional(read.text))
+    """Before the names of its tools, where two servers have the same."""
+    timeout: float = setting(60.0, read.seconds)
+    """Seconds for one call."""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.command is None) == (self.url is None):
+            place = f"mcp.{self.name}"
+            raise SettingsError(f"{place}: an MCP server has either a command or a url", param=place)
+
+
+@frozen
 class ModelSettings:
     """What holds for one model: the general settings with the first matching rule laid over them."""
 
@@ -170,6 +218,7 @@ class ModelSettings:
     speaks: Protocol | None = None
     """What the upstream speaks; None: what the client speaks, if an upstream can."""
     template: str = "chatml"
+    forces: Forces = "auto"
     mode: Mode = "emulate"
     format: str = "tool_call"
     """The format that is taught; `auto` has been resolved."""
@@ -186,8 +235,11 @@ class ModelSettings:
     """Characters that all tools together may take in the contract; None: no limit."""
     system_role: bool = True
     """False: the upstream knows no system role or demands strictly alternating roles."""
+    media: bool = True
+    """False: the upstream takes text only, and each message's text in one piece."""
     history: Literal["repair", "strict"] = "repair"
     results: ResultSettings = ResultSettings()
+    mcp: tuple[str, ...] = ()
 
     @property
     def listens(self) -> tuple[str, ...] | None:
@@ -225,17 +277,23 @@ class Settings:
     )
     refusals: Literal["retry", "pass"] = setting("retry", read.one_of("retry", "pass"))
     """A reply that denies its tools or its environment, or announces a call and makes none, is asked for again."""
+    phrases: str | None = setting(None, read.optional(read.text))
+    """A file of further phrases by which that is recognised."""
     invalid: Literal["deliver", "error"] = setting("deliver", read.one_of("deliver", "error"))
     """A call with `arguments = "complete"` that does not fit its schema, after the last attempt."""
-    malformed: Literal["text"] = setting("text", read.one_of("text", later=("drop", "retry")))
+    malformed: Literal["text", "drop", "retry"] = setting("text", read.one_of("text", "drop", "retry"))
     """Markup that never became a call."""
     truncated: Literal["reason", "error"] = setting("reason", read.one_of("reason", "error"))
     reasoning: Literal["emit", "drop", "text"] = setting("emit", read.one_of("emit", "drop", "text"))
     calls_in_reasoning: bool | Literal["auto"] = setting("auto", _BY_FAMILY)
     """Calls inside of reasoning count; `auto`: for families that are known not to close their reasoning."""
     in_fences: Literal["text", "calls"] = setting("text", read.one_of("text", "calls"))
+    quoted: Literal["text", "calls"] = setting("text", read.one_of("text", "calls"))
+    """A call that stands word for word in a user's message or in a result is text, or a call like any other."""
     history: Literal["repair", "strict"] = setting("repair", read.one_of("repair", "strict"))
     """`strict`: calls without results and results without calls are errors."""
+    verbatim: bool = setting(True, read.flag)
+    """Past calls stand in the prompt as the model wrote them, as long as the store remembers it."""
     retries: int = setting(2, read.integer(0))
     """Further attempts of one exchange; `limits.attempts` bounds them as well."""
     keepalive: float = setting(10.0, read.seconds)
@@ -244,6 +302,8 @@ class Settings:
     schema: Schema = setting("compact", _SCHEMA)
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     system_role: bool = setting(True, read.flag)
+    media: bool = setting(True, read.flag)
+    """`false`: what the upstream gets is text only, each message's in one piece; a picture is named."""
     paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
     """The paths that are ours -> their protocol."""
     hosted_tools: Literal["drop", "refuse"] = setting("drop", read.one_of("drop", "refuse"))
@@ -252,10 +312,28 @@ class Settings:
     """The protocol of the app that the middleware wraps; None: the one that its client speaks, for Responses `chat`."""
     app_path: str | None = setting(None, read.optional(read.text))
     """The path at the app; None: the one that the client asked for."""
+    app_forces: Forces = setting("auto", _FORCES)
+    """How that app is made to force a call (`forces` of an upstream)."""
     passthrough: tuple[str, ...] = setting((), read.list_of(read.text))
     """Further paths that the proxy passes on."""
     allow_overrides: bool = setting(False, read.flag)
     """Honour the request headers `x-streamtool-mode` and `x-streamtool-format`."""
+    log: Literal["text", "json"] = setting("text", read.one_of("text", "json"))
+    """How `streamtool serve` writes its log."""
+    contents: bool = setting(False, read.flag)
+    """Prompts and replies may stand in the log."""
+    debug: bool = setting(False, read.flag)
+    """A log record for each message of each request."""
+    metrics: bool = setting(False, read.flag)
+    """Count exchanges for Prometheus; the proxy serves `/metrics`."""
+    spans: bool = setting(False, read.flag)
+    """An OpenTelemetry span for each exchange."""
+    trace: str | None = setting(None, read.optional(read.text))
+    """The directory in which each exchange with tools is recorded, contents included."""
+    trace_size: int = setting(16 * 1024 * 1024, read.integer(4096))
+    """Bytes of one recording."""
+    trace_files: int = setting(1000, read.integer(1))
+    """Recordings that are kept; the oldest of this process goes first."""
     limits: Limits = setting(Limits(), read.table_of(Limits))
     results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))
     store: StoreSettings = setting(StoreSettings(), read.table_of(StoreSettings))
@@ -263,17 +341,29 @@ class Settings:
         Factory(dict), read.named(UpstreamSettings, with_name=True), key="upstream"
     )
     """Name -> upstream; the first one serves the models that no rule routes."""
+    mcp: Mapping[str, McpSettings] = setting(Factory(dict), read.named(McpSettings, with_name=True))
+    """Name -> MCP server."""
     models: tuple[ModelRule, ...] = setting((), read.tables_of(ModelRule), key="model")
     """The first match wins."""
     tools: Mapping[str, ToolSettings] = setting(Factory(dict), read.named(ToolSettings, with_name=False), key="tool")
 
     def __attrs_post_init__(self) -> None:
         for i, rule in enumerate(self.models):
+            for server in rule.mcp or ():
+                if server not in self.mcp:
+                    place = f"model[{i}].mcp"
+                    raise SettingsError(f'{place}: there is no MCP server "{server}"', param=place)
             if rule.upstream is not None and rule.upstream not in self.upstreams:
                 known = f'; the nearest is "{read.nearest(rule.upstream, self.upstreams)}"' if self.upstreams else ""
                 raise SettingsError(
                     f'model[{i}].upstream: there is no upstream "{rule.upstream}"{known}', param=f"model[{i}].upstream"
                 )
+            upstream = self._upstream_of(rule)
+            _check_forces(rule.forces, upstream.protocol if upstream else self.app_speaks, f"model[{i}].forces")
+        _check_forces(self.app_forces, self.app_speaks, "app_forces")
+
+    def _upstream_of(self, rule: ModelRule) -> UpstreamSettings | None:
+        return self.upstreams[rule.upstream] if rule.upstream else next(iter(self.upstreams.values()), None)
 
     @property
     def host(self) -> str:
@@ -289,7 +379,7 @@ class Settings:
         """What holds for the model that the client calls `model`: the first matching rule over the general settings."""
         rule = next((rule for rule in self.models if fnmatchcase(model, rule.match)), None) or ModelRule(match="*")
         name = rule.use or model
-        upstream = self.upstreams[rule.upstream] if rule.upstream else next(iter(self.upstreams.values()), None)
+        upstream = self._upstream_of(rule)
         taught = rule.format or self.format
         family = family_of(name)
         thinks = self.calls_in_reasoning if rule.calls_in_reasoning is None else rule.calls_in_reasoning
@@ -299,6 +389,7 @@ class Settings:
             upstream=upstream,
             speaks=upstream.protocol if upstream else self.app_speaks,
             template=rule.template or (upstream.template if upstream else "chatml"),
+            forces=rule.forces or (upstream.forces if upstream else self.app_forces),
             mode=rule.mode or self.mode,
             format=family.format if taught == "auto" else taught,
             formats=self.formats if rule.formats is None else rule.formats,
@@ -308,14 +399,26 @@ class Settings:
             schema=rule.schema or self.schema,
             schema_budget=rule.schema_budget or self.schema_budget,
             system_role=self.system_role if rule.system_role is None else rule.system_role,
+            media=self.media if rule.media is None else rule.media,
             history=self.history,
             results=self.results,
+            mcp=rule.mcp or (),
         )
 
     def arguments_for(self, tool: str) -> Literal["stream", "complete"]:
         """How the arguments of this tool go out."""
         own = self.tools.get(tool)
         return (own.arguments if own else None) or self.arguments
+
+
+def _check_forces(way: Forces | None, protocol: Protocol | None, path: str) -> None:
+    """Refuse a way of forcing that the protocol does not have; where it is not known, the request will tell."""
+    if way in (None, "auto") or protocol is None or way in FORCES[protocol]:
+        return
+    known = ", ".join(f'"{one}"' for one in ("auto", *FORCES[protocol]))
+    raise SettingsError(
+        f'{path}: an upstream that speaks {protocol} cannot do "{way}"; it is one of {known}', param=path
+    )
 
 
 def check(settings: Settings) -> Settings:

@@ -17,7 +17,7 @@ from streamtool.settings.readers import FromEnv, join, key_of, nearest, table
 
 PREFIX = "STREAMTOOL_"
 REFERENCE = "env:"
-RESERVED = ("STREAMTOOL_CONFIG", "STREAMTOOL_DEBUG")
+RESERVED = ("STREAMTOOL_CONFIG",)
 """Variables with our prefix that are no settings."""
 
 

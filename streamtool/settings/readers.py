@@ -92,13 +92,6 @@ def flag_or(word: str) -> Reader:
     return read
 
 
-def not_yet(value: Any, path: str) -> bool:
-    """False; true is refused, since nothing reads it yet."""
-    if flag(value, path):
-        raise SettingsError(f"{path} = true is not available in this version yet", param=path, code="not_available")
-    return False
-
-
 def integer(minimum: int) -> Reader:
     """An integer, `minimum` or more."""
 
@@ -129,19 +122,13 @@ def seconds(value: Any, path: str) -> float:
     return float(found)
 
 
-def one_of(*words: str, later: tuple[str, ...] = ()) -> Reader:
-    """One of `words`; a word of `later` is refused with a sentence of its own."""
+def one_of(*words: str) -> Reader:
+    """One of `words`."""
     listed = ", ".join(words)
 
     def read(value: Any, path: str) -> str:
         if isinstance(value, str) and value in words:
             return str(value)
-        if isinstance(value, str) and value in later:
-            raise SettingsError(
-                f'{path} = "{value}" is not available in this version yet; available: {listed}',
-                param=path,
-                code="not_available",
-            )
         raise wrong(path, f"one of {listed}", value)
 
     return read

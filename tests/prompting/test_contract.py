@@ -103,7 +103,7 @@ def test_markdown_lists_parameters_and_how_to_use_them():
         "  Get the weather. It may rain.\n"
         "Parameters:\n"
         "  - location (string) (required): City name\n"
-        '  - unit ("c"|"f") (optional, default: "c")\n'
+        '  - unit ("c"|"f") (optional, default: c)\n'
         "To use:\n" + write([Call("get_weather", '{"location": "some location"}')], "tool_call") + "\n"
         "\n"
         "**now**\n"

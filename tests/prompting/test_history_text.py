@@ -50,6 +50,12 @@ def test_an_error_says_so():
     assert result_text(result(error=True), "f", settings) == "[Tool Result]: The call failed:\n(no output)"
 
 
+def test_a_partial_result_says_so():
+    cut = Result("call_7", (Text("1\n2"),), partial=True)
+    note = "(the call did not finish: this is a part of its output)"
+    assert result_text(cut, "f", ResultSettings(frame="doai")) == f"[Tool Result]: 1\n2\n{note}"
+
+
 def test_a_long_result_is_cut_with_a_visible_note():
     settings = ResultSettings(frame="doai", max_length=4)
     assert result_text(result("123456789"), "f", settings) == "[Tool Result]: 1234\n[cut: 4 of 9 characters are shown]"

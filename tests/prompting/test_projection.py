@@ -215,6 +215,31 @@ def test_without_a_system_role_everything_folds_into_alternating_messages():
     ]
 
 
+def test_messages_that_say_nothing_are_left_out_except_the_last():
+    silent = (Message("system", (Text(""),), raw=RAW), Message("assistant", (Text(" \n"),), raw=RAW), Message("user"))
+    thought = Message("assistant", reasoning="hm", raw=RAW)
+    assert shown(asked(*silent, ASK, *silent, thought, *silent)) == [
+        ("system", CONTRACT),
+        ("user", "do it"),
+        ("assistant", ""),
+        ("user", ""),
+    ]
+
+
+def test_where_only_strings_are_taken_parts_are_joined_and_pictures_named():
+    picture = Media("image", {"type": "image_url"})
+    asking = Message("user", (Text("what is"), picture, Text("this?")), raw=RAW)
+    message = Message("user", results=(Result("c1", (Text("a dot"), picture)), Result("c2", ())))
+    projected = project(asked(asking, CALLS, message), model(media=False), "labelled")
+    assert [message.content for message in projected.messages] == [
+        (Text(CONTRACT),),
+        (Text("what is\n[image]\nthis?"),),
+        (Text(CALLED),),
+        (Text("[Tool Result]: a dot\n[image]\n\n[Tool Result]: (no output)"),),
+    ]
+    assert not any(message.raw for message in projected.messages)
+
+
 def test_where_the_reply_is_one_object_the_history_is_too():
     done = Message("assistant", (Text("Well done"),), raw=RAW)
     conversation = asked(

@@ -300,7 +300,7 @@ class TestChunks:
         assert read(data) == [
             START,
             TextDelta(0, "x"),
-            CallStart(0, 0, None, "f"),
+            CallStart(0, 0, None, "f", signature="s"),
             ArgumentsDelta(0, 0, '{"a":[1,2.5]}'),
             CallEnd(0, 0),
             CallStart(0, 1, "c", "g"),

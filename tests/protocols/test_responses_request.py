@@ -53,6 +53,11 @@ class TestMessages:
         item = {"type": "message", "role": "user", "content": "hi"}
         assert read(input="hi").messages == (Message("user", (Text("hi"),), raw=(item,)),)
 
+    def test_an_output_that_was_cut_is_partial(self):
+        found = messages(USER, CALL, {**RESULT, "status": "incomplete"})
+        assert found[-1].results == (Result("call_1", (Text("sunny"),), name="get_weather", partial=True),)
+        assert not messages(USER, CALL, {**RESULT, "status": "completed"})[-1].results[0].partial
+
     def test_roles(self):
         found = messages(
             {"role": "developer", "content": "d"},

@@ -7,6 +7,6 @@ languages, compiled by `phrases` into the automata of `automaton`. Nothing here 
 
 from streamtool.policy.refusals.announcement import announced
 from streamtool.policy.refusals.opening import HELD, Opening
-from streamtool.policy.refusals.phrases import Denial, Phrases, PhrasesError, default_phrases
+from streamtool.policy.refusals.phrases import Denial, Phrases, PhrasesError, default_phrases, own_phrases
 
-__all__ = ["HELD", "Denial", "Opening", "Phrases", "PhrasesError", "announced", "default_phrases"]
+__all__ = ["HELD", "Denial", "Opening", "Phrases", "PhrasesError", "announced", "default_phrases", "own_phrases"]

@@ -8,13 +8,14 @@ under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a
 
 from streamtool.protocols.answer import read_error
 from streamtool.protocols.chat.reader import ReplyReader
-from streamtool.protocols.chat.request import FIELDS, read_request, read_unread
+from streamtool.protocols.chat.request import FIELDS, read_messages, read_request, read_unread
 from streamtool.protocols.chat.upstream import (
     HEADERS,
     KEY_HEADER,
     MODELS_PATH,
     read_models,
     request_path,
+    write_messages,
     write_request,
 )
 from streamtool.protocols.chat.whole import write_error, write_whole
@@ -51,11 +52,13 @@ __all__ = [
     "ReplyWriter",
     "memories",
     "read_error",
+    "read_messages",
     "read_models",
     "read_request",
     "read_unread",
     "request_path",
     "write_error",
+    "write_messages",
     "write_request",
     "write_whole",
 ]

@@ -5,6 +5,7 @@ from typing import Any, Final
 from attrs import Factory, define
 
 from streamtool.protocols import wire
+from streamtool.protocols.chat.signature import signature_of
 from streamtool.reply import ArgumentsDelta, CallEnd, CallStart, Reason, ReasoningDelta, ReplyEvent, TextDelta
 
 Json = Any  # a decoded JSON value
@@ -24,6 +25,7 @@ class _Call:
     custom: bool = False
     pieces: list[str] = Factory(list)
     number: int | None = None
+    signature: str | None = None
 
 
 class ChoiceReader:
@@ -144,6 +146,7 @@ class ChoiceReader:
         call.custom = call.custom or custom
         call.id = call.id or (wire.mended(identity) if identity else None)
         call.name = call.name or (wire.mended(name) if name else None)
+        call.signature = call.signature or signature_of(item)
         pieces = len(call.pieces)
         arguments = inner.get("input" if custom else "arguments")
         if arguments is not None and not isinstance(arguments, str):
@@ -195,7 +198,7 @@ class ChoiceReader:
             return
         call.number = self._calls
         self._calls += 1
-        events.append(CallStart(self.index, call.number, call.id, call.name))
+        events.append(CallStart(self.index, call.number, call.id, call.name, call.signature))
         events.extend(ArgumentsDelta(self.index, call.number, text) for text in call.pieces if text)
 
     def _end_call(self, events: Events, *, cut: bool) -> None:

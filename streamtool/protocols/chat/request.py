@@ -27,6 +27,7 @@ from streamtool.conversation import (
 )
 from streamtool.errors import TooLargeError
 from streamtool.protocols import wire
+from streamtool.protocols.chat.signature import signature_of
 from streamtool.protocols.fields import (
     Fields,
     body_fields,
@@ -180,7 +181,8 @@ def _call(fields: Fields, place: str) -> Call:
         raise refused(f"{place}.type", f"A call's type is function or custom, not {shown(kind)}.")
     function = object_at(fields.get("function"), f"{place}.function")
     name = string(function, "name", f"{place}.function")
-    return Call(identity, name, _arguments(function, "arguments", f"{place}.function"))
+    arguments = _arguments(function, "arguments", f"{place}.function")
+    return Call(identity, name, arguments, signature=signature_of(fields))
 
 
 def _arguments(fields: Fields, key: str, place: str) -> str:
@@ -275,7 +277,9 @@ def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], bo
     dropped: list[str] = []
     key = "functions" if functions else "tools"
     if len(given or functions) > limits.tools:
-        raise TooLargeError(f"More than {limits.tools} tools in one request.", param=key, code="too_many_tools")
+        raise TooLargeError(
+            f"More than {limits.tools} tools in one request (limits.tools).", param=key, code="too_many_tools"
+        )
     for i, item in enumerate(given or functions):
         place = f"{key}[{i}]"
         fields = object_at(item, place)

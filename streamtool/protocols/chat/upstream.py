@@ -5,12 +5,13 @@ fields of the body that we do not read, if the client spoke this protocol. Tools
 still has them; a conversation whose tools became text has none, and then no field that has to do with tools is written.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from streamtool.conversation import (
     Call,
     Conversation,
+    Forcing,
     Media,
     Message,
     Options,
@@ -20,6 +21,7 @@ from streamtool.conversation import (
     ToolChoice,
 )
 from streamtool.protocols import wire
+from streamtool.protocols.chat.signature import signed
 from streamtool.settings import ModelSettings
 
 Json = Any  # a decoded JSON value
@@ -66,6 +68,8 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
         body.update(_options(conversation.options))
     if conversation.options.output is not None:
         body["response_format"] = raw["response_format"] if same else _output(conversation.options.output)
+    if conversation.forcing is not None:
+        body.update(_forcing(conversation.forcing))
     if conversation.n > 1:
         body["n"] = conversation.n
     if conversation.stop:
@@ -81,6 +85,11 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     if conversation.tools:
         body.update(_tools(conversation))
     return wire.encode(body)
+
+
+def write_messages(messages: Iterable[Message]) -> list[Mapping[str, Json]]:
+    """The messages as those of a request."""
+    return [wired for message in messages for wired in _message(message, same=True)]
 
 
 def _options(options: Options) -> dict[str, Json]:
@@ -102,6 +111,26 @@ def _output(output: OutputFormat) -> Json:
         return {"type": "json_object"}
     schema = {"name": output.name, "schema": output.schema, "strict": output.strict}
     return {"type": "json_schema", "json_schema": schema}
+
+
+def _forcing(forcing: Forcing) -> dict[str, Json]:
+    """What holds the model to a call: each server has its own fields.
+
+    Sources: vLLM's documentation of structured outputs and of chat extra parameters, the request models of SGLang,
+    the server of llama.cpp (which reads the triggers of a grammar in other requests only).
+    """
+    match forcing.way:
+        case "prefill":
+            return {"add_generation_prompt": False, "continue_final_message": True}
+        case "schema":
+            schema = {"name": "call", "schema": forcing.value}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "guided":
+            return {"structured_outputs": {"json": forcing.value}}
+        case "structural_tag":
+            return {"response_format": forcing.value}
+        case "grammar":
+            return {"grammar": forcing.value}
 
 
 def _tools(conversation: Conversation) -> dict[str, Json]:
@@ -182,7 +211,8 @@ def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
 def _call(call: Call) -> dict[str, Json]:
     if call.custom:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+    function = {"name": call.name, "arguments": call.arguments or "{}"}
+    return signed({"id": call.id, "type": "function", "function": function}, call.signature)
 
 
 def _joined(parts: Sequence[Part]) -> str:

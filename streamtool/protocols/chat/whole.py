@@ -5,6 +5,7 @@ from typing import Any
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.protocols import wire
+from streamtool.protocols.chat.signature import signed
 from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
 
 Json = Any  # a JSON value
@@ -89,7 +90,8 @@ def _choice(conversation: Conversation, choice: Choice) -> dict[str, Json]:
 def _call(call: ReplyCall, *, custom: bool) -> dict[str, Json]:
     if custom:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+    function = {"name": call.name, "arguments": _arguments(call)}
+    return signed({"id": call.id, "type": "function", "function": function}, call.signature)
 
 
 def _arguments(call: ReplyCall) -> str:

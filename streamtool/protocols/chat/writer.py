@@ -21,6 +21,7 @@ from attrs import define
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.protocols import wire
+from streamtool.protocols.chat.signature import signed
 from streamtool.protocols.chat.whole import error_fields, finish_reason, usage_fields
 from streamtool.reply import (
     ArgumentsDelta,
@@ -252,7 +253,10 @@ class ReplyWriter:
         kind, value = (b"custom", b"input") if choice.custom else (b"function", b"arguments")
         entry = b'"tool_calls":[{"index":%d,' % number
         choice.arguments = choice.prefix + entry + b'"%b":{"%b":' % (kind, value)
-        opener = entry + b'"id":%b,"type":"%b","%b":{"name":%b,"%b":""}}]' % (identity, kind, kind, name, value)
+        fields = b'"id":%b,"type":"%b","%b":{"name":%b,"%b":""}' % (identity, kind, kind, name, value)
+        if event.signature is not None:
+            fields += b"," + wire.encode(signed({}, event.signature))[1:-1]
+        opener = entry + fields + b"}]"
         out += (choice.prefix, opener, self._suffix)
 
     def _close(self, choice: _Choice, out: list[bytes], *, complete: bool) -> None:

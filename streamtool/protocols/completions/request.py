@@ -7,7 +7,7 @@ left open, for the model to go on. This protocol has no tools of its own; what e
 from collections.abc import Sequence
 from typing import Any, Final
 
-from streamtool.conversation import Conversation, Message, Options, Part, Text
+from streamtool.conversation import Conversation, Forcing, Message, Options, Part, Text
 from streamtool.errors import RequestError
 from streamtool.protocols import wire
 from streamtool.protocols.completions.templates import TEMPLATES, Template
@@ -49,6 +49,8 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     template = TEMPLATES[model.template]
     body: dict[str, Json] = {"model": model.name, "prompt": prompt(conversation.messages, template)}
     body.update(_options(conversation.options))
+    if conversation.forcing is not None:
+        body.update(_forcing(conversation.forcing))
     if conversation.n > 1:
         body["n"] = conversation.n
     body["stop"] = list(dict.fromkeys((*template.stop, *conversation.stop)))[:_STOPS]
@@ -68,6 +70,34 @@ def _options(options: Options) -> dict[str, Json]:
         "frequency_penalty": options.frequency_penalty,
     }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+_WORD: Final = 1
+"""The type of a trigger that is a word, as llama.cpp numbers them."""
+
+
+def _forcing(forcing: Forcing) -> dict[str, Json]:
+    """What holds the model to a call; a beginning of the reply stands at the end of the prompt already.
+
+    Sources: vLLM's documentation of structured outputs, and the server of llama.cpp: a trigger that is one token has to
+    be among the preserved ones.
+    """
+    match forcing.way:
+        case "prefill":
+            return {}
+        case "schema":
+            schema = {"name": "call", "schema": forcing.value}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "guided":
+            return {"structured_outputs": {"json": forcing.value}}
+        case "structural_tag":
+            return {"response_format": forcing.value}
+        case "grammar" if forcing.triggers:
+            triggers = [{"type": _WORD, "value": word} for word in forcing.triggers]
+            lazy = {"grammar_lazy": True, "grammar_triggers": triggers, "preserved_tokens": list(forcing.triggers)}
+            return {"grammar": forcing.value, **lazy}
+        case "grammar":
+            return {"grammar": forcing.value}
 
 
 def prompt(messages: Sequence[Message], template: Template) -> str:

@@ -8,7 +8,9 @@ reply. Its keys are in camel case or in snake case, as the server was built.
 What is worth knowing about Gemini:
 - There is no end mark. The reply is whole if each candidate has given a reason by the end of the answer.
 - A prompt that is blocked has no candidate at all, but a reason for that.
-- Thoughts are parts of text like others, marked. Calls come whole in one part, often without an id.
+- Thoughts are parts of text like others, marked. Calls come whole in one part, often without an id. The part of a call
+  may bear a signature; newer models refuse the next request if the call comes back without it. Of calls that are made
+  at once only the first one has it.
 - Counts stand on every chunk, and the last ones are right. They count thoughts beside the answer, not in it.
 - An error in the middle of a stream may come as bare JSON over several lines, between the events, where the rules of
   event streams throw it away. What came since the last event is therefore kept, within bounds, to be looked at when the
@@ -403,11 +405,11 @@ def _part(part: dict[str, Json], candidate: _Candidate, events: Events) -> None:
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:
         return
-    identity, index = call.get("id"), candidate.calls
+    identity, index, signed = call.get("id"), candidate.calls, _field(part, "thoughtSignature", "thought_signature")
     candidate.calls += 1
     events += (
         CallStart(candidate.index, index, wire.mended(identity) if isinstance(identity, str) and identity else None,
-                  wire.mended(name)),
+                  wire.mended(name), wire.mended(signed) if isinstance(signed, str) and signed else None),
         ArgumentsDelta(candidate.index, index, wire.encode(call.get("args") or {}).decode()),
         CallEnd(candidate.index, index),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 The roles are `user` and `model`, and they alternate: neighbours of one role become one. What the system says before
 anybody else is the `systemInstruction`; what it says later is a part of the user's turn, because there is no other
 place for it. A turn that says nothing is left out. Results are `functionResponse` parts of the user's turn, and name
-the function.
+the function. A call goes back with the signature that it came with.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
 
 
 def _config(conversation: Conversation) -> dict[str, Json]:
-    options = conversation.options
+    options, schema = conversation.options, _schema(conversation)
     fields = {
         "maxOutputTokens": options.max_tokens,
         "temperature": options.temperature,
@@ -89,11 +89,19 @@ def _config(conversation: Conversation) -> dict[str, Json]:
         "frequencyPenalty": options.frequency_penalty,
         "stopSequences": list(conversation.stop[:_STOPS]) or None,
         "candidateCount": conversation.n if conversation.n > 1 else None,
-        "responseMimeType": options.output and "application/json",
-        "responseJsonSchema": options.output and options.output.schema,
+        "responseMimeType": None if options.output is None and schema is None else "application/json",
+        "responseJsonSchema": schema,
         "thinkingConfig": _thinking(options),
     }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _schema(conversation: Conversation) -> Json:
+    """JSON Schema of the whole reply; None if there is none."""
+    if conversation.forcing is not None and conversation.forcing.way == "schema":
+        return conversation.forcing.value
+    output = conversation.options.output
+    return None if output is None else output.schema
 
 
 def _thinking(options: Options) -> dict[str, Json] | None:
@@ -130,7 +138,8 @@ def _message(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, J
         yield from _result(result, result.name or names.get(result.id, result.id))
     yield from _parts(message.content)
     for call in message.calls:
-        yield {"functionCall": {"id": call.id, "name": call.name, "args": _arguments(call)}}
+        signed = {} if call.signature is None else {"thoughtSignature": call.signature}
+        yield {"functionCall": {"id": call.id, "name": call.name, "args": _arguments(call)}, **signed}
 
 
 def _result(result: Result, name: str) -> Iterator[dict[str, Json]]:

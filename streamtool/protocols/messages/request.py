@@ -120,7 +120,9 @@ def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], tu
     """The tools, and what was left out."""
     given = list_of(raw, "tools")
     if len(given) > limits.tools:
-        raise TooLargeError(f"More than {limits.tools} tools in one request.", param="tools", code="too_many_tools")
+        raise TooLargeError(
+            f"More than {limits.tools} tools in one request (limits.tools).", param="tools", code="too_many_tools"
+        )
     tools: dict[str, Tool] = {}
     dropped: list[str] = []
     for position, item in enumerate(given):

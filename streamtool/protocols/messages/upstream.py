@@ -140,6 +140,8 @@ def _output_config(conversation: Conversation, *, same: bool) -> Body:
         config["effort"] = _EFFORTS[effort]
     if output is not None and output.schema is not None:
         config["format"] = {"type": "json_schema", "schema": output.schema}
+    if conversation.forcing is not None and conversation.forcing.way == "schema":
+        config["format"] = {"type": "json_schema", "schema": conversation.forcing.value}
     return config
 
 

@@ -59,6 +59,8 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     output, effort = conversation.options.output, conversation.options.effort
     if output is not None:
         body["format"] = "json" if output.schema is None else output.schema
+    if conversation.forcing is not None and conversation.forcing.way == "schema":
+        body["format"] = conversation.forcing.value
     if effort is not None:
         body["think"] = effort != "none" and (_LEVELS.get(effort, "medium") if "gpt-oss" in model.name else True)
     tools = [_tool(tool) for tool in conversation.tools if _chosen(tool.name, conversation.choice)]

@@ -72,7 +72,9 @@ class _Turns:
                 self._raw.append(fields)
                 identity = string(fields, "call_id", place)
                 name = self._names.get(identity)
-                self._results.append(Result(identity, _content(fields, "output", place, optional=True), name=name))
+                output = _content(fields, "output", place, optional=True)
+                cut = fields.get("status") in ("incomplete", "in_progress")
+                self._results.append(Result(identity, output, name=name, partial=cut))
             case "reasoning":
                 self._assistant(fields)
                 self._reasoning += _thoughts(fields)

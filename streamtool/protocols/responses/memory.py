@@ -56,7 +56,7 @@ class _Recalled:
             return None
         self.size += len(data)
         if self.size > self._limit:
-            sentence = f"The request and what it refers to are together larger than {self._limit} bytes."
+            sentence = f"The request and what it refers to are together larger than {self._limit} bytes (limits.body)."
             raise TooLargeError(sentence, param=place, code="request_too_large")
         try:
             return wire.mended(wire.decode_tolerant(data))

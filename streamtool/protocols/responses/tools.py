@@ -58,7 +58,9 @@ def read_tools(tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]],
 
 def _not_too_many(found: dict[str, Tool], limits: Limits, place: str) -> None:
     if len(found) > limits.tools:
-        raise TooLargeError(f"More than {limits.tools} tools in one request.", param=place, code="too_many_tools")
+        raise TooLargeError(
+            f"More than {limits.tools} tools in one request (limits.tools).", param=place, code="too_many_tools"
+        )
 
 
 def _each(items: Sequence[Json], at: str, limits: Limits, size: int, dropped: list[str]) -> Iterable[tuple[Tool, str]]:
@@ -83,7 +85,8 @@ def _group(fields: Fields, place: str, limits: Limits, size: int, dropped: list[
         name = f"{group}.{tool.name}"
         if len(name) > limits.name:
             raise refused(
-                f"{inside}.name", f"A tool's name and that of its namespace have at most {limits.name} characters."
+                f"{inside}.name",
+                f"A tool's name and that of its namespace have at most {limits.name} characters (limits.name).",
             )
         description = "\n".join(filter(None, (about, tool.description)))
         yield evolve(tool, name=name, description=description, namespace=group), inside

@@ -64,7 +64,7 @@ def _events(choice: Choice) -> Iterator[ReplyEvent]:
             case ReplyReasoning(text):
                 yield ReasoningDelta(0, text)
             case ReplyCall():
-                yield CallStart(0, index, part.id, part.name)
+                yield CallStart(0, index, part.id, part.name, part.signature)
                 yield ArgumentsDelta(0, index, part.arguments)
                 yield CallEnd(0, index, part.complete)
     yield Finish(0, choice.reason or Reason.STOP, choice.stop_sequence)

@@ -1,0 +1,264 @@
+"""`Agent`: an upstream, tools, and the loop between them.
+
+    agent = Agent("http://127.0.0.1:8000", [get_weather, McpServer("python notes.py")])
+    print(await agent.ask("What is the weather in Paris?"))
+
+    async with agent, agent.run("What is the weather in Paris?") as events:
+        async for event in events: …
+
+A run is a task: it reads the model, executes calls, and hands each event over when somebody takes it, so a slow reader
+slows the model and nothing piles up. Leaving the block cancels whatever still runs, down to the tools, the servers and
+the upstream's connection. MCP servers and connections are opened for each run, or, inside of `async with agent`, once.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+import httpx
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from attrs import evolve, frozen
+
+from streamtool.agent.events import Event, Final
+from streamtool.agent.functions import FunctionTool
+from streamtool.agent.loop import Approve, Loop, Plan
+from streamtool.agent.names import Names
+from streamtool.agent.servers import McpServer, opened
+from streamtool.agent.talk import Talk, listening, recorded
+from streamtool.agent.tools import Tool
+from streamtool.asgi import ASGIApp, Receive, Scope, Send
+from streamtool.conversation import Conversation, Message, Text
+from streamtool.conversation import Tool as Offered
+from streamtool.errors import AgentError, SettingsError
+from streamtool.exchange import Record, upstream_of
+from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
+from streamtool.observers import OnExchange
+from streamtool.prompting.whole import is_whole
+from streamtool.protocols import chat
+from streamtool.settings import Mode, Settings, Speaks, UpstreamSettings
+from streamtool.upstream import HttpUpstream
+
+Json = Any  # a decoded JSON value
+Messages = str | Sequence[Mapping[str, Json]]
+
+
+class Agent:
+    """Lets a model call tools.
+
+    `upstream` is a URL, an ASGI app, `"sample"` (the embedded model), or None: the upstreams of `settings`; it speaks
+    `speaks`, and gets `key`. `tools` are Python functions, `McpServer`s, or what else is a `Tool`. `mode`, `format` and
+    `retries` are those of the settings, which they replace; `retries` also bounds how often replies and calls that are
+    not accepted are asked for again. A run has at most `max_turns` replies, a call at most `timeout` seconds.
+
+    `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
+    again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
+    `approve` is asked before a call is executed. `on_exchange` gets the `Record` of each exchange; `transport` replaces
+    the network, `apps` the upstreams of the settings, by name; `headers` go with each request. Raises SettingsError.
+    """
+
+    def __init__(
+        self,
+        upstream: str | ASGIApp | None,
+        tools: Iterable[Callable[..., Any] | McpServer | Tool] = (),
+        *,
+        model: str = "default",
+        speaks: Speaks = "auto",
+        key: str | None = None,
+        mode: Mode | None = None,
+        format: str | None = None,
+        retries: int | None = None,
+        max_turns: int = 20,
+        timeout: float | None = 60.0,
+        strict: bool = True,
+        system: str | None = None,
+        options: Mapping[str, Json] | None = None,
+        approve: Approve | None = None,
+        settings: Settings | None = None,
+        on_exchange: OnExchange | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        apps: Mapping[str, ASGIApp] | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        given = {"mode": mode, "format": format, "retries": retries}
+        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        self._app: ASGIApp | None = None
+        if isinstance(upstream, str):
+            changed["upstreams"] = {"agent": UpstreamSettings(name="agent", url=upstream, speaks=speaks, key=key)}
+        elif upstream is not None:
+            self._app = upstream
+            changed |= {"upstreams": {}, "app_speaks": None if speaks == "auto" else speaks}
+        elif settings is None or not settings.upstreams:
+            raise SettingsError("an agent needs an upstream: a url, an ASGI app, or one in the settings")
+        # calls go out as they come and by whatever name, because the agent itself looks at names and arguments
+        changed |= {"unknown_tools": "deliver", "arguments": "stream", "tools": {}}
+        self.settings = evolve(settings or Settings(), **changed)
+        mine = self.settings.for_model(model)
+        self._model = model
+        self._wire = upstream_of("chat", mine.speaks)
+        self._native = mine.mode != "emulate"
+        if max_turns < 1:
+            raise SettingsError(f"max_turns: an agent needs at least one turn, not {max_turns}", param="max_turns")
+        whole = strict and mine.mode != "native" and is_whole(mine.format)
+        self._plan = Plan(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
+        self._options = dict(options or {})
+        self._system = () if system is None else (Message("system", (Text(system),)),)
+        self._servers: list[McpServer] = []
+        self._functions: list[Tool] = []
+        for one in tools:
+            if isinstance(one, McpServer):
+                self._servers.append(one)
+            elif hasattr(one, "parameters") and hasattr(one, "call"):
+                self._functions.append(cast(Tool, one))
+            else:
+                self._functions.append(FunctionTool(one))
+        self._on_exchange = on_exchange
+        self._transport = transport
+        self._apps = apps
+        self._headers = tuple(headers)
+        self._opened: _Opened | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._opened = await self._stack.enter_async_context(self._open())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened = None
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.__aexit__(kind, error, traceback)
+
+    async def ask(self, messages: Messages) -> str:
+        """The final answer. Raises what `run` raises."""
+        async with self.run(messages) as run:
+            return (await run.final()).text
+
+    @asynccontextmanager
+    async def run(self, messages: Messages) -> "AsyncIterator[Run]":
+        """A run; inside of the block its events come out of it, the final answer last.
+
+        `messages` is a text, or messages of Chat Completions; they are read and never changed. The iteration raises
+        AgentError when there is no answer, RequestError and UpstreamError as an exchange does.
+        """
+        if isinstance(messages, str):
+            given: Sequence[Message] = (Message("user", (Text(messages),)),)
+        else:
+            given = chat.read_messages(list(messages))
+        send, receive = anyio.create_memory_object_stream[Event](0)
+        run = Run(receive)
+        failed: Exception | None = None
+        async with receive, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._drive, (*self._system, *given), send, run)
+            try:
+                yield run
+            except Exception as error:  # noqa: BLE001  raised below, outside of the group, which would wrap it
+                failed = error
+            finally:
+                tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _drive(self, messages: Sequence[Message], send: ObjectSendStream[Event], run: "Run") -> None:
+        """The run itself; what it raises is raised by the iteration."""
+        async with send:
+            try:
+                if self._opened is not None:
+                    await self._loop(self._opened, messages, send)
+                else:
+                    async with self._open() as found:
+                        await self._loop(found, messages, send)
+            except Exception as error:  # noqa: BLE001  whatever it is
+                run._error = error  # noqa: SLF001  the two belong together
+
+    async def _loop(self, found: "_Opened", messages: Sequence[Message], send: ObjectSendStream[Event]) -> None:
+        offered = tuple(Offered(tool.name, tool.description, tool.parameters) for tool in found.tools.values())
+        asked = Conversation("chat", self._model, (), offered, raw=self._options)
+        names = Names(found.tools, restricted=self._native)
+        talk = Talk(found.middleware, asked, names, self._wire if self._plan.strict else None, self._headers)
+        await send.send(await Loop(talk, found.tools, self._plan, send.send).run(messages))
+
+    @asynccontextmanager
+    async def _open(self) -> "AsyncIterator[_Opened]":
+        """The servers and upstreams, open."""
+        apps: Mapping[str, ASGIApp] = (
+            self._apps
+            or {name: self._upstream(upstream) for name, upstream in self.settings.upstreams.items()}
+            or {"": cast(ASGIApp, self._app)}
+        )
+        first = next(iter(apps))
+
+        async def route(scope: Scope, receive: Receive, send: Send) -> None:
+            await apps[scope.get(UPSTREAM_KEY, first)](scope, receive, send)
+
+        def heard(record: Record) -> None:
+            recorded(record)
+            if self._on_exchange is not None:
+                self._on_exchange(record)
+
+        async with AsyncExitStack() as stack:
+            for app in apps.values():
+                if isinstance(app, HttpUpstream) and self._apps is None:
+                    stack.push_async_callback(_closed, app)
+            found = await stack.enter_async_context(opened(self._servers))
+            middleware = ToolMiddleware(listening(route), settings=self.settings, on_exchange=heard)
+            stack.callback(middleware.store.close)
+            yield _Opened(middleware, _by_name([*self._functions, *found]))
+
+    def _upstream(self, upstream: UpstreamSettings) -> ASGIApp:
+        if upstream.url == "sample":
+            from streamtool import sample  # noqa: PLC0415  only who asks it pays for it
+
+            return sample.app
+        return HttpUpstream(upstream, limit=self.settings.limits.body, transport=self._transport)
+
+
+@frozen
+class _Opened:
+    """What a run needs that outlives it."""
+
+    middleware: ToolMiddleware
+    tools: Mapping[str, Tool]
+
+
+class Run:
+    """The events of one run, as they happen."""
+
+    def __init__(self, events: ObjectReceiveStream[Event]) -> None:
+        self._events = events
+        self._error: Exception | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self._events.receive()
+        except anyio.EndOfStream:
+            if self._error is not None:
+                raise self._error from self._error.__cause__
+            raise StopAsyncIteration from None
+
+    async def final(self) -> Final:
+        """The last event, the final answer; those before it are passed over."""
+        async for event in self:
+            if isinstance(event, Final):
+                return event
+        raise AgentError("the run has ended")
+
+
+async def _closed(app: HttpUpstream) -> None:
+    with anyio.CancelScope(shield=True):
+        await app.aclose()
+
+
+def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    found: dict[str, Tool] = {}
+    for tool in tools:
+        if found.setdefault(tool.name, tool) is not tool:
+            raise SettingsError(
+                f"two tools are named {tool.name}: give one another name, or its MCP server a prefix", param="tools"
+            )
+    return found

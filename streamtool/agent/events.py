@@ -1,0 +1,124 @@
+"""What an agent tells while it runs. Each event is data; their order in one run:
+
+    (TurnStart (TextDelta | ReasoningDelta | CallStart ArgumentsDelta* CallEnd)* Rejected* (Progress | Result)*)* Final
+
+A `Rejected` without a call says that the whole reply was not accepted: what was shown of it is void, and the model is
+asked again. Everything else that was shown stands. A run that ends without `Final` raises an error instead.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from attrs import define, field, frozen
+
+from streamtool.conversation import Part, Text
+from streamtool.reply import Reason, Usage
+
+Json = Any  # a decoded JSON value
+
+Why = Literal["protocol", "unknown tool", "arguments", "incomplete", "refused"]
+"""Why something was not accepted: a reply that is not in the form that was asked for; a call of a tool that is not
+there, with arguments that do not fit, cut off, or not allowed by whoever was asked."""
+
+
+@frozen
+class TurnStart:
+    """The model is asked for its next reply; 1 is the first."""
+
+    turn: int
+
+
+@define
+class TextDelta:
+    """A piece of visible text."""
+
+    text: str
+
+
+@define
+class ReasoningDelta:
+    """A piece of the model's reasoning."""
+
+    text: str
+
+
+@frozen
+class CallStart:
+    """The model begins to write a call."""
+
+    id: str
+    name: str
+
+
+@define
+class ArgumentsDelta:
+    """A piece of the call's arguments."""
+
+    id: str
+    text: str
+
+
+@frozen
+class CallEnd:
+    """The call is written; `complete` is False when it was cut off."""
+
+    id: str
+    name: str
+    arguments: str
+    complete: bool = True
+
+
+@frozen
+class Rejected:
+    """A call that is not executed, or (without `id`) a whole reply that is not accepted; the model is told why."""
+
+    why: Why
+    message: str
+    """What the model is told."""
+    id: str | None = None
+    name: str | None = None
+
+
+@frozen
+class Progress:
+    """What a tool tells while it runs."""
+
+    id: str
+    name: str
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+@frozen
+class Result:
+    """What a call gave back, or why it gave nothing."""
+
+    id: str
+    name: str
+    content: tuple[Part, ...]
+    error: bool = False
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """All text of it, joined by newlines."""
+        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+
+
+@frozen
+class Final:
+    """The final answer, and what it took."""
+
+    text: str
+    reason: Reason
+    """Why the reply ended: a length, for instance, says that the answer is cut."""
+    turns: int
+    usage: Usage
+    messages: tuple[Mapping[str, Json], ...] = field(repr=False)
+    """All that the run adds to the conversation, this answer included, as messages of Chat Completions."""
+
+
+Event = (
+    TurnStart | TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd | Rejected | Progress | Result | Final
+)

@@ -1,0 +1,224 @@
+"""Python functions as tools: the schema out of signature, annotations and docstring; execution in place or in a thread.
+
+msgspec does the typed part, in both directions: a function's parameters become a struct, whose schema is the tool's and
+into which arguments are converted (so a dataclass, an enum or a date is what the function gets). Of the docstring, the
+text before its sections describes the tool; `Args:` and `:param name:` describe parameters, as does
+`Annotated[str, "what it is"]`. A parameter with a default may be left out, and then the function uses its own.
+
+A coroutine function runs in place. Any other runs in a worker thread. A thread cannot be stopped: when its time is up,
+or the run is cancelled, it is left behind and ends when the function does; a long one looks at
+`anyio.from_thread.check_cancelled()` from time to time.
+"""
+
+import inspect
+import re
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from streamtool.agent.tools import Answer, Progressed
+from streamtool.conversation import Part, Text
+from streamtool.errors import SettingsError
+
+Json = Any  # a JSON value
+Schema = dict[str, Json]
+
+_SECTIONS = re.compile(
+    r"^(?:Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes):?\s*$|^:\w+"
+)
+_ARGUMENTS = re.compile(r"(?:Args|Arguments|Parameters):?\s*$")
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
+_FIELD = re.compile(r":param(?:\s+[^:]*?)?\s+(\w+):\s*(.*)")
+
+
+class FunctionTool:
+    """A tool that is a Python function.
+
+    `name` and `description` replace those of the function, `timeout` the agent's. Raises SettingsError when the
+    parameters cannot be described as JSON.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        if self.name == "<lambda>":
+            raise SettingsError("a lambda has no name that a model could use: tool(function, name=…) gives it one")
+        told, parameters = _docstring(inspect.getdoc(function) or "")
+        self.description = told if description is None else description
+        self.timeout = timeout
+        self._function = function
+        self._async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  an object whose call is a coroutine
+        )
+        self._positional: list[str] = []
+        self._struct = self._arguments(parameters)
+        self.parameters = self._schema()
+
+    def _arguments(self, described: Mapping[str, str]) -> Any:
+        """The struct of the arguments."""
+        try:
+            hints = get_type_hints(self._function, include_extras=True)
+        except (NameError, TypeError):
+            hints = getattr(self._function, "__annotations__", {})
+        if not hints and hasattr(self._function, "__call__"):  # noqa: B004  an object with annotations on its call
+            hints = getattr(self._function.__call__, "__annotations__", {})
+        fields: list[tuple[str, Any, Any] | tuple[str, Any]] = []
+        self._defaults: dict[str, Any] = {}
+        for one in inspect.signature(self._function).parameters.values():
+            if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+                raise SettingsError(f"the tool {self.name} takes *{one.name}, which no schema can describe")
+            if one.kind is one.POSITIONAL_ONLY:
+                self._positional.append(one.name)
+            kind = _described(hints.get(one.name, Any), described.get(one.name))
+            if one.default is one.empty:
+                fields.append((one.name, kind))
+            else:
+                self._defaults[one.name] = one.default
+                fields.append((one.name, Union[kind, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007  of values
+        return msgspec.defstruct("arguments", fields, kw_only=True, forbid_unknown_fields=True)
+
+    def _schema(self) -> Schema:
+        try:
+            (_,), parts = msgspec.json.schema_components(
+                [self._struct], ref_template="#/$defs/{name}", schema_hook=_foreign_schema
+            )
+        except TypeError as error:
+            raise SettingsError(f"the parameters of the tool {self.name} cannot be described: {error}") from None
+        schema: Schema = parts.pop("arguments")
+        schema.pop("title", None)
+        for name, default in self._defaults.items():
+            try:
+                plain = msgspec.to_builtins(default)
+            except (TypeError, ValueError):
+                continue
+            schema["properties"][name].setdefault("default", plain)
+        return schema | ({"$defs": parts} if parts else {})
+
+    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> Answer:  # noqa: ARG002  it tells none
+        """Run the function. What it raises is raised; arguments that do not convert are a ValueError."""
+        try:
+            struct = msgspec.convert(dict(arguments), self._struct, dec_hook=_foreign)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
+        given = {name: getattr(struct, name) for name in self._struct.__struct_fields__}
+        named = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        first = [named.pop(name) for name in self._positional if name in named]
+        call = partial(self._function, *first, **named)
+        if self._async:
+            value = await call()
+        else:
+            value = await anyio.to_thread.run_sync(_named, f"tool {self.name}", call, abandon_on_cancel=True)
+            if inspect.isawaitable(value):  # a lambda or a partial around a coroutine function
+                value = await value
+        return Answer(_content(value))
+
+
+def tool(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+) -> FunctionTool:
+    """The function as a tool, with another name, description or time limit than it would have by itself."""
+    return FunctionTool(function, name=name, description=description, timeout=timeout)
+
+
+def _named(name: str, call: Callable[[], Any]) -> Any:
+    """Call it in a thread that says what it does: whoever wonders what still runs can look."""
+    thread = threading.current_thread()
+    before, thread.name = thread.name, name
+    try:
+        return call()
+    finally:
+        thread.name = before
+
+
+def _content(value: Json) -> tuple[Part, ...]:
+    """What a function returned: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return (Text(value),)
+    try:
+        return (Text(msgspec.json.encode(value, enc_hook=_plain).decode()),)
+    except (TypeError, ValueError, RecursionError):
+        return (Text(str(value)),)
+
+
+def _plain(value: Any) -> Json:
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else str(value)
+
+
+def _foreign_schema(kind: type) -> Schema:
+    """The schema of a class that brings its own (pydantic's)."""
+    make = getattr(kind, "model_json_schema", None)
+    if make is None:
+        raise NotImplementedError
+    schema: Schema = make()
+    return schema
+
+
+def _foreign(kind: type, value: Json) -> Any:
+    make = getattr(kind, "model_validate", None)
+    if make is None:
+        raise NotImplementedError
+    return make(value)
+
+
+# --- descriptions ----------------------------------------------------------------------------------------------------
+
+
+def _described(kind: Any, text: str | None) -> Any:
+    """The annotation with a description that msgspec reads."""
+    if get_origin(kind) is Annotated:
+        inner, *notes = get_args(kind)
+        words = next((note for note in notes if isinstance(note, str)), text)
+        kept = tuple(note for note in notes if isinstance(note, msgspec.Meta))
+        for note in kept:
+            inner = Annotated[inner, note]
+            words = None if note.description else words
+        return Annotated[inner, msgspec.Meta(description=words)] if words else inner
+    return Annotated[kind, msgspec.Meta(description=text)] if text else kind
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of the function, and of its parameters."""
+    lines = text.splitlines()
+    first = next((i for i, line in enumerate(lines) if _SECTIONS.match(line)), len(lines))
+    found: dict[str, str] = {}
+    name, inside = "", False
+    for line in lines[first:]:
+        field = _FIELD.match(line)
+        if field is not None:
+            name, inside = field[1], False
+            found[name] = field[2]
+        elif _SECTIONS.match(line):
+            name, inside = "", bool(_ARGUMENTS.match(line))
+        elif inside or name:
+            entry = _ENTRY.match(line.strip()) if inside and _indent(line) <= _indent_of_first(lines, first) else None
+            if entry is not None:
+                name = entry[1]
+                found[name] = entry[2]
+            elif name and line.strip():
+                found[name] = f"{found[name]} {line.strip()}".strip()
+    return "\n".join(lines[:first]).strip(), found
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _indent_of_first(lines: list[str], first: int) -> int:
+    """How far the entries of a section are indented."""
+    return next((_indent(line) for line in lines[first:] if line[:1].isspace() and line.strip()), 0)

@@ -1,0 +1,287 @@
+"""MCP tools that the proxy executes itself, for clients that have none.
+
+    client ─▶ Host ─▶ no tools, and a rule with `mcp`: ToolMiddleware (any protocol to Chat) ─▶ `_chat` ─▶ Agent ─▶ …
+                  └─▶ everything else: the app behind
+
+An agent stands in the place of the upstream. It speaks Chat Completions, and the middleware around it gives it the
+other protocols. The client sees one reply: text as the model writes it, and as reasoning what was called and how it
+went. Servers, and the tools of theirs that may be called, come from the settings only. They are opened when the proxy
+starts, by `running`; without it, for each request.
+"""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from typing import Any, assert_never
+
+import anyio
+from attrs import evolve
+
+from streamtool.agent.agent import Agent, Run
+from streamtool.agent.events import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    Event,
+    Final,
+    Progress,
+    ReasoningDelta,
+    Rejected,
+    Result,
+    TextDelta,
+    TurnStart,
+)
+from streamtool.agent.servers import McpServer, McpTool, opened
+from streamtool.asgi import ASGIApp, Receive, Scope, Send
+from streamtool.conversation import Conversation
+from streamtool.errors import RequestError, StreamtoolError
+from streamtool.exchange import ClientWire, Headers, wire_of
+from streamtool.exchange.encoding import decode_body
+from streamtool.middleware import ClientLeft, ToolMiddleware, new_id, read_body, route_path, send_error
+from streamtool.observers import OnExchange
+from streamtool.protocols import chat
+from streamtool.reply import End, Failure, Finish, Fold, ReplyEvent, Start, UsageReport
+from streamtool.reply import ReasoningDelta as ReplyReasoning
+from streamtool.reply import TextDelta as ReplyText
+from streamtool.settings import McpSettings, Settings
+from streamtool.store import shelf
+
+_PATH = "/v1/chat/completions"
+_OURS = frozenset(("model", "messages", "stream", "stream_options", "n", "store"))
+"""Fields of a request that are not handed on to the model."""
+_SHOWN = 200
+"""Characters of arguments, or of a failure, that the client is told."""
+
+
+class Host:
+    """An ASGI app in front of `behind`. `apps` are the upstreams of the settings, by name."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        behind: ToolMiddleware,
+        apps: Mapping[str, ASGIApp],
+        *,
+        on_exchange: OnExchange | None = None,
+    ) -> None:
+        self._settings = settings
+        self._behind = behind
+        self._apps = apps
+        self._on_exchange = on_exchange
+        front = evolve(
+            settings, upstreams={}, models=(), mode="emulate", app_speaks="chat", app_path=_PATH,
+            metrics=False, spans=False, trace=None, debug=False,
+        )  # fmt: skip
+        self._front = ToolMiddleware(self._chat, settings=front)
+        self._front.store = behind.store
+        self._tools: dict[str, list[McpTool]] | None = None
+        """By server, while they are open."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The servers are open inside of the block. Raises AgentError when one cannot be opened."""
+        async with self._opened(tuple(self._settings.mcp)) as found:
+            self._tools = found
+            try:
+                yield
+            finally:
+                self._tools = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        protocol = self._settings.paths.get(route_path(scope)) if scope["type"] == "http" else None
+        if protocol in (None, "count_tokens") or scope["method"] != "POST":
+            await self._behind(scope, receive, send)
+            return
+        wire = wire_of(protocol)
+        try:
+            body = await read_body(scope, receive, self._settings.limits.body)
+        except ClientLeft:
+            return
+        except StreamtoolError as error:
+            await send_error(wire, error, send)
+            return
+        given = [body]
+
+        async def replay() -> Any:
+            return {"type": "http.request", "body": given.pop(), "more_body": False} if given else await receive()
+
+        app = self._front if self._serves(wire, body, scope["headers"]) else self._behind
+        await app(scope, replay, send)
+
+    def _serves(self, wire: ClientWire, body: bytes, headers: Headers) -> bool:
+        """Whether the tools of servers are for this request."""
+        limits = self._settings.limits
+        memory = (shelf(self._behind.store, headers).recall,) if wire.memories else ()
+        try:
+            body = decode_body(body, headers, limits.body)
+            unread = wire.read_unread(body, limits)
+            if unread is not None and not self._settings.for_model(unread.model).mcp:
+                return False
+            asked = wire.read_request(body, limits, *memory)
+        except StreamtoolError:
+            return False  # whoever answers says what is wrong
+        return bool(self._settings.for_model(asked.model).mcp) and not (asked.tools or asked.has_tool_history)
+
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The agent as an upstream that speaks Chat Completions."""
+        limits = self._settings.limits
+        try:
+            asked = chat.read_request(await read_body(scope, receive, limits.body), limits)
+            if asked.n > 1:
+                raise RequestError("an agent gives one answer: leave n out", param="n")
+        except StreamtoolError as error:
+            await send_error(chat, error, send)
+            return
+        except ClientLeft:
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_leaves, receive, tasks.cancel_scope)
+            reply = _Reply(asked, send, self._settings.keepalive)
+            try:
+                async with self._run(asked, scope) as run:
+                    await reply.tell(run)
+            except StreamtoolError as error:
+                await reply.fail(error)
+            tasks.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _run(self, asked: Conversation, scope: Scope) -> AsyncIterator[Run]:
+        """The agent at work."""
+        names = self._settings.for_model(asked.model).mcp
+        options = {name: value for name, value in asked.raw.items() if name not in _OURS}
+        headers = [(name, value) for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
+        async with self._opened(names) as found:
+            agent = Agent(
+                None,
+                [tool for name in names for tool in found[name]],
+                model=asked.model,
+                settings=self._settings,
+                apps=self._apps,
+                options=options,
+                headers=headers,
+                on_exchange=self._on_exchange,
+            )
+            async with agent.run(asked.raw["messages"]) as run:
+                yield run
+
+    @asynccontextmanager
+    async def _opened(self, names: tuple[str, ...]) -> AsyncIterator[dict[str, list[McpTool]]]:
+        if self._tools is not None:
+            yield self._tools
+            return
+        servers = {name: _server(self._settings.mcp[name]) for name in names}
+        async with opened(list(servers.values())) as tools:
+            yield {
+                name: [tool for tool in tools if tool.server is server and _allowed(tool, self._settings.mcp[name])]
+                for name, server in servers.items()
+            }
+
+
+def _server(settings: McpSettings) -> McpServer:
+    target = settings.url or settings.command
+    return McpServer(target, name=settings.name, prefix=settings.prefix or "", timeout=settings.timeout)
+
+
+def _allowed(tool: McpTool, settings: McpSettings) -> bool:
+    return any(fnmatchcase(tool.own_name, pattern) for pattern in settings.tools)
+
+
+async def _leaves(receive: Receive, scope: anyio.CancelScope) -> None:
+    """Cancel the scope when the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+class _Reply:
+    """The reply that a client gets of a run."""
+
+    __slots__ = ("_asked", "_created", "_fold", "_id", "_keepalive", "_send", "_started", "_writer")
+
+    def __init__(self, asked: Conversation, send: Send, keepalive: float) -> None:
+        self._asked = asked
+        self._send = send
+        self._keepalive = keepalive
+        self._id = new_id(chat.REPLY_ID)
+        self._created = int(time.time())
+        self._fold = None if asked.stream else Fold()
+        self._writer = chat.ReplyWriter(asked, id=self._id, created=self._created, model=asked.model)
+        self._started = False
+
+    async def tell(self, run: Run) -> None:
+        """All that happens, to the end. Raises what the run raises."""
+        await self._tell([Start(self._id, self._created, self._asked.model)])
+        while True:
+            event: Event | None = None
+            with anyio.move_on_after(self._keepalive) as silence:
+                event = await anext(run, None)
+            if silence.cancelled_caught:
+                await self._comment()
+            elif event is None:
+                break
+            else:
+                await self._tell(_said(event))
+        await self._close()
+
+    async def fail(self, error: StreamtoolError) -> None:
+        """What went wrong: as a status while nothing was said, later in the stream."""
+        if not self._started:
+            await send_error(chat, error, self._send)
+            return
+        await self._tell([Failure(error)])
+        await self._close()
+
+    async def _tell(self, events: list[ReplyEvent]) -> None:
+        if self._fold is not None:
+            self._fold.feed(events)
+        elif data := self._writer.feed(events):
+            await self._put(data, more=True)
+
+    async def _comment(self) -> None:
+        """Break a silence: a tool may take long."""
+        if self._fold is None:
+            await self._put(self._writer.keepalive(), more=True)
+
+    async def _close(self) -> None:
+        if self._fold is None:
+            await self._put(b"", more=False)
+            return
+        whole = chat.write_whole(
+            self._asked, self._fold.close(), id=self._id, created=self._created, model=self._asked.model
+        )
+        await self._put(whole, more=False)
+
+    async def _put(self, data: bytes, *, more: bool) -> None:
+        if not self._started:
+            self._started = True
+            headers = [*(chat.STREAM_HEADERS if self._fold is None else chat.WHOLE_HEADERS)]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def _said(event: Event) -> list[ReplyEvent]:
+    """What the client is told of an event: text as text, what the agent does as reasoning."""
+    match event:
+        case TextDelta(text=text):
+            return [ReplyText(0, text)]
+        case ReasoningDelta(text=text):
+            return [ReplyReasoning(0, text)]
+        case CallEnd(name=name, arguments=arguments):
+            return [ReplyReasoning(0, f"\n[calls {name} {_short(arguments)}]\n")]
+        case Result(name=name, error=True):
+            return [ReplyReasoning(0, f"[{name} failed: {_short(event.text)}]\n")]
+        case Result(name=name):
+            return [ReplyReasoning(0, f"[{name} answered, {len(event.text)} characters]\n")]
+        case Rejected(why=why, name=name):
+            return [ReplyReasoning(0, f"[not accepted: {why}{f', {name}' if name else ''}]\n")]
+        case Final(reason=reason, usage=usage):
+            return [Finish(0, reason), UsageReport(usage), End()]
+        case TurnStart() | CallStart() | ArgumentsDelta() | Progress():
+            return []
+        case _:
+            assert_never(event)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

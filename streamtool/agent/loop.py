@@ -1,0 +1,150 @@
+"""The loop: ask, execute what the reply calls, hand the results back, until there is an answer.
+
+    messages ─▶ Talk (an exchange around the upstream) ─▶ reply ─▶ no call: the final answer
+        ▲                                                   └────▶ calls ─▶ validated ─▶ executed ─▶ results ─┐
+        └─────────────────────────────────────────────────────────────────────────────────────────────────────┘
+
+How tools reach the model, and in what form it writes calls, is the exchange's business, so that nothing here knows
+whether they are emulated. What is not accepted is answered, never executed: an unknown tool with the list of tools,
+arguments that do not fit with the part of the schema that failed, a call that was cut off with a word about that. Such
+answers are results like any other and stay in the history. A reply that is no object of the strict protocol is asked
+for again instead, with a correction that does not stay. Both are bounded by `retries`, replies by `max_turns`.
+
+The messages that come in are only ever read.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from attrs import frozen
+
+from streamtool.agent import strict
+from streamtool.agent.events import CallEnd, Final, Rejected, Result, TurnStart, Why
+from streamtool.agent.execute import Task, Tell, execute
+from streamtool.agent.talk import Talk, Told
+from streamtool.agent.tools import Tool
+from streamtool.conversation import Message, Text
+from streamtool.conversation import Result as ResultPart
+from streamtool.errors import AgentError
+from streamtool.policy.validation import Validator
+from streamtool.protocols import chat, wire
+from streamtool.reply import Usage
+
+Approve = Callable[[CallEnd], bool | Awaitable[bool]]
+"""Whether a call may be executed."""
+
+
+@frozen
+class Plan:
+    """How a loop is to go."""
+
+    max_turns: int
+    retries: int
+    timeout: float | None
+    strict: str | None = None
+    """The format whose whole replies are one object and nothing else; None: nothing to insist on."""
+    approve: Approve | None = None
+
+
+class Loop:
+    """One run."""
+
+    __slots__ = ("_history", "_plan", "_talk", "_tell", "_tools", "_usage")
+
+    def __init__(self, talk: Talk, tools: Mapping[str, Tool], plan: Plan, tell: Tell) -> None:
+        self._talk = talk
+        self._tools = tools
+        self._plan = plan
+        self._tell = tell
+        self._history: list[Message] = []
+        """What the run has added to the conversation."""
+        self._usage = Usage()
+
+    async def run(self, messages: Sequence[Message]) -> Final:
+        """The final answer. Raises AgentError when there is none, and what the exchange raises."""
+        missed = 0
+        for turn in range(1, self._plan.max_turns + 1):
+            await self._tell(TurnStart(turn))
+            told = await self._accepted(messages)
+            if not told.calls:
+                self._history.append(told.message)
+                added = chat.write_messages(self._history)
+                return Final(told.message.text, told.reason, turn, self._usage, tuple(added))
+            results, executed = await self._results(told.calls)
+            self._history += [told.message, _message(results)]
+            missed = 0 if executed else missed + 1
+            if missed > self._plan.retries:
+                raise AgentError(
+                    f"the model made no call that can be executed, {missed} times in a row; the last one was answered: "
+                    f"{results[-1].text}",
+                    code="no_valid_call",
+                )
+        raise AgentError(
+            f"there is no final answer after {self._plan.max_turns} turns; max_turns allows more", code="turn_limit"
+        )
+
+    async def _accepted(self, given: Sequence[Message]) -> Told:
+        """The next reply; one that keeps to the protocol, if that is asked for."""
+        asked = [*given, *self._history]
+        for _ in range(self._plan.retries + 1):
+            told = await self._talk.reply(asked, self._tell)
+            self._usage += told.usage
+            wrong = strict.problem(told.raw, self._plan.strict) if self._plan.strict and told.raw else None
+            if wrong is None:
+                return told
+            correction = strict.correction(wrong, told.raw)
+            await self._tell(Rejected("protocol", correction))
+            asked = [*given, *self._history, Message("user", (Text(correction),))]
+        raise AgentError(
+            f"the model does not keep to the protocol, after {self._plan.retries + 1} tries: {wrong}", code="protocol"
+        )
+
+    async def _results(self, calls: Sequence[CallEnd]) -> tuple[list[Result], bool]:
+        """The results of all calls, in order, and whether any was executed."""
+        tasks: list[Task] = []
+        rejected: dict[str, Result] = {}
+        for call in calls:
+            task = self._task(call)
+            if isinstance(task, Task) and not await self._approved(call):
+                task = Rejected("refused", "The user refused this call. Do not repeat it; go on without.")
+            if isinstance(task, Task):
+                tasks.append(task)
+                continue
+            await self._tell(Rejected(task.why, task.message, call.id, call.name))
+            rejected[call.id] = Result(call.id, call.name, (Text(task.message),), error=True)
+        done = {result.id: result for result in await execute(tasks, self._plan.timeout, self._tell)}
+        refused = any(call.id in rejected for call in calls) and not tasks
+        return [done.get(call.id) or rejected[call.id] for call in calls], not refused
+
+    def _task(self, call: CallEnd) -> Task | Rejected:
+        """The call as something to execute, or what the model is told instead."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            listed = ", ".join(f"`{name}`" for name in self._tools) or "none"
+            return _rejected(
+                "unknown tool", f"There is no tool `{call.name}`. The tools are: {listed}. Use their exact names."
+            )
+        if not call.complete:
+            return _rejected(
+                "incomplete", "The call was cut off before its arguments were complete, and was not executed."
+            )
+        arguments, fault, _ = Validator.of(tool.parameters).check(call.arguments)
+        if fault is not None:
+            return _rejected("arguments", f"{fault.sentence}\nThe call was not executed. Write it again.")
+        return Task(call.id, tool, wire.decode(arguments) if arguments.strip() else {})
+
+    async def _approved(self, call: CallEnd) -> bool:
+        if self._plan.approve is None:
+            return True
+        answer = self._plan.approve(call)
+        return bool(await answer) if inspect.isawaitable(answer) else bool(answer)
+
+
+def _rejected(why: Why, message: str) -> Rejected:
+    return Rejected(why, message)
+
+
+def _message(results: Sequence[Result]) -> Message:
+    """The results as a message of the history."""
+    parts = [ResultPart(result.id, result.content, result.error, result.name) for result in results]
+    return Message("user", results=tuple(parts))

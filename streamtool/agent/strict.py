@@ -1,0 +1,76 @@
+"""The strict one-object protocol: is a reply exactly one object, and if not, what is the model told?
+
+Formats in which the whole reply is one object (`action_object`) are read tolerantly, like all others: text around the
+object is text, and damaged JSON is mended. Who asks for strictness gets a look at the whole text instead. A thought
+that is too long is none of its business: what exceeds it was discarded, and the reply stands.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+import statemachine
+
+Json = Any  # a decoded JSON value
+
+_FORM: Final = (
+    '{"thought": "a short note", "action": {"tool": "name", "args": {…}}} for a call, '
+    'or {"final": {"content": …}} for the final answer'
+)
+_SHOWN: Final = 300
+"""Characters of the model's own text that it is shown."""
+_TAIL: Final = re.compile(r"\(byte \d+\)\Z")
+
+
+def problem(text: str, format: str) -> str | None:
+    """Why this reply is not one object of the protocol; None when it is."""
+    parser = statemachine.Parser(formats=(format,), ledger=True)
+    parser.feed(text)
+    parser.close()
+    thought = max((span.end for span in parser.ledger if span.kind == "reasoning"), default=0)
+    begin = text.find("{", thought)
+    if begin < 0:
+        return "it is no JSON object"
+    before = text[:begin]
+    if thought:  # its markers are no text
+        spans = (s for s in parser.ledger if s.kind == "text" and s.start < begin)
+        before = "".join(text[s.start : min(s.end, begin)] for s in spans)
+    if before.strip():
+        return "there is text before the object"
+    try:
+        value = msgspec.json.decode(text[begin:].rstrip())
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return f"it is no valid JSON: {_TAIL.sub('', str(error)).strip()}"
+    return _keys(value)
+
+
+def _keys(value: Json) -> str | None:
+    """What is wrong with the object."""
+    extra = sorted(value.keys() - {"thought", "action", "final"})
+    if extra:
+        return f"it has the unknown key `{extra[0]}`"
+    if ("action" in value) == ("final" in value):
+        return "it needs either `action` or `final`" if "action" not in value else "it has both `action` and `final`"
+    if not isinstance(value.get("thought", ""), str):
+        return "`thought` is no string"
+    if "final" in value:
+        final = value["final"]
+        return (
+            None
+            if isinstance(final, dict) and final.keys() == {"content"}
+            else "`final` holds `content`, and nothing else"
+        )
+    action = value["action"]
+    if not (isinstance(action, dict) and isinstance(action.get("tool"), str) and action.keys() <= {"tool", "args"}):
+        return "`action` holds `tool`, a name, and `args`, and nothing else"
+    return None if isinstance(action.get("args", {}), dict) else "`args` is no object"
+
+
+def correction(wrong: str, text: str) -> str:
+    """What the model is told after a reply that is not accepted."""
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return (
+        f"Your last reply was rejected: {wrong}. Reply again with a single JSON object and nothing else: {_FORM}.\n"
+        f"The rejected reply was:\n{shown}"
+    )

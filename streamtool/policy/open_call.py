@@ -1,0 +1,73 @@
+"""One call on its way to the client, from its name to its end.
+
+Its arguments go out as they come, unless the call waits until it is whole (`arguments = "complete"`), or is that of a
+custom tool, whose raw text is taken out of the JSON around it. A call of the upstream's own is mended on the way.
+"""
+
+from streamtool.policy.native import NativeArguments
+from streamtool.policy.raw_input import RawInput
+from streamtool.policy.rules import Rules
+from streamtool.policy.validation import Fault, Validator
+
+
+class OpenCall:
+    """A call that has begun and has not ended. `waits`: it goes out when it is whole."""
+
+    __slots__ = (
+        "_native", "_pending", "_raw", "_rules", "direct", "id", "malformed", "name", "repairs", "signature", "waits",
+    )  # fmt: skip
+
+    def __init__(self, rules: Rules, id: str, name: str, *, native: bool, signature: str | None = None) -> None:
+        self._rules = rules
+        self.id = id
+        self.name = name
+        self.signature = signature
+        self.waits = name in rules.complete
+        self._pending: list[str] = []
+        self._raw = RawInput() if name in rules.custom else None
+        self._native = NativeArguments() if native and self._raw is None else None
+        self.direct = not self.waits and self._raw is None and self._native is None
+        """Its arguments go out as they come."""
+        self.repairs: tuple[str, ...] = ()
+        self.malformed = 0
+        """Characters of a call of the upstream's own that were no part of its arguments."""
+
+    @property
+    def waiting(self) -> str:
+        """The arguments that wait."""
+        return "".join(self._pending)
+
+    def feed(self, text: str) -> str:
+        """What the client is to see of the arguments with this piece of them."""
+        if self._native is not None:
+            text = self._native.feed(text)
+        if self.waits:
+            self._pending.append(text)
+            return ""
+        return text if self._raw is None else self._raw.feed(text)
+
+    def end_native(self, *, complete: bool) -> tuple[str, bool]:
+        """What is left of a call of the upstream's own, and whether it is complete."""
+        native, self._native = self._native, None
+        if native is None:
+            return "", complete
+        text = native.close(complete=complete)
+        self.repairs, self.malformed = native.repairs, native.malformed
+        return (self.feed(text) if text else ""), native.complete
+
+    def judge(self) -> Fault | None:
+        """What is wrong with the arguments that waited, once they are whole and mended as far as that is possible."""
+        if self._raw is not None:
+            return None
+        validator = Validator.of(self._rules.tools.get(self.name))
+        text, fault, mends = validator.check(self.waiting)
+        self._pending = [text]
+        self.repairs += tuple(mends)
+        return fault
+
+    def close(self, *, complete: bool) -> str:
+        """The last of the arguments; all of them if the call waited."""
+        text = self.waiting if self.waits else ""
+        if self._raw is not None:
+            text = self._raw.feed(text) + (self._raw.close() if complete else "")
+        return text

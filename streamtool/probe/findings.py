@@ -1,0 +1,95 @@
+"""What `probe` finds: one field for each question, each answer a word and what the upstream said that shows it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from attrs import frozen
+
+from streamtool.settings import Protocol
+
+Word = Literal["yes", "no", "refused", "failed", "unclear"]
+"""`refused`: the upstream says no to the request; `failed`: no reply came; `unclear`: what came does not tell."""
+
+
+@frozen
+class Answer:
+    """The answer to a question."""
+
+    word: Word
+    said: str = ""
+
+
+@frozen
+class Stream:
+    """How a reply comes."""
+
+    word: Literal["streamed", "buffered", "whole", "failed"]
+    """`buffered`: as a stream that comes all at once; `whole`: as one document."""
+    first: float = 0.0
+    """Seconds to the first byte."""
+    seconds: float = 0.0
+    """To the last."""
+    pieces: int = 0
+    """Arrivals that brought text."""
+    said: str = ""
+
+
+@frozen
+class Tools:
+    """What becomes of a tool that the upstream is given as what it is."""
+
+    word: Literal["calls", "leaks", "ignored", "denied", "none", "refused", "failed", "unclear"]
+    """`leaks`: the call stands in the text; `denied`: the upstream says that it knows no tools; `none`: its protocol
+    has none."""
+    format: str | None = None
+    """The one in which the call leaks."""
+    said: str = ""
+
+
+@frozen
+class Taught:
+    """What becomes of a format that the model is taught."""
+
+    format: str
+    word: Literal["obeyed", "other", "wrong", "no call", "refused", "failed", "unclear"]
+    """Of the best try. `other`: the right call in another format, or as a native one; `wrong`: another call."""
+    obeyed: int = 0
+    tries: int = 1
+    said: str = ""
+
+
+@frozen
+class Findings:
+    """All that was found."""
+
+    url: str
+    protocol: Protocol
+    model: str
+    """The model that was asked."""
+    models: tuple[str, ...] | None
+    """None: the upstream lists none."""
+    stream: Stream
+    tools: Tools
+    system: Answer
+    """What a system message says is obeyed."""
+    neighbours: Answer
+    """Two messages of the user may follow each other."""
+    markers: Mapping[str, Word]
+    """Marker -> it comes back as it was sent."""
+    prefill: Answer
+    """The model goes on with an assistant message that stands last."""
+    json_schema: Answer
+    """A JSON Schema decides the form of the answer."""
+    stop: Answer
+    """A stop string ends the reply."""
+    formats: tuple[Taught, ...]
+    system_role: bool
+    """The contract may stand in a system message."""
+    requests: int
+    """How many were sent."""
+
+    @property
+    def format(self) -> str | None:
+        """The format to teach: the first of those that were obeyed most often; None if none was."""
+        best = max(self.formats, key=lambda taught: taught.obeyed)
+        return best.format if best.obeyed else None

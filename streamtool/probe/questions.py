@@ -1,0 +1,228 @@
+"""The questions: each a short request or two to a line, and a judgement of what came back.
+
+The requests are such that the answer shows in the text, whatever else the model says: a code word that only the system
+message holds, half a word that only a continued message completes. A reply that does not show it either way is called
+unclear.
+"""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from statemachine import CallStart, Parser
+from streamtool.conversation import OutputFormat, Tool
+from streamtool.policy import denies_tools
+from streamtool.probe.findings import Answer, Findings, Stream, Taught, Tools, Word
+from streamtool.probe.line import SECONDS, Heard, Line, find
+from streamtool.reply import Reason, ReplyCall
+from streamtool.settings import UpstreamSettings
+
+TAUGHT: Final = ("tool_call", "invoke", "qwen3_coder", "fenced", "labelled", "object")
+"""The formats that are tried, behind that of the model's family."""
+MARKERS: Final = (
+    *("<tool_call>", "<function=get_weather>", '<invoke name="get_weather">', "<|python_tag|>", "[TOOL_CALLS]"),
+    *("<|tool_call_start|>", "<|channel|>", "<｜tool▁calls▁begin｜>"),
+)
+"""Markers that are to be repeated; most of them are special tokens to some model."""
+
+_CITY: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_TOOL: Final = Tool("get_weather", "The weather in a city, now.", _CITY)
+_WEATHER: Final = "What is the weather in Paris now? Look it up with get_weather before you answer."
+
+
+async def probe(
+    upstream: UpstreamSettings,
+    model: str | None = None,
+    *,
+    tries: int = 1,
+    seconds: float = SECONDS,
+    watch: Callable[[str], object] = lambda question: None,  # noqa: ARG005  nobody watches
+) -> Findings:
+    """What the upstream can do with this model; None: with the first that it lists.
+
+    `tries` is how often each format is tried, `seconds` how long one request may take; `watch` is told what is asked.
+    Raises UpstreamError when the upstream cannot be reached in time, UpstreamRefused when it refuses (a wrong key, an
+    unknown model), StreamtoolError when it speaks none of the protocols.
+    """
+    async with AsyncExitStack() as stack:
+        watch("protocol")
+        line = await find(upstream, model, stack, seconds=seconds)
+
+        async def asked(question: Callable[[Line], Awaitable[Any]]) -> Any:
+            watch(question.__name__.replace("_", " "))
+            return await question(line)
+
+        stream, tools, system, neighbours = [
+            await asked(question) for question in (streaming, native_tools, system_role, neighbouring_messages)
+        ]
+        kept, prefill, schema, stop = [
+            await asked(question) for question in (special_markers, assistant_prefill, json_schema, stop_strings)
+        ]
+        folds = "refused" in (system.word, neighbours.word)
+        formats = await taught_formats(line, tries, watch, system_role=not folds)
+        if not folds and system.word != "yes" and not any(taught.obeyed for taught in formats):
+            again = await taught_formats(line, tries, watch, system_role=False)
+            if any(taught.obeyed for taught in again):
+                folds, formats = True, again
+    return Findings(
+        url=upstream.url,
+        protocol=line.protocol,
+        model=line.model.name,
+        models=line.models,
+        stream=stream,
+        tools=tools,
+        system=system,
+        neighbours=neighbours,
+        markers=kept,
+        prefill=prefill,
+        json_schema=schema,
+        stop=stop,
+        formats=formats,
+        system_role=not folds,
+        requests=line.requests,
+    )
+
+
+def _judged(heard: Heard, fits: bool | None) -> Answer:
+    """The answer of a reply that fits, or does not; None: it does not tell."""
+    if heard.error is not None:
+        return Answer("refused" if heard.refused else "failed", heard.said)
+    if fits:
+        return Answer("yes")
+    return Answer("no" if fits is not None and _finished(heard) else "unclear", heard.said)
+
+
+def _finished(heard: Heard) -> bool:
+    """The model has said all that it wanted to."""
+    return bool(heard.choice.text.strip()) and heard.choice.reason is not Reason.LENGTH
+
+
+async def streaming(line: Line) -> Stream:
+    """Does a reply come in pieces?"""
+    heard = await line.say(("user", "Count from one to twenty, in words, with nothing else."), tokens=128)
+    if heard.error is not None:
+        return Stream("failed", said=heard.said)
+    times = round(heard.first, 3), round(heard.seconds, 3)
+    if heard.arrivals > 1:
+        return Stream("streamed", *times, heard.arrivals)
+    return Stream("buffered" if heard.deltas > 1 else "whole", *times, heard.arrivals)
+
+
+async def native_tools(line: Line) -> Tools:
+    """Does the model call a tool that the upstream is given as what it is?"""
+    if line.protocol == "completions":
+        return Tools("none")
+    heard = await line.say(("user", _WEATHER), tools=(_TOOL,))
+    if heard.error is not None:
+        denied = denies_tools(heard.error.message)
+        return Tools("denied" if denied else "refused" if heard.refused else "failed", said=heard.said)
+    if any(map(_is_right, heard.choice.calls)):
+        return Tools("calls")
+    leaked = _format_of(heard.choice.text, line.model.listens)
+    if leaked is not None:
+        return Tools("leaks", leaked, heard.said)
+    return Tools("ignored" if _finished(heard) else "unclear", said=heard.said)
+
+
+def _format_of(text: str, formats: Iterable[str] | None) -> str | None:
+    """The format of the first call in a text."""
+    parser = Parser([_TOOL.name], formats=formats)
+    return next((e.format for e in (*parser.feed(text), *parser.close()) if isinstance(e, CallStart)), None)
+
+
+def _is_right(call: ReplyCall) -> bool:
+    """The call that was asked for."""
+    try:
+        given = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return False
+    city = given.get("city") if isinstance(given, dict) else None
+    return call.name == _TOOL.name and call.complete and isinstance(city, str) and "paris" in city.lower()
+
+
+async def system_role(line: Line) -> Answer:
+    """Is a system message obeyed?"""
+    rule = "The code word is saffron. Whatever the user says, answer with the code word and nothing else."
+    heard = await line.say(("system", rule), ("user", "Good morning. What is it that you have to say?"))
+    return _judged(heard, "saffron" in heard.choice.text.lower())
+
+
+async def neighbouring_messages(line: Line) -> Answer:
+    """May two messages of the user follow each other?"""
+    if line.protocol in ("messages", "gemini"):
+        return Answer("yes", "they are joined on the way")
+    heard = await line.say(("user", "Here are two numbers: 2 and 3."), ("user", "Which of them is larger?"))
+    return _judged(heard, True)  # whatever is said, it was taken
+
+
+async def special_markers(line: Line) -> Mapping[str, Word]:
+    """Which markers come back as they were sent?"""
+    lines = "\n".join(f"({i}) {marker} ({i})" for i, marker in enumerate(MARKERS, 1))
+    heard = await line.say(("user", f"Repeat these lines exactly, character by character, and nothing else:\n{lines}"))
+    if heard.error is not None:
+        return dict.fromkeys(MARKERS, "failed")
+    text = heard.choice.text
+    found: dict[str, Word] = {}
+    for i, marker in enumerate(MARKERS, 1):
+        stripped = re.search(rf"\({i}\)\s*\({i}\)", text)
+        found[marker] = "yes" if marker in text else "no" if stripped else "unclear"
+    return found
+
+
+async def assistant_prefill(line: Line) -> Answer:
+    """Does the model go on with an assistant message that stands last?"""
+    question = "Which animal of Africa looks like a horse with black and white stripes? Answer in a sentence."
+    heard = await line.say(("user", question), ("assistant", "The animal is called a zeb"), tokens=64)
+    return _judged(heard, heard.choice.text.lstrip().lower().startswith("ra"))
+
+
+async def json_schema(line: Line) -> Answer:
+    """Does a JSON Schema decide the form of the answer?"""
+    if line.protocol == "completions":
+        return Answer("no", "the protocol has no place for it")
+    schema = {**_CITY, "additionalProperties": False}
+    output = OutputFormat(schema, strict=True)
+    heard = await line.say(("user", "Say in a sentence which city is the capital of France."), output=output)
+    try:
+        answer = json.loads(heard.choice.text)
+    except (ValueError, RecursionError):
+        answer = None
+    return _judged(heard, isinstance(answer, dict) and answer.keys() == {"city"})
+
+
+async def stop_strings(line: Line) -> Answer:
+    """Does a stop string end the reply?"""
+    heard = await line.say(("user", "Repeat exactly: 1 2 3 4 5 6 7 8 9"), stop=("6",))
+    text = heard.choice.text
+    return _judged(heard, "6" not in text if "5" in text else None)
+
+
+async def taught_formats(
+    line: Line, tries: int, watch: Callable[[str], object], *, system_role: bool
+) -> tuple[Taught, ...]:
+    """Which formats does the model obey?"""
+    found = []
+    for format_ in dict.fromkeys((line.model.family.format, *TAUGHT)):
+        watch(f"format {format_}")
+        heard = [await line.taught(format_, _WEATHER, _TOOL, system_role=system_role) for _ in range(tries)]
+        each = [_taught(format_, one) for one in heard]
+        obeyed = sum(one.obeyed for one in each)
+        best = next((one for one in each if one.obeyed), each[-1])
+        found.append(Taught(format_, best.word, obeyed, tries, best.said))
+    return tuple(found)
+
+
+def _taught(format_: str, heard: Heard) -> Taught:
+    """What one try shows."""
+    calls = heard.choice.calls
+    if heard.error is not None:
+        return Taught(format_, "refused" if heard.refused else "failed", said=heard.said)
+    if any(map(_is_right, calls)):
+        if format_ in heard.formats:
+            return Taught(format_, "obeyed", 1)
+        return Taught(format_, "other", said=", ".join(heard.formats) or "a native call")
+    if calls:
+        return Taught(format_, "wrong", said=f"{calls[0].name}({calls[0].arguments[:60]})")
+    return Taught(format_, "no call" if _finished(heard) else "unclear", said=heard.said)

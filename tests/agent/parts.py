@@ -1,0 +1,82 @@
+"""What the tests of the agent share: scripted upstreams, in place and over a socket, and runs as lists."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from servers import uvicorn_server
+
+from streamtool.agent import Agent, ArgumentsDelta, Event, Final, ReasoningDelta, Rejected, Result, TextDelta
+from streamtool.testing import Recorded, Script, ScriptedUpstream, text
+
+WEATHER = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+
+
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"18 °C in {city}"
+
+
+def scripted(*replies: str | Script | Callable[[Recorded], Script]) -> ScriptedUpstream:
+    """An upstream that says these replies, one after the other."""
+    return ScriptedUpstream(*(text(one) if isinstance(one, str) else one for one in replies))
+
+
+class Switch:
+    """An app that is another one for each test, so that all share one server."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
+        self.url = ""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+    def at(self, upstream: ScriptedUpstream, how: str) -> Any:
+        """The upstream as an agent takes it: the app itself, or a URL."""
+        self.app = upstream
+        return upstream if how == "app" else self.url
+
+
+@contextmanager
+def switched() -> Iterator[Switch]:
+    """The switch, served."""
+    switch = Switch()
+    with uvicorn_server(switch, lifespan="off") as server:
+        switch.url = server.url
+        yield switch
+
+
+async def events_of(agent: Agent, messages: Any = "Go.") -> list[Event]:
+    async with agent.run(messages) as run:
+        return [event async for event in run]
+
+
+def only(events: list[Event], kind: type) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def story(events: list[Event]) -> list[tuple[str, ...]]:
+    """What happened, without the pieces."""
+    told: list[tuple[str, ...]] = []
+    for event in events:
+        match event:
+            case Rejected():
+                told.append(("rejected", event.why))
+            case Result():
+                told.append(("result", event.name, event.text))
+            case Final():
+                told.append(("final", event.text))
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+                pass
+    return told
+
+
+def last_said(upstream: ScriptedUpstream, request: int = -1) -> str:
+    """The last message of a request."""
+    return str(upstream.requests[request].json["messages"][-1]["content"])
+
+
+def prompt(upstream: ScriptedUpstream, request: int = -1) -> str:
+    return json.dumps(upstream.requests[request].json["messages"], ensure_ascii=False)

@@ -1,0 +1,145 @@
+"""A run that is left, in whatever phase it is, leaves no task, no running thread and no process behind."""
+
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+from agent.leftovers import children, tasks, threads
+from agent.parts import WEATHER, get_weather, scripted
+
+from streamtool.agent import Agent, ArgumentsDelta, CallEnd, Event, McpServer, Result, TextDelta, TurnStart
+from streamtool.testing import Hang, Script, ScriptedUpstream, text
+
+both = pytest.mark.anyio
+SCRIPT = str(Path(__file__).parent / "servers" / "tools.py")
+DEADLINE = 10
+
+
+def call(name: str, arguments: str = "{}") -> str:
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+def hanging(said: str = "") -> ScriptedUpstream:
+    steps = text(said, done=False, finish=None).steps if said else ()
+    return ScriptedUpstream(Script((*steps, Hang())))
+
+
+def busy() -> str:
+    """Runs until it is cancelled."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        anyio.from_thread.check_cancelled()
+        time.sleep(0.005)
+    raise AssertionError("nobody cancelled")
+
+
+async def sleepy() -> str:
+    """Sleeps until it is cancelled."""
+    await anyio.sleep_forever()
+    return ""
+
+
+async def undecided(made: CallEnd) -> bool:
+    await anyio.sleep_forever()
+    return True
+
+
+def server(*arguments: str, notes: str = "/dev/null") -> McpServer:
+    return McpServer([sys.executable, *(arguments or (SCRIPT,))], env={"NOTES": notes})
+
+
+WAITS = ("-c", "import sys; sys.stdin.read()")
+After = Callable[[Event], bool] | None
+PHASES: dict[str, tuple[Callable[[], Agent], After]] = {
+    "before anything": (lambda: Agent(hanging(), [get_weather]), None),
+    "while the model is silent": (lambda: Agent(hanging(), [get_weather]), lambda e: isinstance(e, TurnStart)),
+    "in text": (lambda: Agent(hanging("Let me look"), [get_weather]), lambda e: isinstance(e, TextDelta)),
+    "in text, without tools": (lambda: Agent(hanging("Let me look")), lambda e: isinstance(e, TextDelta)),
+    "in arguments": (lambda: Agent(hanging(WEATHER[:-25]), [get_weather]), lambda e: isinstance(e, ArgumentsDelta)),
+    "while it is asked whether to execute": (
+        lambda: Agent(scripted(WEATHER), [get_weather], approve=undecided),
+        lambda e: isinstance(e, CallEnd),
+    ),
+    "in a function": (lambda: Agent(scripted(call("sleepy")), [sleepy]), lambda e: isinstance(e, CallEnd)),
+    "in a thread": (lambda: Agent(scripted(call("busy")), [busy]), lambda e: isinstance(e, CallEnd)),
+    "between two calls": (
+        lambda: Agent(scripted(WEATHER + call("busy")), [busy, get_weather]),
+        lambda e: isinstance(e, Result),
+    ),
+    "in the second turn": (
+        lambda: Agent(ScriptedUpstream(text(WEATHER), Script((Hang(),))), [get_weather]),
+        lambda e: isinstance(e, TurnStart) and e.turn == 2,
+    ),
+    "while a server is opened": (lambda: Agent(scripted("x"), [server(*WAITS)]), None),
+    "in a server": (
+        lambda: Agent(scripted(call("wait", '{"seconds": 60}')), [server()]),
+        lambda e: isinstance(e, CallEnd),
+    ),
+}
+
+
+async def quiet(condition: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + DEADLINE
+    while condition():
+        assert time.monotonic() < end, f"left behind: {what}: {condition()}"
+        await anyio.sleep(0.005)
+
+
+async def until(run: Any, after: After) -> None:
+    if after is not None:
+        async for event in run:
+            if after(event):
+                break
+    await anyio.sleep(0.03)
+
+
+async def left(agent: Agent, after: After) -> None:
+    """The block is left."""
+    async with agent.run("Go.") as run:
+        await until(run, after)
+
+
+async def cancelled(agent: Agent, after: After) -> None:
+    """The task is cancelled, while it waits for the next event."""
+    with anyio.CancelScope() as scope:
+        async with agent.run("Go.") as run:
+            await until(run, after)
+            scope.cancel()
+            await anext(run)
+    assert scope.cancelled_caught
+
+
+@both
+@pytest.mark.parametrize("how", [left, cancelled])
+@pytest.mark.parametrize("phase", PHASES)
+async def test_nothing_is_left_behind(phase: str, how: Callable[[Agent, After], Awaitable[None]]):
+    make, after = PHASES[phase]
+    agent = make()
+    before = tasks(), children()
+    with anyio.fail_after(DEADLINE):
+        await how(agent, after)
+        await quiet(threads, "threads")
+        await quiet(lambda: set(children()) - set(before[1]), "processes")
+        await quiet(lambda: tasks() > before[0], "tasks")
+
+
+@both
+async def test_an_agent_that_is_left_takes_its_servers_with_it():
+    before = tasks(), set(children())
+    async with Agent("sample", [server()]) as agent:
+        assert len(set(children()) - before[1]) == 1
+        await agent.ask("math.add 1")
+    await quiet(lambda: set(children()) - before[1], "processes")
+    await quiet(lambda: tasks() > before[0], "tasks")
+
+
+@both
+async def test_a_thread_whose_time_is_up_is_told():
+    agent = Agent(scripted(call("busy"), "Done."), [busy], timeout=0.05)
+    assert await agent.ask("Go.") == "Done."
+    await quiet(threads, "threads")

@@ -1,0 +1,377 @@
+"""The loop: streams as it happens, executes concurrently and in order, bounds everything, and changes nothing of yours."""
+
+import copy
+import json
+import threading
+
+import anyio
+import pytest
+from agent.parts import WEATHER, events_of, get_weather, last_said, only, scripted, story
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtool.agent import (
+    Agent,
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    Final,
+    Rejected,
+    Result,
+    TextDelta,
+    TurnStart,
+    tool,
+)
+from streamtool.errors import AgentError, RequestError, SettingsError, UpstreamError, UpstreamRefused
+from streamtool.reply import Reason
+from streamtool.settings import Settings, UpstreamSettings
+from streamtool.testing import Die, Hold, Script, ScriptedUpstream, status, text
+
+both = pytest.mark.anyio
+
+
+def calls(*names: str, **arguments: object) -> str:
+    given = json.dumps(arguments)
+    return "".join(f'<tool_call>{{"name": "{name}", "arguments": {given}}}</tool_call>\n' for name in names)
+
+
+@both
+async def test_everything_is_told_as_it_happens():
+    upstream = scripted(text("Let me look.\n", WEATHER, size=8), "It is mild.")
+    events = await events_of(Agent(upstream, [get_weather]))
+    id = only(events, CallStart)[0].id
+    assert events[0] == TurnStart(1)
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Let me look.It is mild."
+    assert "".join(event.text for event in only(events, ArgumentsDelta)) == '{"city": "Paris"}'
+    assert only(events, CallEnd) == [CallEnd(id, "get_weather", '{"city": "Paris"}')]
+    assert [(event.id, event.text, event.error) for event in only(events, Result)] == [(id, "18 °C in Paris", False)]
+    final = events[-1]
+    assert isinstance(final, Final)
+    assert (final.text, final.reason, final.turns) == ("It is mild.", Reason.STOP, 2)
+    assert [message["role"] for message in final.messages] == ["assistant", "tool", "assistant"]
+    assert final.messages[1] == {"role": "tool", "tool_call_id": id, "content": "18 °C in Paris"}
+
+
+@both
+async def test_a_piece_is_told_before_the_next_one_comes():
+    upstream = scripted(Script((*text("Half ", done=False, finish=None).steps, Hold(), *text("and half.").steps)))
+    async with Agent(upstream).run("Go.") as run:
+        assert await anext(run) == TurnStart(1)
+        seen = ""
+        while seen != "Half ":
+            seen += (await anext(run)).text
+        upstream.release()
+        assert (await run.final()).text.startswith("Half and half.")
+
+
+@both
+async def test_the_answer_continues_a_conversation():
+    upstream = scripted("Hello Ann.", WEATHER, "Mild.")
+    agent = Agent(upstream, [get_weather], system="Be brief.")
+    messages = [{"role": "user", "content": "I am Ann."}]
+    async with agent.run(messages) as run:
+        messages += (await run.final()).messages
+    assert await agent.ask([*messages, {"role": "user", "content": "Weather?"}]) == "Mild."
+    sent = upstream.requests[1].json["messages"]
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
+    assert sent[0]["content"].startswith("Be brief.")
+    assert sent[2]["content"] == "Hello Ann."
+
+
+@both
+async def test_calls_of_one_reply_run_at_once_and_results_go_back_in_order():
+    met = {"a": anyio.Event(), "b": anyio.Event()}
+
+    async def a() -> str:
+        met["a"].set()
+        await met["b"].wait()
+        await anyio.sleep(0.01)
+        return "from a"
+
+    async def b() -> str:
+        met["b"].set()
+        await met["a"].wait()
+        return "from b"
+
+    upstream = scripted(calls("a", "b"), "Both.")
+    with anyio.fail_after(5):
+        events = await events_of(Agent(upstream, [a, b]))
+    assert [event.text for event in only(events, Result)] == ["from b", "from a"]  # told when they come
+    told = last_said(upstream)
+    assert told.index("from a") < told.index("from b")  # in the order of the calls
+
+
+@both
+async def test_sync_functions_run_in_threads_and_at_once():
+    barrier = threading.Barrier(2)
+
+    def wait() -> int:
+        barrier.wait(5)
+        return threading.get_ident()
+
+    events = await events_of(Agent(scripted(calls("wait", "wait"), "ok"), [wait]))
+    threads = {event.text for event in only(events, Result)}
+    assert len(threads - {str(threading.main_thread().ident)}) == 2
+
+
+@both
+async def test_what_a_tool_raises_is_its_result():
+    def bad() -> None:
+        raise ValueError("bad luck")
+
+    async def worse() -> None:
+        raise ExceptionGroup("several", [KeyError("x")])
+
+    upstream = scripted(calls("bad", "worse"), "I see.")
+    events = await events_of(Agent(upstream, [bad, worse]))
+    assert {event.name: (event.text, event.error) for event in only(events, Result)} == {
+        "bad": ("Error: ValueError: bad luck", True),
+        "worse": ("Error: KeyError: 'x'", True),
+    }
+    assert "Error: ValueError: bad luck" in last_said(upstream)
+
+
+@pytest.mark.trio
+async def test_a_call_has_its_time_and_the_others_are_not_harmed(autojump_clock):
+    async def slow() -> str:
+        await anyio.sleep(1000)
+        return "never"
+
+    async def patient() -> str:
+        await anyio.sleep(30)
+        return "at last"
+
+    tools = [tool(slow, timeout=5), patient]
+    events = await events_of(Agent(scripted(calls("slow", "patient"), "ok"), tools, timeout=60))
+    assert {event.name: (event.text, event.seconds) for event in only(events, Result)} == {
+        "slow": ("Error: the call took longer than 5 seconds and was stopped", 5.0),
+        "patient": ("at last", 30.0),
+    }
+
+
+@both
+async def test_unknown_tools_and_wrong_arguments_are_answered_not_executed():
+    upstream = scripted(
+        calls("get_whether", city="Paris"),
+        calls("get_weather", town="Paris"),
+        calls("get_weather", city=5) + calls("get_weather", city="Rome"),
+        "Done.",
+    )
+    events = await events_of(Agent(upstream, [get_weather]))
+    assert [(event.why, event.name) for event in only(events, Rejected)] == [
+        ("unknown tool", "get_whether"),
+        ("arguments", "get_weather"),
+    ]
+    assert "There is no tool `get_whether`. The tools are: `get_weather`." in last_said(upstream, 1)
+    assert "city" in last_said(upstream, 2)
+    # a number where only text can be meant is mended, as everywhere
+    assert {event.text for event in only(events, Result)} == {"18 °C in 5", "18 °C in Rome"}
+
+
+@both
+async def test_calls_that_cannot_be_executed_are_bounded():
+    upstream = scripted(calls("nope"))
+    with pytest.raises(
+        AgentError, match=r"no call that can be executed, 3 times in a row.*There is no tool `nope`"
+    ) as e:
+        await Agent(upstream, [get_weather]).ask("Go.")
+    assert e.value.code == "no_valid_call"
+    assert len(upstream.requests) == 3
+
+
+@both
+async def test_turns_are_bounded():
+    upstream = scripted(WEATHER)
+    with pytest.raises(AgentError, match="no final answer after 4 turns; max_turns allows more") as error:
+        await Agent(upstream, [get_weather], max_turns=4).ask("Go.")
+    assert error.value.code == "turn_limit"
+    assert len(upstream.requests) == 4
+
+
+@both
+async def test_a_call_that_was_cut_off_is_not_executed():
+    cut = text('<tool_call>{"name": "get_weather", "arguments": {"city": "Par', finish="length")
+    upstream = scripted(cut, "Sorry.")
+    events = await events_of(Agent(upstream, [get_weather]))
+    assert story(events) == [("rejected", "incomplete"), ("final", "Sorry.")]
+    assert "cut off" in last_said(upstream)
+
+
+@both
+async def test_an_answer_that_was_cut_off_says_so():
+    upstream = scripted(text("Once upon a ti", finish="length"))
+    async with Agent(upstream, [get_weather]).run("Go.") as run:
+        final = await run.final()
+    assert (final.text, final.reason) == ("Once upon a ti", Reason.LENGTH)
+
+
+@both
+async def test_whoever_is_asked_may_refuse_a_call():
+    asked = []
+
+    async def approve(call: CallEnd) -> bool:
+        asked.append((call.name, call.arguments))
+        return len(asked) > 1
+
+    upstream = scripted(calls("get_weather", "get_weather", city="Rome"), "Fine.")
+    events = await events_of(Agent(upstream, [get_weather], approve=approve))
+    assert asked == [("get_weather", '{"city": "Rome"}')] * 2
+    assert story(events) == [("rejected", "refused"), ("result", "get_weather", "18 °C in Rome"), ("final", "Fine.")]
+    assert "The user refused this call." in last_said(upstream)
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    ("script", "error", "says"),
+    [
+        (status(429, "slow down"), UpstreamRefused, "slow down"),
+        (status(401, "who are you"), UpstreamRefused, "who are you"),
+        (text("Half a sen", finish=None, done=False), UpstreamError, "closed the connection"),
+        (Script((*text("Half ", finish=None, done=False).steps, Die())), Exception, "failed"),
+        (Script((b"<html>no</html>",), 200, "text/html"), UpstreamError, ""),
+    ],
+    ids=["limit", "key", "broken off", "died", "a page"],
+)
+@pytest.mark.parametrize("tools", [True, False], ids=["tools", "none"])
+async def test_an_upstream_that_fails_ends_the_run(script, error, says, tools):
+    with pytest.raises(error) as raised:
+        await Agent(ScriptedUpstream(script), [get_weather] if tools else []).ask("Go.")
+    if tools:
+        assert says in str(raised.value)
+
+
+@both
+async def test_nobody_listens_at_the_url():
+    with pytest.raises(UpstreamError, match=r"the upstream at 127\.0\.0\.1:9 cannot be reached"):
+        await Agent("http://127.0.0.1:9", [get_weather]).ask("Go.")
+
+
+@both
+async def test_messages_that_cannot_be_sent_are_told():
+    with pytest.raises(RequestError, match="role"):
+        await Agent("sample", [get_weather]).ask([{"role": "nobody", "content": "x"}])
+    open_call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    with pytest.raises(RequestError, match="has no result"):
+        await Agent("sample", [get_weather]).ask([{"role": "assistant", "tool_calls": [open_call]}])
+
+
+def test_settings_that_make_no_agent():
+    with pytest.raises(SettingsError, match="an agent needs an upstream"):
+        Agent(None)
+    with pytest.raises(SettingsError, match="at least one turn"):
+        Agent("sample", max_turns=0)
+    with pytest.raises(SettingsError, match="a url with http or https"):
+        Agent("ftp://x")
+
+
+@both
+async def test_two_tools_of_one_name_are_told():
+    with pytest.raises(SettingsError, match="two tools are named get_weather"):
+        await Agent("sample", [get_weather, tool(get_weather)]).ask("Go.")
+
+
+@both
+async def test_an_error_in_the_block_is_raised_as_it_is_and_stops_the_run():
+    upstream = scripted(Script((*text("Half ", done=False, finish=None).steps, Hold())))
+    with pytest.raises(LookupError, match="mine"):
+        async with Agent(upstream).run("Go.") as run:
+            await anext(run)
+            raise LookupError("mine")
+    assert upstream.left == 1
+
+
+# --- upstreams -------------------------------------------------------------------------------------------------------
+
+
+@both
+async def test_upstreams_of_the_settings_are_routed_by_the_model():
+    routed = Settings(upstreams={"here": UpstreamSettings(name="here", url="sample")})
+    assert await Agent(None, [get_weather], settings=routed).ask("Weather in Rome") == (
+        "Here is what I found: 18 °C in Rome"
+    )
+
+
+@both
+async def test_options_travel_and_records_are_handed_out():
+    upstream = scripted(WEATHER, "ok")
+    records = []
+    agent = Agent(upstream, [get_weather], model="m", options={"temperature": 0.5}, on_exchange=records.append)
+    await agent.ask("Go.")
+    assert [(r.json["model"], r.json["temperature"]) for r in upstream.requests] == [("m", 0.5)] * 2
+    assert [record.calls for record in records] == [1, 0]
+
+
+@both
+async def test_an_agent_that_is_entered_serves_several_runs_at_once():
+    answers = {}
+
+    async def ask(agent: Agent, city: str) -> None:
+        answers[city] = await agent.ask(f"Weather in {city}")
+
+    async with Agent("sample", [get_weather]) as agent, anyio.create_task_group() as tasks:
+        for city in ("Rome", "Paris", "Bonn"):
+            tasks.start_soon(ask, agent, city)
+    assert answers == {city: f"Here is what I found: 18 °C in {city}" for city in ("Rome", "Paris", "Bonn")}
+
+
+# --- nothing of the caller's is changed ------------------------------------------------------------------------------
+
+words = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+past = st.lists(
+    st.one_of(
+        words.map(lambda said: [{"role": "user", "content": said or "x"}]),
+        words.map(lambda said: [{"role": "user", "content": [{"type": "text", "text": said}]}]),
+        st.tuples(words, words).map(
+            lambda pair: [
+                {
+                    "role": "assistant",
+                    "content": pair[0] or None,
+                    "tool_calls": [
+                        {
+                            "id": "c1",
+                            "type": "function",
+                            "function": {"name": "some.tool", "arguments": json.dumps({"city": pair[1]})},
+                        }
+                    ],
+                    "x_extra": {"kept": [1]},
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": pair[1]},
+            ]
+        ),
+    ),
+    max_size=4,
+).map(lambda turns: [message for turn in turns for message in turn])
+
+
+class Listed:
+    """A tool that is no function, whose schema could be changed."""
+
+    name = "some.tool"
+    description = "A tool."
+    timeout = None
+
+    def __init__(self):
+        self.parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+    async def call(self, arguments, progressed):
+        from streamtool.agent import Answer
+        from streamtool.conversation import Text
+
+        return Answer((Text(str(arguments)),))
+
+
+@settings(max_examples=40)
+@given(past, st.sampled_from(["emulate", "native"]), st.sampled_from(["tool_call", "action_object"]))
+def test_messages_and_tools_are_never_changed(messages, mode, format):
+    messages = [{"role": "system", "content": "s"}, *messages, {"role": "user", "content": "Weather in Rome"}]
+    listed = Listed()
+    before, schema = copy.deepcopy(messages), copy.deepcopy(listed.parameters)
+    upstream = scripted('<tool_call>{"name": "some.tool", "arguments": {"city": "Rome"}}</tool_call>', "ok")
+    agent = Agent(upstream, [listed], mode=mode, format=format, strict=False, options={"stop": ["x"]})
+
+    anyio.run(agent.ask, messages)
+    assert messages == before
+    assert listed.parameters == schema

@@ -1,0 +1,208 @@
+"""Tools as text and native tools, switched by one setting: the same task, the same executions, whatever the upstream."""
+
+import json
+from typing import Any
+
+import pytest
+from agent.native import gemini_reply, native_call
+from agent.parts import events_of, only, scripted, story
+
+from streamtool.agent import Agent, Result
+from streamtool.reply import Reason
+from streamtool.testing import Recorded, Script, ScriptedUpstream, stream_asgi, text
+
+both = pytest.mark.anyio
+CODE = "print('hello world')"
+SIGNATURE = "c2lnbmF0dXJlLW9mLWEtdGhvdWdodA=="
+
+
+class Cascade:
+    """The tools of the task, and what was executed."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[object, ...]] = []
+
+    def run_code(self, code: str, language: str = "python") -> str:
+        """Executes code in a sandbox."""
+        self.done.append(("run_code", code, language))
+        return "hello world"
+
+    def set_state(self, key: str, value: Any) -> str:
+        """Persists a variable."""
+        self.done.append(("set_state", key, value))
+        return f"{key} is set"
+
+    @property
+    def tools(self) -> list[Any]:
+        return [self.run_code, self.set_state]
+
+
+EXECUTED = [("run_code", CODE, "python"), ("set_state", "result", 42)]
+STORY = [("result", "run_code", "hello world"), ("result", "set_state", "result is set"), ("final", "All done.")]
+
+
+def emulated_chat() -> ScriptedUpstream:
+    return scripted(
+        f"I'll run the code to test it:\n\n{json.dumps({'tool': 'run_code', 'arguments': {'code': CODE}})}",
+        json.dumps({"tool": "set_state", "arguments": {"key": "result", "value": 42}}),
+        "All done.",
+    )
+
+
+def native_chat() -> ScriptedUpstream:
+    return scripted(
+        native_call("run_code", json.dumps({"code": CODE}), id="call_a"),
+        native_call("set_state", '{"key": "result", "value": 42}', id="call_b"),
+        "All done.",
+    )
+
+
+def emulated_gemini() -> ScriptedUpstream:
+    return ScriptedUpstream(
+        gemini_reply({"text": json.dumps({"tool": "run_code", "arguments": {"code": CODE}})}),
+        gemini_reply({"text": json.dumps({"tool": "set_state", "arguments": {"key": "result", "value": 42}})}),
+        gemini_reply({"text": "All done."}),
+    )
+
+
+def native_gemini() -> ScriptedUpstream:
+    """It refuses a call of its own that comes back without its signature, as Gemini 3 does."""
+    replies = [
+        gemini_reply({"functionCall": {"name": "run_code", "args": {"code": CODE}}, "thoughtSignature": SIGNATURE}),
+        gemini_reply(
+            {"functionCall": {"name": "set_state", "args": {"key": "result", "value": 42}}, "thoughtSignature": "b" * 9}
+        ),
+        gemini_reply({"text": "All done."}),
+    ]
+
+    def say(request: Recorded) -> Script:
+        parts = [part for content in request.json["contents"] for part in content["parts"]]
+        calls = [part for part in parts if "functionCall" in part]
+        if any("thoughtSignature" not in part for part in calls):
+            error = {
+                "code": 400,
+                "message": "Function call is missing a thought_signature",
+                "status": "INVALID_ARGUMENT",
+            }
+            return Script((json.dumps({"error": error}).encode(),), 400, "application/json")
+        return replies[len(calls)]
+
+    return ScriptedUpstream(say)
+
+
+UPSTREAMS = {
+    ("chat", "emulate"): emulated_chat,
+    ("chat", "native"): native_chat,
+    ("gemini", "emulate"): emulated_gemini,
+    ("gemini", "native"): native_gemini,
+    ("gemini", "rescue"): native_gemini,
+    ("gemini", "auto"): native_gemini,
+}
+
+
+@both
+@pytest.mark.parametrize(("speaks", "mode"), UPSTREAMS)
+async def test_the_same_task_gives_the_same_executions_in_either_mode(speaks, mode):
+    cascade = Cascade()
+    upstream = UPSTREAMS[speaks, mode]()
+    events = await events_of(
+        Agent(upstream, cascade.tools, speaks=speaks, mode=mode), "Write and test Python code for this problem."
+    )
+    assert cascade.done == EXECUTED
+    assert story(events) == STORY
+    assert events[-1].reason is Reason.STOP
+    first = upstream.requests[0].json
+    assert ("tools" in first) == (mode != "emulate")
+    assert ("Executes code in a sandbox." in json.dumps(first.get("systemInstruction", first.get("messages")))) == (
+        mode == "emulate"
+    )
+
+
+@both
+async def test_a_signature_goes_back_with_its_call_and_nowhere_else():
+    upstream = native_gemini()
+    async with Agent(upstream, Cascade().tools, speaks="gemini", mode="native").run("Go.") as run:
+        final = await run.final()
+    last = [part for content in upstream.requests[2].json["contents"] for part in content["parts"]]
+    assert [part.get("thoughtSignature") for part in last if "functionCall" in part] == [SIGNATURE, "b" * 9]
+    assert not any("thoughtSignature" in part for part in last if "functionCall" not in part)
+    # who continues the conversation sends it back as well
+    made = final.messages[0]["tool_calls"][0]
+    assert made["extra_content"] == {"google": {"thought_signature": SIGNATURE}}
+    again = [{"role": "user", "content": "Go."}, *final.messages, {"role": "user", "content": "And?"}]
+    assert await Agent(upstream, Cascade().tools, speaks="gemini", mode="native").ask(again) == "All done."
+
+
+@both
+async def test_gemini_behind_chat_completions_gets_its_signature_back():
+    extra = {"google": {"thought_signature": SIGNATURE}}
+
+    def say(request: Recorded) -> Script:
+        calls = [call for m in request.json["messages"] for call in m.get("tool_calls") or ()]
+        assert all(call["extra_content"] == extra for call in calls)
+        if calls:
+            return text("All done.")
+        return native_call("run_code", json.dumps({"code": CODE}), extra_content=extra)
+
+    events = await events_of(Agent(ScriptedUpstream(say), Cascade().tools, mode="native"))
+    assert [event.text for event in only(events, Result)] == ["hello world"]
+    assert events[-1].text == "All done."
+
+
+@both
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_of_chat_completions_is_given_the_signature_and_may_send_it_back(stream):
+    from streamtool import Settings, ToolMiddleware
+
+    app = ToolMiddleware(native_gemini(), settings=Settings(mode="native", app_speaks="gemini"))
+    tool = {"type": "function", "function": {"name": "run_code", "parameters": {"type": "object"}}}
+    messages: list[Any] = [{"role": "user", "content": "Go."}]
+    body = {"model": "m", "messages": messages, "tools": [tool], "stream": stream}
+    async with stream_asgi(app, body=json.dumps(body).encode()) as reply:
+        data = await reply.body()
+    if stream:
+        chunks = [json.loads(line[6:]) for line in data.split(b"\n\n") if line.startswith(b"data: {")]
+        calls = [call for c in chunks for choice in c["choices"] for call in choice["delta"].get("tool_calls", ())]
+        made = {**calls[0], "function": {"name": "run_code", "arguments": json.dumps({"code": CODE})}}
+    else:
+        made = json.loads(data)["choices"][0]["message"]["tool_calls"][0]
+    assert made["extra_content"] == {"google": {"thought_signature": SIGNATURE}}
+    messages += [
+        {"role": "assistant", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": made["id"], "content": "hello world"},
+    ]
+    async with stream_asgi(app, body=json.dumps(body).encode()) as reply:
+        assert await reply.head() == 200
+
+
+@both
+async def test_auto_falls_back_to_text_where_the_upstream_knows_no_tools():
+    refusal = Script((b'{"error": {"message": "this model does not support tools"}}',), 400, "application/json")
+    call = '<tool_call>{"name": "run_code", "arguments": {"code": "1"}}</tool_call>'
+    upstream = ScriptedUpstream(refusal, text(call), text("All done."))
+    cascade = Cascade()
+    assert await Agent(upstream, cascade.tools, mode="auto").ask("Go.") == "All done."
+    assert cascade.done == [("run_code", "1", "python")]
+    assert ["tools" in request.json for request in upstream.requests] == [True, False, False]
+
+
+@both
+async def test_names_that_a_native_upstream_cannot_take_stay_apart():
+    from streamtool.agent import tool
+
+    def one() -> str:
+        return "one"
+
+    def two() -> str:
+        return "two"
+
+    names = ["a.b", "a_b", "a/b", "x" * 70, "x" * 64 + "y", "naïve"]
+    tools = [tool(one if i % 2 else two, name=name) for i, name in enumerate(names)]
+    upstream = scripted("ok")
+    agent = Agent(upstream, tools, mode="native")
+    await agent.ask("Go.")
+    offered = [entry["function"]["name"] for entry in upstream.requests[0].json["tools"]]
+    assert offered == ["a_b_2", "a_b", "a_b_3", "x" * 64, "x" * 62 + "_2", "na_ve"]
+    upstream = scripted(native_call("a_b_3", "{}"), "ok")
+    events = await events_of(Agent(upstream, tools, mode="native"))
+    assert [(event.name, event.text) for event in only(events, Result)] == [("a/b", "two")]

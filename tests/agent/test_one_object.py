@@ -1,0 +1,259 @@
+"""The strict one-object protocol, section by section: template, registry, results, rejections, the final answer."""
+
+import json
+
+import pytest
+from agent.parts import events_of, last_said, only, prompt, scripted, story, switched
+
+from streamtool.agent import Agent, ReasoningDelta, Rejected, Result, TextDelta, tool
+from streamtool.errors import AgentError
+from streamtool.settings import Settings
+from streamtool.testing import Script, text
+
+both = pytest.mark.anyio
+upstreams = pytest.mark.parametrize("how", ["app", "http"])
+
+UPSERT = "kom.memory.v1.upsert_memory"
+SEARCH = "kom.memory.v1.search_memory"
+SAVE = (
+    '{"thought":"need to upsert note","action":{"tool":"kom.memory.v1.upsert_memory","args":{"namespace":'
+    '"project:metal","items":[{"text":"Embedding model comparison takeaways"}]}}}'
+)
+ASKED = 'Save this note: "Embedding model comparison takeaways" into project:metal'
+
+
+class Notes:
+    """A memory of notes, as two tools."""
+
+    def __init__(self):
+        self.items = []
+
+    def upsert(self, namespace: str, items: list[dict[str, str]]) -> dict[str, int]:
+        """Save notes."""
+        self.items += [(namespace, item["text"]) for item in items]
+        return {"upserted": len(items)}
+
+    def search(self, namespace: str, query: dict[str, str]) -> list[str]:
+        """Find notes."""
+        return [text for place, text in self.items if place == namespace and query["text"] in text]
+
+    @property
+    def tools(self):
+        return [tool(self.upsert, name=UPSERT), tool(self.search, name=SEARCH)]
+
+
+@pytest.fixture(scope="module")
+def switch():
+    with switched() as made:
+        yield made
+
+
+def agent(upstream, tools, **options):
+    return Agent(upstream, tools, format="action_object", settings=Settings(schema="json"), **options)
+
+
+@both
+async def test_the_template_names_the_tools_their_schemas_and_the_form_of_an_action_and_of_the_final_answer():
+    upstream = scripted('{"final": {"content": "ok"}}')
+    assert await agent(upstream, Notes().tools).ask(ASKED) == "ok"
+    request = upstream.requests[0].json
+    system = request["messages"][0]
+    assert system["role"] == "system"
+    assert "Each reply is one object and nothing else: a call, or the final answer." in system["content"]
+    assert "Never make up a tool." in system["content"]
+    assert f'{{"name": "{UPSERT}"' in system["content"]
+    assert '"additionalProperties": {"type": "string"}' in system["content"]  # a schema, strict
+    assert '"action": {"tool": "kom.memory.v1.upsert_memory", "args": ' in system["content"]
+    assert '{"final": {"content": ' in system["content"]
+    assert "tools" not in request
+
+
+@both
+@upstreams
+async def test_the_example_session(how, switch):
+    """A note is saved: action, result, final; the content of the final answer may be any value."""
+    notes = Notes()
+    upstream = scripted(SAVE, '{"final":{"content":{"status":"ok","upserted":1}}}')
+    events = await events_of(agent(switch.at(upstream, how), notes.tools), ASKED)
+    assert notes.items == [("project:metal", "Embedding model comparison takeaways")]
+    assert "".join(event.text for event in only(events, ReasoningDelta)) == "need to upsert note"
+    assert story(events) == [("result", UPSERT, '{"upserted":1}'), ("final", '{"status":"ok","upserted":1}')]
+    assert '{"upserted":1}' in last_said(upstream)
+
+
+@both
+@upstreams
+async def test_each_step_uses_the_result_of_the_one_before(how, switch):
+    def second(request):
+        found = json.loads(request.json["messages"][-1]["content"].split("\n")[1])
+        return text(json.dumps({"action": {"tool": "double", "args": {"x": found["n"]}}}))
+
+    def third(request):
+        found = request.json["messages"][-1]["content"].split("\n")[1]
+        return text(json.dumps({"final": {"content": f"It is {found}."}}))
+
+    def count() -> dict[str, int]:
+        return {"n": 21}
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    upstream = scripted('{"thought": "first", "action": {"tool": "count", "args": {}}}', second, third)
+    events = await events_of(agent(switch.at(upstream, how), [count, double]))
+    assert story(events) == [("result", "count", '{"n":21}'), ("result", "double", "42"), ("final", "It is 42.")]
+
+
+INVALID = {
+    "prose": ("I'd rather write prose.", "it is no JSON object"),
+    "prose before it": ('Sure! {"final": {"content": "x"}}', "there is text before the object"),
+    "prose behind it": ('{"final": {"content": "x"}} Done.', "it is no valid JSON"),
+    "a fence": ('```json\n{"final": {"content": "x"}}\n```', "there is text before the object"),
+    "damaged": ('{"thought": "x", "final": {"content": "x"', "it is no valid JSON"),
+    "trailing comma": ('{"final": {"content": "x"},}', "it is no valid JSON"),
+    "another key": ('{"final": {"content": "x"}, "mood": 1}', "it has the unknown key `mood`"),
+    "neither": ('{"thought": "x"}', "it needs either `action` or `final`"),
+    "both": ('{"action": {"tool": "f"}, "final": {"content": 1}}', "it has both `action` and `final`"),
+    "no object of arguments": ('{"action": {"tool": "f", "args": [1]}}', "`args` is no object"),
+    "an invented field": (
+        '{"action": {"tool": "f", "args": {}, "id": 1}}',
+        "`action` holds `tool`, a name, and `args`",
+    ),
+}
+
+
+@both
+@upstreams
+async def test_invalid_json_is_rejected_and_asked_for_again(how, switch):
+    upstream = scripted('{"thought": "broken', '{"final": {"content": "now"}}')
+    events = await events_of(agent(switch.at(upstream, how), Notes().tools), "Go.")
+    assert story(events) == [("rejected", "protocol"), ("final", "now")]
+    assert only(events, Rejected)[0].id is None
+    assert "Your last reply was rejected: it is no valid JSON" in last_said(upstream)
+    assert '{"thought": "broken' in last_said(upstream)
+    assert "".join(event.text for event in only(events, TextDelta)).endswith("now")
+
+
+@both
+@pytest.mark.parametrize("case", INVALID)
+async def test_everything_but_one_object_of_the_protocol_is_rejected(case):
+    reply, why = INVALID[case]
+    upstream = scripted(reply, '{"final": {"content": "now"}}')
+
+    def f() -> str:
+        raise AssertionError("what was rejected is not executed")
+
+    assert story(await events_of(agent(upstream, [f])))[-1] == ("final", "now")
+    assert why in last_said(upstream)
+
+
+@both
+async def test_the_correction_does_not_stay():
+    upstream = scripted("no", '{"action": {"tool": "f", "args": {}}}', '{"final": {"content": 1}}')
+    assert await agent(upstream, [tool(lambda: "done", name="f")]).ask("Go.") == "1"
+    assert "rejected" in prompt(upstream, 1)
+    assert "rejected" not in prompt(upstream, 2)
+
+
+@both
+async def test_resending_is_bounded():
+    upstream = scripted("no")
+    with pytest.raises(AgentError, match="does not keep to the protocol, after 3 tries: it is no JSON object") as error:
+        await agent(upstream, Notes().tools).ask("Go.")
+    assert error.value.code == "protocol"
+    assert len(upstream.requests) == 3
+
+
+@both
+async def test_who_does_not_insist_takes_text_as_the_answer():
+    upstream = scripted("I'd rather write prose.")
+    assert await agent(upstream, Notes().tools, strict=False).ask("Go.") == "I'd rather write prose."
+
+
+@both
+@upstreams
+async def test_an_unknown_tool_is_rejected_with_the_list(how, switch):
+    upstream = scripted('{"action": {"tool": "rm", "args": {"path": "/"}}}', '{"final": {"content": "sorry"}}')
+    events = await events_of(agent(switch.at(upstream, how), Notes().tools))
+    assert story(events) == [("rejected", "unknown tool"), ("final", "sorry")]
+    assert f"There is no tool `rm`. The tools are: `{UPSERT}`, `{SEARCH}`." in last_said(upstream)
+
+
+@both
+@upstreams
+async def test_arguments_that_do_not_fit_are_answered_with_the_schema(how, switch):
+    upstream = scripted(
+        '{"action": {"tool": "kom.memory.v1.search_memory", "args": {"namespace": "project:metal", "query": "x"}}}',
+        '{"action": {"tool": "kom.memory.v1.search_memory", "args": {"namespace": "p", "query": {"text": "x"}}}}',
+        '{"final": {"content": "nothing found"}}',
+    )
+    events = await events_of(agent(switch.at(upstream, how), Notes().tools))
+    assert story(events) == [("rejected", "arguments"), ("result", SEARCH, "[]"), ("final", "nothing found")]
+    told = last_said(upstream, 1)
+    assert "That part of the schema is: " in told
+    assert '{"type":"object","additionalProperties":{"type":"string"}}' in told
+    assert 'The arguments were: {"namespace": "project:metal", "query": "x"}' in told
+
+
+@both
+async def test_a_thought_is_capped_and_the_reply_stands():
+    upstream = scripted('{"thought": "' + "x" * 300 + '", "final": {"content": "fine"}}')
+    events = await events_of(agent(upstream, Notes().tools))
+    assert "".join(event.text for event in only(events, ReasoningDelta)) == "x" * 200
+    assert story(events) == [("final", "fine")]
+
+
+@both
+async def test_reasoning_before_the_object_is_no_extra_text():
+    upstream = scripted('<think>Hm { … }</think>\n{"final": {"content": "fine"}}')
+    assert story(await events_of(agent(upstream, Notes().tools))) == [("final", "fine")]
+
+
+@both
+async def test_the_sample_model_keeps_to_the_protocol():
+    notes = Notes()
+    events = await events_of(agent("sample", notes.tools), f"Use {UPSERT} for Metal")
+    assert [event.name for event in only(events, Result)] == [UPSERT]
+    assert not only(events, Rejected)
+    assert story(events)[-1] == ("final", f"Here is what I found: {only(events, Result)[0].text}")
+
+
+@both
+@upstreams
+async def test_the_command_is_a_format_of_the_same_machine(how, switch):
+    notes = Notes()
+    notes.items.append(("project:metal", "embedding model"))
+    command = f'@{SEARCH} {{"namespace":"project:metal", "query":{{"text":"embedding model"}}}}'
+    upstream = scripted(command, "Found it.")
+    events = await events_of(Agent(switch.at(upstream, how), notes.tools, format="command"))
+    assert story(events) == [("result", SEARCH, '["embedding model"]'), ("final", "Found it.")]
+
+
+@both
+@pytest.mark.parametrize("format", ["tool_call", "invoke", "react", "labelled"])
+async def test_other_formats_run_the_same_loop(format):
+    def get_weather(city: str) -> str:
+        """The weather in a city."""
+        return f"rain in {city}"
+
+    events = await events_of(Agent("sample", [get_weather], format=format), "What is the weather in Paris?")
+    assert story(events) == [
+        ("result", "get_weather", "rain in Paris"),
+        ("final", "Here is what I found: rain in Paris"),
+    ]
+
+
+@both
+async def test_a_format_whose_markers_are_the_tools_own_names():
+    def get_weather(city: str) -> str:
+        return f"rain in {city}"
+
+    upstream = scripted("I look.\n<get_weather>\n<city>Paris</city>\n</get_weather>", "It rains.")
+    events = await events_of(Agent(upstream, [get_weather], format="tag", settings=Settings(formats=("tag",))))
+    assert story(events) == [("result", "get_weather", "rain in Paris"), ("final", "It rains.")]
+
+
+@both
+async def test_a_failing_upstream_is_no_question_of_protocol():
+    upstream = scripted(Script((b'{"error": {"message": "no room"}}',), 503, "application/json"))
+    with pytest.raises(Exception, match="no room"):
+        await agent(upstream, Notes().tools).ask("Go.")

@@ -1,0 +1,142 @@
+"""`streamtool run`: live for a person, lines for a script; nothing is executed that nobody agreed to."""
+
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamtool.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TOOLS = '''
+from pathlib import Path
+
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    Path("ran").write_text(city)
+    return f"18 degrees\\x1b[2J in {city}"
+
+def fail(why: str) -> str:
+    raise ValueError(why)
+
+NUMBER = 5
+'''
+ASK = "What is the weather in Paris?"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in os.environ if name.startswith("STREAMTOOL_")]:
+        monkeypatch.delenv(name)
+    Path("mine.py").write_text(TOOLS)
+    sys.modules.pop("mine", None)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def run(capsys, *argv):
+    code = main(["run", *argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_text_goes_to_standard_output_and_everything_else_to_standard_error(capsys):
+    code, out, err = run(capsys, ASK, "--tool", "mine:get_weather", "--yes")
+    assert code == 0
+    assert out == "Let me look that up.\nHere is what I found: 18 degrees�[2J in Paris\n"
+    lines = err.splitlines()
+    assert lines[0] == '● get_weather({"city": "Paris"})'
+    assert lines[1].startswith("  get_weather → 18 degrees�[2J in Paris  0.")
+    assert lines[-1].startswith("2 turns, 1 calls, ")
+
+
+def test_every_event_is_a_line_for_scripts(capsys):
+    code, out, err = run(capsys, ASK, "--tool", "mine:get_weather", "--yes", "--json")
+    assert (code, err) == (0, "")
+    events = [json.loads(line) for line in out.splitlines()]
+    kinds = list(dict.fromkeys(event["type"] for event in events))
+    assert kinds == ["turn_start", "text_delta", "call_start", "arguments_delta", "call_end", "result", "final"]
+    assert all(event["at"] >= 0 for event in events)
+    result = next(event for event in events if event["type"] == "result")
+    assert (result["name"], result["error"]) == ("get_weather", False)
+    assert events[-1]["text"] == "Here is what I found: 18 degrees\x1b[2J in Paris"
+    assert events[-1]["reason"] == "stop"
+    assert [message["role"] for message in events[-1]["messages"]] == ["assistant", "tool", "assistant"]
+
+
+def test_without_a_terminal_and_without_yes_nothing_begins(capsys):
+    code, out, err = run(capsys, ASK, "--tool", "mine:get_weather")
+    assert (code, out) == (2, "")
+    assert "there is no terminal; --yes does without" in err
+    assert not Path("ran").exists()
+
+
+def test_without_tools_there_is_nothing_to_ask_about(capsys):
+    code, out, _ = run(capsys, "Hello")
+    assert (code, out) == (0, "You said: Hello\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("--tool", "mine"), "--tool: expected module:function, found 'mine'"),
+        (("--tool", "nowhere:f"), "--tool: nowhere:f cannot be loaded: No module named 'nowhere'"),
+        (("--tool", "mine:nothing"), "--tool: mine:nothing cannot be loaded"),
+        (("--tool", "mine:NUMBER"), "--tool: mine:NUMBER is no function"),
+        (("--mcp", ""), "an MCP server is a command or a url; this one is empty"),
+        (("--format", "nope"), "format"),
+    ],
+)
+def test_wrong_usage_is_a_sentence(capsys, argv, says):
+    code, out, err = run(capsys, ASK, "--yes", *argv)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_what_cannot_be_reached_has_its_exit_code(capsys):
+    code, _, err = run(capsys, ASK, "--upstream", "http://127.0.0.1:9", "--tool", "mine:get_weather", "--yes")
+    assert code == 3
+    assert "cannot be reached" in err
+    code, _, err = run(capsys, ASK, "--mcp", "/nowhere/at/all", "--yes")
+    assert code == 1
+    assert "the MCP server all cannot be opened" in err
+
+
+def test_progress_and_servers_are_shown(capsys):
+    pytest.importorskip("mcp")
+    server = f"{sys.executable} {ROOT / 'tests' / 'agent' / 'servers' / 'tools.py'}"
+    code, out, err = run(capsys, "Use math.add and steps for 4", "--mcp", server, "--yes")
+    assert code == 0
+    assert "  math.add → 8  " in err
+    assert "  steps: step 4 4/4" in err
+    assert out.endswith("8 | all steps\n")
+
+
+def test_two_tools_of_one_name_are_told(capsys):
+    code, _, err = run(capsys, ASK, "--tool", "mine:fail", "--tool", "mine:fail", "--yes")
+    assert code == 2
+    assert "two tools are named fail" in err
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Somebody at a terminal: what they type."""
+    leader, follower = pty.openpty()
+    with os.fdopen(leader, "wb", buffering=0) as hand, os.fdopen(follower) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield hand
+
+
+@pytest.mark.parametrize(("answer", "executed"), [("y", True), ("a", True), ("n", False), ("", False)])
+def test_on_a_terminal_you_are_asked(answer, executed, terminal, capsys):
+    terminal.write(f"{answer}\n".encode())
+    code, _, err = run(capsys, ASK, "--tool", "mine:get_weather", "--max-turns", "2")
+    assert code == 0
+    assert 'execute get_weather({"city": "Paris"})? [y]es, [n]o, [a]ll: ' in err
+    assert Path("ran").exists() == executed
+    assert ("rejected get_weather (refused)" in err) == (not executed)

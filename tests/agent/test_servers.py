@@ -1,0 +1,244 @@
+"""Real MCP servers, over pipes and over HTTP: listed, called at once, slow, killed in the middle, and opened again."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from agent.leftovers import children
+from agent.parts import events_of, only, scripted
+from servers import wait_for
+
+from streamtool.agent import Agent, McpServer, Progress, Result
+from streamtool.errors import AgentError, SettingsError
+
+pytest.importorskip("mcp")
+SCRIPT = str(Path(__file__).parent / "servers" / "tools.py")
+both = pytest.mark.anyio
+
+
+def write(*calls: str) -> str:
+    named = [call.split(" ", 1) for call in calls]
+    return "".join(f'<tool_call>{{"name": "{name}", "arguments": {given}}}</tool_call>\n' for name, given in named)
+
+
+@pytest.fixture
+def notes(tmp_path) -> Path:
+    file = tmp_path / "notes"
+    file.touch()
+    return file
+
+
+class Http:
+    """The server over HTTP, which can be killed and started again on its port."""
+
+    def __init__(self, notes: Path) -> None:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port = sock.getsockname()[1]
+        self._env = {**os.environ, "NOTES": str(notes)}
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen([sys.executable, SCRIPT, str(self.port)], env=self._env)
+        wait_for(self._answers, "the MCP server starts", 20)
+
+    def _answers(self) -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request, notes) -> Iterator[McpServer]:
+    if request.param == "stdio":
+        yield McpServer([sys.executable, SCRIPT], env={"NOTES": str(notes)})
+        return
+    http = Http(notes)
+    made = McpServer(f"http://127.0.0.1:{http.port}/mcp", headers={"x-test": "1"})
+    made.http = http
+    yield made
+    http.stop()
+
+
+async def end_between_calls() -> None:
+    """End the server that is a child of this process."""
+    for child in children():
+        os.kill(child, 9)
+    await anyio.sleep(0.1)
+
+
+def results(events) -> dict[str, tuple[str, bool]]:
+    return {event.name: (event.text, event.error) for event in only(events, Result)}
+
+
+@both
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_one_server_through_a_whole_conversation(server, notes):
+    """Listed with their own names; called at once; slow, failing, killed; and then there again.
+
+    A call over HTTP that is cancelled leaves generators of the SDK's HTTP client behind, of which trio warns.
+    """
+    upstream = scripted(
+        write('math.add {"a": 2, "b": 3}', 'steps {"count": 2}', "fail {}", "picture {}", 'wait {"seconds": 0.2}'),
+        write('wait {"seconds": 30}', 'math.add {"a": 1, "b": 1}'),
+        write('wait {"seconds": 31}', "die {}"),
+        write('math.add {"a": 4, "b": 4}'),
+        write('math.add {"a": 5, "b": 5}'),
+        "Done.",
+    )
+    agent = Agent(upstream, [server], timeout=2)
+    async with agent:
+        with anyio.fail_after(60):
+            async with agent.run("Go.") as run:
+                turns: list[list[object]] = []
+                async for event in run:
+                    if type(event).__name__ == "TurnStart":
+                        turns.append([])
+                        if event.turn == 4 and hasattr(server, "http"):
+                            server.http.stop()
+                            await anyio.to_thread.run_sync(server.http.start)
+                        if event.turn == 5 and not hasattr(server, "http"):
+                            await end_between_calls()
+                    turns[-1].append(event)
+    listed = upstream.requests[0].json["messages"][0]["content"]
+    assert "math.add(a: integer, b: integer)\n  Adds two numbers." in listed
+    first, slow, killed, again, once_more, final = turns
+    assert results(first) == {
+        "math.add": ("5", False),
+        "steps": ("all steps", False),
+        "fail": ("Error executing tool fail", True),
+        "picture": ("a dot", False),
+        "wait": ("waited 0.2", False),
+    }
+    assert [(event.done, event.total, event.message) for event in only(first, Progress)] == [
+        (1, 2, "step 1"),
+        (2, 2, "step 2"),
+    ]
+    assert results(slow) == {
+        "wait": ("Error: the call took longer than 2 seconds and was stopped", True),
+        "math.add": ("2", False),
+    }
+    for text, error in results(killed).values():
+        assert error
+        assert f"the MCP server {server.name} ended during this call" in text
+        assert "nobody knows whether the call was carried out" in text
+    assert results(again) == {"math.add": ("8", False)}
+    assert "is opened again" in only(again, Progress)[0].message
+    assert results(once_more) == {"math.add": ("10", False)}
+    assert final[-1].text == "Done."
+    # the server was told of the call that took too long; no call was made twice
+    noted = notes.read_text().split()
+    assert {"cancelled", "dies", "0.2", "30"} <= set(noted)
+    assert max(map(noted.count, {"cancelled", "dies", "0.2", "30", "31"})) == 1
+
+
+def in_place():
+    """A server object of the SDK, in this process."""
+    from mcp.server.mcpserver import MCPServer
+
+    made = MCPServer("inside")
+
+    @made.tool(name="math.add")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return made
+
+
+@both
+async def test_several_servers_and_functions_serve_one_run(notes):
+    def double(x: int) -> int:
+        return 2 * x
+
+    one = McpServer([sys.executable, SCRIPT], env={"NOTES": str(notes)})
+    two = McpServer(in_place(), prefix="second.", name="second")
+    upstream = scripted(
+        write('math.add {"a": 1, "b": 2}', 'second.math.add {"a": 3, "b": 4}', 'double {"x": 5}'), "Done."
+    )
+    events = await events_of(Agent(upstream, [double, one, two]))
+    assert {name: text for name, (text, _) in results(events).items()} == {
+        "math.add": "3",
+        "second.math.add": "7",
+        "double": "10",
+    }
+
+
+@both
+async def test_names_reach_a_native_upstream_as_it_can_take_them_and_come_back():
+    from agent.native import native_call
+
+    upstream = scripted(native_call("math_add", '{"a": 1, "b": 2}'), "Done.")
+    events = await events_of(Agent(upstream, [McpServer(in_place())], mode="native"))
+    assert results(events) == {"math.add": ("3", False)}
+    offered = [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
+    assert offered[0] == "math_add"
+    assert upstream.requests[1].json["messages"][1]["tool_calls"][0]["function"]["name"] == "math_add"
+    assert events[-1].messages[0]["tool_calls"][0]["function"]["name"] == "math.add"
+
+
+NOT_THERE: dict[str, Callable[[], McpServer]] = {
+    "no such command": lambda: McpServer("/nowhere/server --flag"),
+    "ends at once": lambda: McpServer([sys.executable, "-c", "pass"], name="gone"),
+    "says nothing": lambda: McpServer([sys.executable, "-c", "import sys; sys.stdin.read()"], start=0.3),
+    "refuses": lambda: McpServer("http://127.0.0.1:9/mcp"),
+}
+
+
+@both
+@pytest.mark.parametrize("case", NOT_THERE)
+async def test_a_server_that_cannot_be_opened_ends_the_run_with_a_sentence(case):
+    began = time.monotonic()
+    with pytest.raises(AgentError, match=r"the MCP server \S+ cannot be opened: \S+"):
+        await Agent(scripted("x"), [NOT_THERE[case]()]).ask("Go.")
+    assert time.monotonic() - began < 10
+
+
+@both
+async def test_a_server_that_does_not_come_back_is_a_result(notes, tmp_path):
+    flag = tmp_path / "flag"
+    code = f"import os, sys; sys.exit(1) if os.path.exists({str(flag)!r}) else os.execv(sys.executable, [sys.executable, {SCRIPT!r}])"
+    server = McpServer([sys.executable, "-c", code], env={"NOTES": str(notes)}, name="flaky")
+
+    def block() -> str:
+        flag.touch()
+        return "blocked"
+
+    upstream = scripted(write("block {}"), write("die {}"), write('math.add {"a": 1, "b": 1}'), "Done.")
+    events = await events_of(Agent(upstream, [server, block]))
+    assert events[-1].text == "Done."
+    assert results(events)["math.add"][0].startswith("Error: the MCP server flaky cannot be opened:")
+
+
+def test_a_server_has_a_name_and_a_target():
+    assert McpServer("uvx some-server --root /tmp").name == "some-server"
+    assert McpServer("python -m x", name="mine").name == "mine"
+    assert McpServer("https://example.com/mcp").name == "https://example.com/mcp"
+    with pytest.raises(SettingsError, match="this one is empty"):
+        McpServer("")
+
+
+def test_without_the_extra_a_server_is_told_what_it_needs():
+    code = """
+import sys
+sys.modules["mcp"] = sys.modules["pydantic"] = sys.modules["httpx2"] = None
+import anyio
+from streamtool import Agent, McpServer
+try:
+    anyio.run(Agent("sample", [McpServer("some command")]).ask, "Hello")
+except Exception as error:
+    print(error)
+"""
+    env = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.splitlines() == [
+        'the MCP server command cannot be opened: MCP servers need the extra "mcp": pip install "streamtool[mcp]"',
+    ], done.stderr

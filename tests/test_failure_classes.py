@@ -1,0 +1,317 @@
+"""Every reason for which an attempt is not accepted, in one table: streamed and whole, in each client protocol.
+
+A *retried* attempt was never there: what the client receives is what it would have received without it. A *continued*
+one is the beginning of the same reply. Both are bounded, and in the end the client gets what there is.
+"""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+import trio
+from attrs import frozen
+from dialects import CLIENTS, PATHS, Ask, events, read, said, write
+from test_matrix import VALIDATORS
+from test_retries import (
+    ANNOUNCED,
+    ASK,
+    BLOCKED,
+    CALL,
+    CALLED,
+    DENIED,
+    TOOLS,
+    UNFIT,
+    UNKNOWN,
+    Talk,
+)
+
+from streamtool.middleware import ToolMiddleware
+from streamtool.settings import Limits, Settings
+from streamtool.testing import Pause, Script, ScriptedUpstream, assert_valid, stream_asgi
+
+AFTER = Ask((("user", "Ping it."), ("call", "call_1", "ping", {"x": 1}), ("result", "call_1", "pong")), TOOLS)
+OTHER = '<tool_call>{"name": "read_file", "arguments": {}}</tool_call>'
+MEANT = '<tool_call>{"name" = ping, 5}</tool_call>'
+WAITED = '<tool_call>{"name": "ping", "arguments": {"x": 1 : 2}}</tool_call>'
+PROSE = "The answer is what it always was."
+
+
+@frozen
+class Class:
+    """One reason, a reply that gives it, and what becomes of it."""
+
+    cause: str
+    reply: str
+    again: str = CALL
+    """What the model says when it is asked again."""
+    shown: str = ""
+    """What the client has seen of the first reply when that happens; else the attempt is thrown away."""
+    parts: tuple[Any, ...] = CALLED
+    """What comes of `again`."""
+    ask: Ask = ASK
+    choice: str = "auto"
+    settings: Settings | None = None
+    last: tuple[Any, ...] | None = None
+    """What the client has in the end when the model never says anything else; None: each reply, as it was."""
+    ends: str = "stop"
+    """The reason of that end, unless there are calls."""
+    unmet: str | None = None
+    """What the record, and the header where it has not left yet, then say to be missing."""
+
+    def asked(self, stream: bool) -> Ask:
+        return Ask(self.ask.turns, TOOLS, stream, self.choice)
+
+
+COMPLETE = Settings(arguments="complete")
+RETRY = Settings(malformed="retry")
+NARROW = Settings(limits=Limits(held=16))
+
+RETRIES = Settings().retries
+MISSING = "required call missing"
+
+CLASSES = {
+    "tools denied": Class("tools denied", DENIED, last=(DENIED,)),
+    "environment denied": Class("environment denied", BLOCKED, last=(BLOCKED,)),
+    "announced": Class("announced but not called", ANNOUNCED, shown=ANNOUNCED, unmet="announced but not called"),
+    "required": Class("required call missing", PROSE, choice="required", last=(PROSE,), unmet=MISSING),
+    "required, behind text": Class(
+        "required call missing", PROSE, shown=PROSE, choice="required", settings=NARROW, unmet=MISSING
+    ),
+    "named": Class("required call missing", PROSE, choice="ping", last=(PROSE,), unmet=MISSING),
+    "forbidden": Class("call forbidden", CALL, PROSE, parts=(PROSE,), choice="none", last=(), unmet="call forbidden"),
+    "wrong tool": Class("wrong tool", OTHER, choice="ping", last=(OTHER,), unmet=MISSING),
+    "unknown tool": Class("unknown tool", UNKNOWN, last=(UNKNOWN,)),
+    "malformed": Class("malformed", MEANT, settings=RETRY, last=(MEANT,)),
+    "malformed, behind text": Class("malformed", f"So.\n{MEANT}", shown="So.", settings=RETRY),
+    "malformed, waiting": Class("malformed", WAITED, settings=COMPLETE, last=(), ends="length", unmet="malformed"),
+    "schema": Class("schema", UNFIT, settings=COMPLETE, last=(("ping", {"x": 0, "y": 1}),)),
+    "schema, behind text": Class("schema", f"So.\n{UNFIT}", shown="So.", settings=COMPLETE),
+    "empty": Class("empty", "", PROSE, parts=(PROSE,), ask=AFTER, last=(), unmet="empty"),
+}
+RETRIED = [name for name, found in CLASSES.items() if not found.shown]
+CONTINUED = [name for name, found in CLASSES.items() if found.shown]
+
+both = pytest.mark.anyio
+clients = pytest.mark.parametrize("client", CLIENTS)
+streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+classes = pytest.mark.parametrize("name", CLASSES)
+
+
+def test_every_reason_is_in_the_table():
+    from typing import get_args
+
+    from streamtool.policy.causes import Cause
+
+    of_upstreams = {"tools unsupported", "forcing unsupported"}  # what an upstream refuses, not what a model says
+    assert {found.cause for found in CLASSES.values()} == set(get_args(Cause)) - of_upstreams
+
+
+def meant(parts: tuple[Any, ...]) -> list[Any]:
+    """Texts, and calls with their arguments as values; white space at the ends of texts makes no difference."""
+    return [part.strip() if isinstance(part, str) else (part[0], loaded(part[1])) for part in parts]
+
+
+def loaded(arguments: Any) -> Any:
+    return json.loads(arguments) if isinstance(arguments, str) else arguments
+
+
+CHANCE = {"id", "item_id", "call_id", "response_id", "created", "created_at", "completed_at", "obfuscation"}
+COUNTS = {"usage"}
+
+
+def without_chance(value: Any) -> Any:
+    """The JSON value without ids, times and counts, which differ from reply to reply."""
+    if isinstance(value, dict):
+        return {key: without_chance(one) for key, one in value.items() if key not in CHANCE | COUNTS}
+    return [without_chance(one) for one in value] if isinstance(value, list) else value
+
+
+def payloads(data: bytes, *, stream: bool) -> Any:
+    """What the client receives, but for chance, and fields that an upstream's own chunks may or may not have."""
+    found = without_chance(events(data) if stream else json.loads(data))
+    if not stream:
+        return found
+    for chunk in found:
+        for choice in chunk.get("choices", ()):
+            choice.pop("logprobs", None)
+        chunk.pop("system_fingerprint", None)
+    return found
+
+
+async def talked(client: str, name: str, *replies: str, stream: bool, **fields: Any) -> tuple[Talk, Any, bytes]:
+    """The talk, what the client made of it, and the bytes, which are valid."""
+    found = CLASSES[name]
+    talk = Talk(*replies, settings=found.settings)
+    body = {**write(client, found.asked(stream)), **fields}
+    async with stream_asgi(talk.app, PATHS[client], body=json.dumps(body).encode()) as reply:
+        data = await reply.body()
+        talk.headers = reply.headers
+    if talk.records[0].unmet is not None:
+        body.pop("tool_choice", None)  # it was not kept, which the validator would find
+    check = VALIDATORS[client][0 if stream else 1]
+    assert_valid(check(data, body, headers=talk.headers) if stream else check(data, body))
+    return talk, read(client, data, stream=stream), data
+
+
+@both
+@clients
+@streamed
+@pytest.mark.parametrize("name", RETRIED)
+async def test_nothing_is_seen_of_a_retried_attempt(client: str, stream: bool, name: str):
+    found = CLASSES[name]
+    talk, got, data = await talked(client, name, found.reply, found.again, stream=stream)
+    assert meant(got.parts) == meant(found.parts)
+    assert got.reason == ("calls" if found.parts == CALLED else "stop")
+    assert (talk.causes, talk.records[0].unmet) == ((found.cause,), None)
+    first, second = (request.json["messages"] for request in talk.upstream.requests)
+    assert second[:-1] == first[:-1]
+    asked = first[-1]["content"].partition("\n\nFor this reply:")[0]
+    assert second[-1]["content"].startswith(f"{asked}\n\n")  # the correction stands in the tail
+    assert not found.reply or found.reply not in json.dumps(second, ensure_ascii=False)
+    straight, _, alone = await talked(client, name, found.again, stream=stream)
+    assert straight.causes == ()
+    assert payloads(data, stream=stream) == payloads(alone, stream=stream)
+
+
+@both
+@clients
+@streamed
+@pytest.mark.parametrize("name", CONTINUED)
+async def test_a_continued_attempt_is_the_beginning_of_the_same_reply(client: str, stream: bool, name: str):
+    found = CLASSES[name]
+    talk, got, data = await talked(client, name, found.reply, f"Now:\n{found.again}", stream=stream)
+    assert meant(got.parts) == meant((f"{found.shown}Now:", *found.parts)) or meant(got.parts) == meant(
+        (f"{found.shown}\nNow:", *found.parts)
+    )
+    assert (got.reason, talk.causes) == ("calls", (found.cause,))
+    second = talk.upstream.requests[1].json["messages"]
+    assert second[-2]["role"] == "assistant"
+    assert second[-2]["content"].startswith(found.shown)
+    if not stream:
+        return
+    told = events(data)
+    if client == "chat":
+        assert len({chunk["id"] for chunk in told}) == 1
+        assert [c["delta"]["role"] for e in told for c in e["choices"] if "role" in c["delta"]] == ["assistant"]
+    elif client == "messages":
+        kinds = [event["type"] for event in told]
+        assert kinds.count("message_start") == kinds.count("message_stop") == 1
+        starts = [(e["index"], e["content_block"]["type"]) for e in told if e["type"] == "content_block_start"]
+        assert starts == [(0, "text"), (1, "tool_use")]
+    else:
+        assert [event["type"] for event in told].count("response.created") == 1
+        added = [e for e in told if e["type"] == "response.output_item.added"]
+        assert [(e["output_index"], e["item"]["type"]) for e in added] == [(0, "message"), (1, "function_call")]
+
+
+@both
+@clients
+@streamed
+@classes
+async def test_attempts_are_bounded_and_the_end_is_honest(client: str, stream: bool, name: str):
+    found = CLASSES[name]
+    talk, got, _ = await talked(client, name, found.reply, stream=stream)
+    assert talk.causes == (found.cause,) * RETRIES
+    assert len(talk.upstream.requests) == RETRIES + 1
+    record = talk.records[0]
+    assert record.unmet == found.unmet
+    if found.last is not None:
+        assert meant(got.parts) == meant(found.last)
+    else:  # what was visible of each attempt, and the last one whole
+        text = "".join(part for part in got.parts if isinstance(part, str))
+        assert text.count(found.shown) == RETRIES + 1
+        assert "".join(text.split()).startswith("".join(found.shown.split()) * RETRIES)
+    calls = [part for part in got.parts if isinstance(part, tuple)]
+    assert got.reason == ("calls" if calls else found.ends)
+    assert got.error is None
+    assert record.error is None
+    if found.unmet and not (stream and (found.shown or found.choice in ("auto", "none"))):
+        assert talk.headers["x-streamtool-unmet"] == found.unmet
+
+
+@both
+@classes
+async def test_each_correction_is_worded_differently_and_leaves_no_trace(name: str):
+    found = CLASSES[name]
+    talk, _, _ = await talked("chat", name, found.reply, stream=True)
+    first, second, third = (request.json["messages"] for request in talk.upstream.requests)
+    tails = [second[-1]["content"], third[-1]["content"]]
+    asked = first[-1]["content"]
+    assert len({asked, *tails}) == 3
+    corrections = [tail.removeprefix(asked).strip() for tail in tails]
+    assert all(len(text) > 20 for text in corrections)
+    free = found.choice == "auto" and found.cause != "empty"
+    assert {"If the task is done, say so in plain text." in text for text in corrections} == {free}
+    later = Ask((*found.ask.turns, ("assistant", "Well."), ("user", "And now?")), TOOLS)
+    await talk.ask("chat", later)
+    prompt = talk.upstream.requests[3].json["messages"]
+    assert [message["role"] for message in prompt][-2:] == ["assistant", "user"]
+    assert prompt[0] == first[0]
+    assert not [text for text in corrections if text in json.dumps(prompt, ensure_ascii=False)]
+
+
+SAMPLING = {
+    "chat": {"temperature": 0.25, "top_p": 0.5, "seed": 7, "max_tokens": 99, "presence_penalty": 0.5},
+    "messages": {"temperature": 0.25, "top_p": 0.5, "max_tokens": 99},
+    "responses": {"temperature": 0.25, "top_p": 0.5, "max_output_tokens": 99},
+}
+
+
+@both
+@clients
+@classes
+async def test_every_attempt_samples_as_the_client_asked(client: str, name: str):
+    found = CLASSES[name]
+    talk, _, _ = await talked(client, name, found.reply, found.again, stream=True, **SAMPLING[client])
+    assert len(talk.upstream.requests) == 2
+    first, second = (request.json for request in talk.upstream.requests)
+    names = first.keys() - {"messages"}
+    assert {key: first[key] for key in names} == {key: second[key] for key in names}
+    assert (first["temperature"], first["top_p"]) == (0.25, 0.5)
+    assert 99 in (first.get("max_tokens"), first.get("max_completion_tokens"))
+    assert first.get("seed") == SAMPLING[client].get("seed")
+
+
+@pytest.mark.trio
+@clients
+@classes
+async def test_the_client_hears_something_between_the_attempts(autojump_clock, client: str, name: str):
+    """Each attempt takes half a minute to begin and as long to end; nobody waits longer than the keep-alive time."""
+    found = CLASSES[name]
+
+    def slow(text: str) -> Script:
+        steps = said("chat", text).steps
+        return Script((Pause(30), *steps[:-3], Pause(30), *steps[-3:]))
+
+    app = ToolMiddleware(
+        ScriptedUpstream(slow(found.reply), slow(found.again)), settings=found.settings, app_speaks="chat"
+    )
+    body = json.dumps(write(client, found.asked(stream=True))).encode()
+    began = trio.current_time()
+    times = [0.0]
+    async with stream_asgi(app, PATHS[client], body=body) as reply:
+        pieces = []
+        async for piece in reply:
+            times.append(trio.current_time() - began)
+            pieces.append(piece)
+    assert meant(read(client, b"".join(pieces), stream=True).parts)[-1:] == meant(found.parts)[-1:]
+    gaps = [later - before for before, later in itertools.pairwise(times)]
+    assert max(gaps) <= 10.0 * 1.25  # silence is looked at four times in a keep-alive time
+    assert times[-1] >= 60.0
+
+
+@both
+async def test_markup_is_not_asked_for_again_where_no_call_is_wanted():
+    talk = Talk(MEANT, settings=RETRY)
+    got = await talk.ask("chat", Ask(ASK.turns, TOOLS, choice="none"))
+    assert (got.parts, talk.causes) == ((MEANT,), ())
+
+
+@both
+@pytest.mark.parametrize("reply", [UNFIT, WAITED], ids=["schema", "malformed"])
+async def test_a_correction_does_not_take_back_that_a_call_is_required(reply: str):
+    talk = Talk(reply, CALL, settings=COMPLETE)
+    got = await talk.ask("chat", Ask(ASK.turns, TOOLS, choice="required"))
+    assert got.parts == CALLED
+    assert "plain text" not in talk.last(1)

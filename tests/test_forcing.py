@@ -1,0 +1,434 @@
+"""A call that the client demands is forced by the strongest means that the upstream is said to have."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from attrs import evolve
+from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, Got, read, refusal, said, write
+from gbnf import Grammar
+
+from statemachine import Call
+from statemachine import write as written
+from streamtool.abilities import Abilities
+from streamtool.conversation import Forcing
+from streamtool.errors import SettingsError
+from streamtool.exchange import Record
+from streamtool.middleware import ToolMiddleware
+from streamtool.policy import Prefilled, denies_forcing
+from streamtool.settings import FORCES, Settings
+from streamtool.testing import Script, ScriptedUpstream, stream_asgi
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+TOOLS = (("ping", "Pings.", SCHEMA), ("pong", "Pongs.", SCHEMA))
+ASK = Ask((("user", "Ping it."),), TOOLS)
+NAMED = evolve(ASK, choice="ping")
+REQUIRED = evolve(ASK, choice="required")
+CALL = '<tool_call>\n{"name": "ping", "arguments": {"x": 1}}\n</tool_call>'
+OBJECT = '{"name": "ping", "arguments": {"x": 1}}'
+CALLED = (("ping", '{"x": 1}'),)
+LEAD = '<tool_call>\n{"name": "'
+BEGIN = LEAD + 'ping", "arguments":'
+
+both = pytest.mark.anyio
+clients = pytest.mark.parametrize("client", CLIENTS)
+streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+
+WAYS = [(upstream, way) for upstream in UPSTREAMS for way in ("auto", *FORCES[upstream])]
+AUTO = {"chat": "prompt", "messages": "prompt", "ollama": "schema", "gemini": "prompt", "completions": "prefill"}
+FIELDS = {
+    "response_format", "grammar", "grammar_lazy", "grammar_triggers", "structured_outputs", "format", "output_config",
+    "continue_final_message", "preserved_tokens",
+}  # fmt: skip
+"""Of all protocols, those by which a call is forced."""
+
+
+class Talk:
+    """Requests to one upstream: what it received, and what came of it."""
+
+    def __init__(self, upstream: str, forces: str, *replies: str | Script, **settings: Any) -> None:
+        self.speaks = upstream
+        self.upstream = ScriptedUpstream(*(said(upstream, one) if isinstance(one, str) else one for one in replies))
+        self.records: list[Record] = []
+        self.app = ToolMiddleware(
+            self.upstream,
+            settings=Settings(app_speaks=upstream, app_forces=forces, **settings),
+            on_exchange=self.records.append,
+        )
+
+    async def ask(self, client: str, ask: Ask, **fields: Any) -> Got:
+        body = json.dumps({**write(client, ask), **fields}).encode()
+        async with stream_asgi(self.app, PATHS[client], body=body) as reply:
+            data = await reply.body()
+            assert reply.status == 200, data
+        got = read(client, data, stream=ask.stream)
+        parts = tuple((part[0], json.dumps(json.loads(part[1]))) if len(part) == 2 else part for part in got.parts)
+        return evolve(got, parts=parts)
+
+    def sent(self, attempt: int = -1) -> Any:
+        return self.upstream.requests[attempt].json
+
+    def forcing(self, attempt: int = -1) -> dict[str, Any]:
+        """The fields of a request by which a call is forced."""
+        sent = self.sent(attempt)
+        found = {key: value for key, value in sent.items() if key in FIELDS}
+        config = sent.get("generationConfig", {})
+        return found | {key: value for key, value in config.items() if key.startswith("response")}
+
+    def last(self, attempt: int = -1) -> tuple[str, str]:
+        """Role and text of the last message; of completions the end of the prompt."""
+        sent = self.sent(attempt)
+        if "prompt" in sent:
+            head, _, text = sent["prompt"].rpartition("<|im_start|>assistant\n")
+            return ("assistant", text) if text else ("user", head)
+        last = (sent.get("messages") or sent["contents"])[-1]
+        text = last.get("content") or "".join(part["text"] for part in last["parts"])
+        return last["role"], text
+
+
+def call_schema(name: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"name": {"type": "string", "enum": [name]}, "arguments": SCHEMA},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+ONE = call_schema("ping")
+TWO = {"anyOf": [call_schema("ping"), call_schema("pong")]}
+
+
+def expected(upstream: str, way: str, schema: Any) -> Mapping[str, Any]:
+    """The fields of a forced call that are known word for word."""
+    named = {"response_format": {"type": "json_schema", "json_schema": {"name": "call", "schema": schema}}}
+    match upstream, way:
+        case "chat", "prefill":
+            return {"continue_final_message": True}
+        case (("chat" | "completions"), "schema"):
+            return named
+        case _, "guided":
+            return {"structured_outputs": {"json": schema}}
+        case "messages", "schema":
+            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        case "ollama", "schema":
+            return {"format": schema}
+        case "gemini", "schema":
+            return {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    return {}
+
+
+@both
+@clients
+@streamed
+@pytest.mark.parametrize(("upstream", "forces"), WAYS)
+async def test_a_call_is_forced(client: str, stream: bool, upstream: str, forces: str):
+    way = AUTO[upstream] if forces == "auto" else forces
+    for ask, beginning, schema in ((NAMED, BEGIN, ONE), (REQUIRED, LEAD, TWO)):
+        rest = CALL[len(beginning) :]
+        talk = Talk(upstream, forces, {"prefill": rest, "schema": OBJECT, "guided": OBJECT}.get(way, CALL))
+        got = await talk.ask(client, evolve(ask, stream=stream))
+        assert (got.parts, got.reason) == (CALLED, "calls")
+        assert (talk.records[0].forced, talk.records[0].attempts) == (way, ())
+        if way in ("grammar", "structural_tag"):
+            continue  # below
+        assert talk.forcing() == expected(upstream, way, schema)
+        if way == "prefill":
+            assert talk.last() == ("assistant", beginning)
+        else:
+            assert talk.last()[0] == "user"
+            assert "For this reply" in talk.last()[1]
+
+
+@both
+@clients
+@streamed
+@pytest.mark.parametrize("upstream", ["chat", "completions"])
+@pytest.mark.parametrize("choice", ["ping", "required", "auto", "none"])
+async def test_a_structural_tag_leaves_free_text_free(client: str, stream: bool, upstream: str, choice: str):
+    forced = choice in ("ping", "required")
+    talk = Talk(upstream, "structural_tag", CALL if forced else "It is well." if choice == "none" else f"So.\n{CALL}")
+    got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream, choice))
+    assert got.parts == {"none": ("It is well.",), "auto": ("So.", *CALLED)}.get(choice, CALLED)
+    assert talk.records[0].forced == ("" if choice == "none" else "structural_tag")
+    if choice == "none":
+        assert talk.forcing() == {}
+        return
+    tags = [
+        {
+            "type": "tag",
+            "begin": f'<tool_call>\n{{"name": "{name}", "arguments": ',
+            "content": {"type": "json_schema", "json_schema": SCHEMA},
+            "end": "}\n</tool_call>",
+        }
+        for name in (("ping",) if choice == "ping" else ("ping", "pong"))
+    ]
+    form = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": tags}
+    form |= {"at_least_one": forced, "stop_after_first": False}
+    assert talk.forcing() == {"response_format": {"type": "structural_tag", "format": form}}
+
+
+@both
+@clients
+@pytest.mark.parametrize("choice", ["ping", "required", "auto", "none"])
+async def test_a_grammar_holds_from_the_start_or_from_a_trigger(client: str, choice: str):
+    """llama.cpp reads the triggers of a grammar in completions; in chat the grammar itself leaves room for text."""
+    ask = evolve(ASK, choice=choice)
+    for upstream in ("chat", "completions"):
+        talk = Talk(upstream, "grammar", "Well." if choice == "none" else CALL)
+        got = await talk.ask(client, ask)
+        assert got.parts == (("Well.",) if choice == "none" else CALLED)
+        assert talk.records[0].forced == ("" if choice == "none" else "grammar")
+        fields = talk.forcing()
+        if choice == "none":
+            assert fields == {}
+            continue
+        grammar = Grammar(fields.pop("grammar"))
+        assert grammar.accepts(CALL)
+        assert grammar.accepts(f"So.\n{CALL}") == grammar.accepts("Well.") == (upstream == "chat" and choice == "auto")
+        assert grammar.accepts(CALL.replace("ping", "pong")) == (choice != "ping")
+        lazy = {
+            "grammar_lazy": True,
+            "grammar_triggers": [{"type": 1, "value": "<tool_call>"}],
+            "preserved_tokens": ["<tool_call>"],
+        }
+        assert fields == (lazy if upstream == "completions" and choice == "auto" else {})
+
+
+@both
+@clients
+@pytest.mark.parametrize(("upstream", "forces"), WAYS)
+async def test_a_free_choice_is_not_forced(client: str, upstream: str, forces: str):
+    if forces in ("structural_tag", "grammar"):
+        return
+    talk = Talk(upstream, forces, "It is well.")
+    assert (await talk.ask(client, ASK)).parts == ("It is well.",)
+    assert talk.forcing() == {}
+    assert talk.records[0].forced == ""
+    assert talk.last()[0] == "user"
+
+
+@both
+@clients
+async def test_a_beginning_that_is_repeated_is_read_once(client: str):
+    for reply in (CALL, f"\n{CALL}", '<tool_call>{"name":"ping","arguments":{"x":1}}</tool_call>'):
+        for ask in (NAMED, REQUIRED):
+            talk = Talk("completions", "prefill", reply)
+            assert (await talk.ask(client, ask)).parts == CALLED
+            assert talk.records[0].attempts == ()
+
+
+@both
+@clients
+@streamed
+@pytest.mark.parametrize("reply", ["", "No, thank you.", "  \n"])
+async def test_a_forced_call_that_is_missing_is_asked_for_again(client: str, stream: bool, reply: str):
+    talk = Talk("chat", "prefill", reply, CALL[len(BEGIN) :])
+    got = await talk.ask(client, evolve(NAMED, stream=stream))
+    assert (got.parts, got.reason) == (CALLED, "calls")
+    assert talk.records[0].attempts == ("required call missing",)
+    assert [talk.last(i) for i in (0, 1)] == [("assistant", BEGIN)] * 2
+    first, second = (talk.sent(i)["messages"] for i in (0, 1))
+    assert second[0] == first[0]  # the contract
+    assert "tool call that is required" in json.dumps(second[-2])
+
+
+@both
+async def test_the_end_is_honest():
+    talk = Talk("chat", "schema", "I would rather not.")
+    got = await talk.ask("chat", NAMED)
+    assert (got.parts, got.reason) == (("I would rather not.",), "stop")
+    assert (talk.records[0].unmet, talk.records[0].forced) == ("required call missing", "schema")
+    assert len(talk.upstream.requests) == 3
+
+
+@both
+@pytest.mark.parametrize("format", ["invoke", "react", "object", "qwen3_coder", "mistral", "pythonic", "functionary"])
+async def test_any_format_can_be_begun(format: str):
+    whole = written([Call("ping", '{"x": 1}')], format)
+    talk = Talk("messages", "prefill", "", format=format)
+    await talk.ask("messages", NAMED)
+    role, beginning = talk.last()
+    assert role == "assistant"
+    assert whole.startswith(beginning)
+    assert beginning == beginning.rstrip()
+    for reply in (whole[len(beginning) :], whole):
+        again = Talk("messages", "prefill", reply, format=format)
+        assert (await again.ask("messages", NAMED)).parts == CALLED
+
+
+@both
+@clients
+async def test_the_prompt_stays_a_prefix_of_the_next_one(client: str):
+    """Nothing of forcing goes into the contract or the history."""
+    turns = (*ASK.turns, ("call", "call_1", "ping", {"x": 1}), ("result", "call_1", "pong"))
+    for forces in ("prompt", "prefill", "schema", "structural_tag", "grammar"):
+        talk = Talk("chat", forces, CALL)
+        await talk.ask(client, ASK)
+        await talk.ask(client, NAMED)
+        await talk.ask(client, evolve(ASK, turns=turns))
+        free, forced, after = (talk.sent(i)["messages"] for i in range(3))
+        assert forced[0] == free[0] == after[0]
+        assert after[: len(free)] == free
+        assert forced[1]["content"].startswith(free[1]["content"])
+
+
+# --- what an upstream cannot do
+
+REFUSED = {
+    "schema": "'response_format' of type 'json_schema' is not supported with this model.",
+    "guided": '[{"type": "extra_forbidden", "loc": ["body", "structured_outputs"], "msg": "Extra inputs are not permitted"}]',
+    "structural_tag": "Invalid response_format structural_tag specification.",
+    "grammar": "Failed to parse grammar",
+    "prefill": "This model does not support assistant message prefill. The conversation must end with a user message.",
+}
+
+
+def refused(message: str, status: int = 400) -> Script:
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+    return Script((json.dumps(body).encode(),), status, "application/json")
+
+
+@both
+@clients
+@streamed
+@pytest.mark.parametrize("way", REFUSED)
+async def test_what_is_refused_is_left_out_and_remembered(client: str, stream: bool, way: str):
+    talk = Talk("chat", way, refused(REFUSED[way]), CALL)
+    now = [0.0]
+    talk.app.abilities = Abilities(lambda: now[0])
+    for _ in range(2):
+        got = await talk.ask(client, evolve(NAMED, stream=stream))
+        assert (got.parts, got.reason) == (CALLED, "calls")
+    assert [record.attempts for record in talk.records] == [("forcing unsupported",), ()]
+    assert [record.forced for record in talk.records] == ["prompt", "prompt"]
+    assert [bool(talk.forcing(i)) for i in range(3)] == [True, False, False]
+    assert [talk.last(i)[0] for i in (1, 2)] == ["user", "user"]
+    now[0] = 601.0
+    await talk.ask(client, NAMED)
+    assert talk.forcing(3)
+
+
+@both
+async def test_a_refusal_of_something_else_is_a_refusal():
+    talk = Talk("chat", "schema", refused("temperature is too high"))
+    async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
+        assert await reply.head() == 400
+    talk = Talk("chat", "schema", refusal("chat"))
+    async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
+        assert await reply.head() == 429
+    assert len(talk.upstream.requests) == 1
+
+
+@pytest.mark.parametrize(("way", "message"), REFUSED.items())
+def test_a_refusal_names_the_way(way: Any, message: str):
+    assert denies_forcing(way, 400, message)
+    assert not denies_forcing(way, 429, message)
+    assert not denies_forcing(way, 400, "the model is overloaded")
+
+
+# --- what is left alone
+
+
+@both
+async def test_a_client_that_holds_the_model_itself_is_left_to_it():
+    own = {"type": "json_schema", "json_schema": {"name": "own", "schema": {"type": "object"}}}
+    for fields in ({"response_format": own}, {"grammar": 'root ::= "x"'}, {"structured_outputs": {"choice": ["a"]}}):
+        talk = Talk("chat", "guided", CALL)
+        await talk.ask("chat", NAMED, **fields)
+        assert talk.records[0].forced == "prompt"
+        assert talk.forcing() == ({} if "response_format" in fields else fields)
+
+
+@both
+async def test_native_tools_are_the_upstreams_own_business():
+    for mode in ("native", "rescue"):
+        talk = Talk("chat", "schema", CALL, mode=mode)
+        await talk.ask("messages", NAMED)
+        assert talk.forcing() == {}
+        assert talk.records[0].forced == ""
+
+
+@both
+async def test_only_the_allowed_tools_are_in_the_constraint():
+    allowed = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "pong"}}]},
+    }
+    talk = Talk("chat", "schema", OBJECT.replace("ping", "pong"))
+    got = await talk.ask("chat", ASK, tool_choice=allowed)
+    assert got.parts == (("pong", '{"x": 1}'),)
+    assert talk.forcing() == expected("chat", "schema", call_schema("pong"))
+
+
+@both
+async def test_raw_text_is_a_string_in_an_object():
+    tool = {"type": "custom", "custom": {"name": "run"}}
+    talk = Talk("chat", "schema", '{"name": "run", "arguments": {"input": "ls"}}')
+    body = {**write("chat", ASK), "tools": [tool], "tool_choice": "required"}
+    async with stream_asgi(talk.app, body=json.dumps(body).encode()) as reply:
+        assert b'"input":"ls"' in (await reply.body()).replace(b" ", b"")
+    schema = talk.forcing()["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["arguments"]["properties"] == {"input": {"type": "string"}}
+
+
+@both
+async def test_one_object_is_read_whatever_is_listened_for():
+    for format in ("tool_call", "invoke", "mistral"):
+        talk = Talk("ollama", "auto", OBJECT, format=format, formats=[format])
+        assert (await talk.ask("chat", NAMED)).parts == CALLED
+
+
+def test_contradictions_are_told():
+    upstream = {"a": {"url": "http://a", "speaks": "ollama"}}
+    for wrong in (
+        {"app_speaks": "gemini", "app_forces": "grammar"},
+        {"upstreams": {"a": {**upstream["a"], "forces": "guided"}}},
+        {"upstreams": upstream, "models": [{"match": "*", "forces": "structural_tag"}]},
+        {"app_forces": "odd"},
+    ):
+        with pytest.raises(SettingsError, match="forces"):
+            Settings(**wrong)  # type: ignore[arg-type]
+    settings = Settings(upstreams=upstream, models=[{"match": "m", "forces": "prefill"}])  # type: ignore[arg-type]
+    assert [settings.for_model(name).forces for name in ("m", "other")] == ["prefill", "auto"]
+
+
+@both
+async def test_a_way_that_the_clients_own_protocol_does_not_have_is_noted():
+    upstream = ScriptedUpstream(said("messages", CALL))
+    records: list[Record] = []
+    app = ToolMiddleware(upstream, settings=Settings(app_forces="grammar"), on_exchange=records.append)
+    async with stream_asgi(app, PATHS["messages"], body=json.dumps(write("messages", NAMED)).encode()) as reply:
+        await reply.body()
+    assert (records[0].forced, records[0].dropped) == ("prompt", ("forcing by grammar",))
+
+
+def test_a_beginning_waits_for_no_more_than_its_marker():
+    beginning = Forcing("prefill", BEGIN, ("<tool_call>",), "{")
+    made: list[str] = []
+
+    class Seen:
+        def feed(self, text: str) -> list[Any]:
+            return [text]
+
+        def close(self, reason: str | None = None) -> list[Any]:
+            return ["end"]
+
+    def new(prefix: str) -> Any:
+        made.append(prefix)
+        return Seen()
+
+    parser = Prefilled(beginning, new)
+    assert [parser.feed(piece) for piece in (" ", "<tool", "_call", "> {", "}")] == [
+        [],
+        [],
+        [],
+        [" <tool_call> {"],
+        ["}"],
+    ]
+    assert made == [""]
+    parser = Prefilled(beginning, new)
+    assert [parser.feed(" "), parser.feed("{"), parser.close()] == [[], [" {"], ["end"]]
+    assert made == ["", BEGIN]
+    assert Prefilled(beginning, new).close() == []

@@ -1,0 +1,241 @@
+"""Fifty turns of one conversation, in each client protocol, whose later requests repeat no tools.
+
+The upstream is a model with a good memory: it reads its prompt, finds in the last result what it has to call with, and
+checks that everything that ever happened stands in the prompt once, in order, and that the prompt only ever grows.
+"""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from attrs import define, field
+from dialects import CLIENTS, PATHS, Ask, Got, read, said, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachine import Call
+from statemachine import write as write_calls
+from streamtool.exchange import Exchange, wire_of
+from streamtool.middleware import ToolMiddleware
+from streamtool.settings import Settings
+from streamtool.testing import stream_asgi
+
+TURNS = 50
+SCHEMA = {
+    "type": "object",
+    "properties": {"found": {"type": "string"}, "step": {"type": "string"}, "note": {"type": "string"}},
+    "required": ["found", "step"],
+}
+TOOLS = (("look", "Looks further.", SCHEMA), ("weigh.it", "Weighs.", SCHEMA), ("Never-Used", "Rests.", SCHEMA))
+NOTES = ("", 'says "so"\n\tand more', "läuft \\ 🙂", "</tool_call> is what it says")
+
+
+def prompt_of(body: Any) -> str:
+    """The prompt as one text, so that a longer one can begin with it."""
+    if "prompt" in body:
+        return str(body["prompt"])
+    return "".join(f"[{message['role']}]{message['content']}" for message in body["messages"])
+
+
+def reply_of(turn: int, found: str) -> tuple[str, int]:
+    """What the model writes in this turn, in one of several habits, and how many calls that is."""
+    count = 1 + (turn % 5 == 2) + (turn % 10 == 7)
+    names = ("look", "weigh.it")
+    calls = [
+        Call(
+            names[(turn + i) % 2],
+            json.dumps(
+                {"found": found, "step": f"s{turn}.{i}", "note": NOTES[(turn + i) % len(NOTES)]},
+                ensure_ascii=turn % 2 == 0,
+            ),
+        )
+        for i in range(count)
+    ]
+    form = ("tool_call", "invoke", "fenced", "labelled", "qwen3_coder")[turn % 5] if turn % 3 == 0 else "tool_call"
+    text = write_calls(calls, form)
+    return (f"I look further, {turn}.\n\n{text}" if turn % 4 == 1 else text), count
+
+
+@define
+class Model:
+    """The upstream."""
+
+    speaks: str
+    exact: bool
+    """What it wrote has to stand in the next prompt to the letter."""
+    turn: int = 0
+    before: str = ""
+    steps: list[str] = field(factory=list)
+    """Everything that stands in the prompt once, in this order."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = json.loads((await receive())["body"])
+        prompt = prompt_of(body)
+        assert prompt.startswith(self.before), self.turn
+        places = [prompt.find(step) for step in self.steps]
+        assert -1 not in places
+        assert places == sorted(places)
+        assert all(prompt.count(step) == 1 for step in self.steps)
+        assert "tools" not in body
+        found = re.findall(r"\bt\d+\b", prompt)
+        reply, count = reply_of(self.turn, found[-1]) if self.turn < TURNS else ("All is found.", 0)
+        self.steps += [f"s{self.turn}.{i}" for i in range(count)]
+        self.steps += [f"r{self.turn}.{i} " for i in range(count)]
+        start = "" if "prompt" in body else "[assistant]"
+        self.before = prompt + start + reply if self.exact else prompt
+        self.turn += 1
+        script = said(self.speaks, reply, size=7)
+        head = [(b"content-type", script.content_type.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for step in script.steps:
+            await send({"type": "http.response.body", "body": step, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def answers(turn: int, ids: tuple[str, ...]) -> list[Any]:
+    """The results of a turn's calls: the last one tells what to look for next; some fail, some say little."""
+    kind = "error" if turn % 7 == 3 else "result"
+    out: list[Any] = []
+    for i, id_ in enumerate(ids):
+        hint = f" gives t{turn + 1}" if i == len(ids) - 1 else ""
+        out.append((kind, id_, f"r{turn}.{i} {hint}"))
+    return out
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("speaks", ["chat", "completions"])
+async def test_fifty_turns_whose_later_requests_repeat_no_tools(client: str, speaks: str):
+    model = Model(speaks, exact=True)
+    app = ToolMiddleware(model, app_speaks=speaks)
+    turns: list[Any] = [("system", "Be thorough."), ("user", "Start with t0.")]
+    for turn in range(TURNS + 1):
+        body = write(client, Ask(tuple(turns), TOOLS if turn == 0 else (), stream=turn % 3 != 1))
+        body["store"] = True
+        async with stream_asgi(app, PATHS[client], body=json.dumps(body).encode()) as reply:
+            data = b"".join([piece async for piece in reply])
+        got = read(client, data, stream=body["stream"])
+        assert got.error is None, got.error
+        if turn == TURNS:
+            assert (got.parts, got.reason) == (("All is found.",), "stop")
+            return
+        calls = [part for part in got.parts if isinstance(part, tuple)]
+        assert (got.reason, len(calls)) == ("calls", reply_of(turn, "")[1])
+        assert all(json.loads(arguments)["found"] == f"t{turn}" for _, arguments in calls)
+        turns += [("assistant", part) for part in got.parts if isinstance(part, str)]
+        turns += [
+            ("call", id_, name, json.loads(arguments)) for id_, (name, arguments) in zip(got.ids, calls, strict=True)
+        ]
+        turns += answers(turn, got.ids)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_silent_results_and_no_store(client: str):
+    """Without the store the words are ours, the prompt still only grows, and silence says that it is silence."""
+    model = Model("chat", exact=False)
+    app = ToolMiddleware(model, app_speaks="chat", settings=Settings(verbatim=False))
+    turns: list[Any] = [("user", "Start with t0.")]
+    for _ in range(12):
+        body = write(client, Ask(tuple(turns), TOOLS))
+        async with stream_asgi(app, PATHS[client], body=json.dumps(body).encode()) as reply:
+            data = b"".join([piece async for piece in reply])
+        got = read(client, data, stream=True)
+        calls = [part for part in got.parts if isinstance(part, tuple)]
+        assert all(json.loads(arguments)["found"] == "t0" for _, arguments in calls)
+        turns += [("assistant", part) for part in got.parts if isinstance(part, str)]
+        turns += [("call", id_, name, json.loads(args)) for id_, (name, args) in zip(got.ids, calls, strict=True)]
+        turns += [("result", id_, "") for id_ in got.ids]
+        model.steps = [step for step in model.steps if not step.startswith("r")]
+    assert model.before.count("(no output)") == sum(reply_of(turn, "")[1] for turn in range(11))
+
+
+class Shelf:
+    """What is remembered, in a dict."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def recall(self, id: str, /) -> bytes | None:
+        return self.kept.get(id)
+
+    def remember(self, id: str, value: bytes, /) -> None:
+        self.kept[id] = value
+
+
+arguments = st.fixed_dictionaries({"found": st.text(max_size=12), "step": st.text(max_size=3)}).map(json.dumps)
+calls = st.lists(st.builds(Call, st.sampled_from([tool[0] for tool in TOOLS]), arguments), max_size=3)
+steps = st.tuples(
+    st.sampled_from(["tool_call", "invoke", "labelled", "fenced", "glm45"]),
+    calls,
+    st.sampled_from(["", "I see.\n", "So:\n\n"]),
+    st.lists(st.text(max_size=10), min_size=3, max_size=3),
+    st.booleans(),
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=6), st.sampled_from(CLIENTS), st.data())
+@settings(deadline=None)
+def test_prompt_and_reply_are_the_beginning_of_the_next_prompt(plan: list[Any], client: str, data: st.DataObject):
+    shelf, turns, before = Shelf(), [("user", "Begin.")], ""
+    ids = iter(range(10_000))
+    for form, called, text, results, repeats in plan:
+        body = write(client, Ask(tuple(turns), TOOLS if repeats or before == "" else ()))
+        body["store"] = True
+        exchange = Exchange(
+            Settings(app_speaks="chat", refusals="pass"),
+            wire_of(client),
+            json.dumps(body).encode(),
+            (),
+            new_id=lambda prefix: f"{prefix}{next(ids)}",
+            now=0,
+            memory=shelf,
+        )
+        prompt = prompt_of(json.loads(exchange.request().body))
+        assert prompt.startswith(before)
+        reply = text + (write_calls(called, form) if called else "Nothing to do.")
+        out = exchange.respond(200, ((b"content-type", b"text/event-stream"),))
+        out += b"".join(exchange.feed(step) for step in said("chat", reply, size=5).steps if isinstance(step, bytes))
+        got = read(client, out + exchange.close(), stream=True)
+        made = [part for part in got.parts if isinstance(part, tuple)]
+        assert [name for name, _ in made] == [call.name for call in called]
+        if not called:
+            return
+        before = f"{prompt}[assistant]{reply}"
+        turns += [("assistant", part) for part in got.parts if isinstance(part, str)]
+        turns += [("call", id_, name, json.loads(args)) for id_, (name, args) in zip(got.ids, made, strict=True)]
+        turns += [("result", id_, results[i]) for i, id_ in enumerate(got.ids)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("change", ["nothing", "arguments", "name", "text", "another client"])
+async def test_words_are_not_repeated_for_a_message_that_means_something_else(client: str, change: str):
+    written = 'So.\n<tool_call>\n{ "name" : "look", "arguments" : {"found": "a",   "step": "b"} }\n</tool_call>'
+    prompts = []
+
+    async def model(scope: Any, receive: Any, send: Any) -> None:
+        prompts.append(prompt_of(json.loads((await receive())["body"])))
+        script = said("chat", written if len(prompts) == 1 else "Done.")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": b"".join(script.steps), "more_body": False})
+
+    app = ToolMiddleware(model, app_speaks="chat")
+    name, found, text, key = "look", "a", "So.", "one"
+    got = Got((), None)
+    for again in (False, True):
+        turns: list[Any] = [("user", "Begin.")]
+        if again:
+            name = "weigh.it" if change == "name" else name
+            found = "other" if change == "arguments" else found
+            text = "Otherwise." if change == "text" else text
+            key = "two" if change == "another client" else key
+            call = ("call", got.ids[0], name, {"found": found, "step": "b"})
+            turns += [("assistant", text), call, ("result", got.ids[0], "r")]
+        body = {**write(client, Ask(tuple(turns), TOOLS)), "store": True}
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        async with stream_asgi(app, PATHS[client], body=json.dumps(body).encode(), headers=headers) as reply:
+            got = read(client, b"".join([piece async for piece in reply]), stream=True)
+    assert (written in prompts[1]) == (change == "nothing")
+    assert f'"name": "{name}"' in prompts[1] or change == "nothing"
