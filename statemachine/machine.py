@@ -70,7 +70,7 @@ class Machine(Reader):
     )
 
     def __init__(
-        self, tools: Mapping[str, Any] | None, *, unknown: str, malformed: str, limits: Limits, ledger: bool
+        self, tools: Mapping[str, Any] | None, *, unknown: str, malformed: str = "text", limits: Limits, ledger: bool
     ) -> None:
         for option, value in (("unknown", unknown), ("malformed", malformed)):
             if value not in ("text", "discard"):
