@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from streamtool.conversation import Json
 from streamtool.errors import RequestError, StreamtoolError
@@ -214,9 +214,21 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at that moment."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]  of the base class, which keeps one
+        """Standard error."""
+        return sys.stderr
+
+
 def configure(settings: Settings) -> None:
     """Write the log to standard error, as `settings` say. For whoever owns the process."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(JsonLines() if settings.log == "json" else Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(KEY).setLevel(logging.DEBUG if settings.debug else logging.INFO)

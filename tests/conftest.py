@@ -1,6 +1,8 @@
 """Fixtures for all tests: both backends for tests marked `anyio`."""
 
 import gc
+import logging
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -19,3 +21,14 @@ def pytest_collection_finish() -> None:
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Tests marked `anyio` run on asyncio and on trio. What waits for time is marked `trio` and uses `autojump_clock`."""
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Commands that run in this process configure its logging; the next test knows nothing of it."""
+    root, ours = logging.getLogger(), logging.getLogger("streamtool")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
