@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from streamtool.conversation import Json
 from streamtool.errors import RequestError, StreamtoolError
@@ -214,16 +214,16 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-class _StandardError(logging.StreamHandler[TextIO]):
+class _StandardError(logging.Handler):
     """Writes to what standard error is at that moment."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]  of the base class, which keeps one
-        """Standard error."""
-        return sys.stderr
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # nobody reads it any more
+            self.handleError(record)
 
 
 def configure(settings: Settings) -> None:
