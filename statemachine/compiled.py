@@ -101,9 +101,9 @@ def text_runs(
             first[atom] = f"{atom}(?!{child.expression(complete='')})"
     beginning, small, begun = plain_object(keys) if keys else ("(?!)", "(?!)", "(?!)")
     objects = rf"(?:{small}|{beginning}{JSON_FLAT}(?:\}}|(?=[^}}\]{{\[\"])))"
-    blanks = r"[ \t]{0,64}+"
+    blanks = r"[ \t]*+"
     opens = f"{openers.expression(complete='')}|{blanks}{line.expression(complete='')}|{blanks}{END}"
-    quoted = rf"(?<!\n){LINES}++(?!{opens})[ \t]*+>[^\r\n]*+" if quotes else "(?!)"
+    quoted = rf"(?<!\n){LINES}++(?!{opens})[ \t]*+{first.get('>', '>')}[^\r\n]*+" if quotes else "(?!)"
     mark = r"[ \t]*+>" if quotes else "(?!)"
     special = "".join([*first, TICK, r"\r\n"])
     plain = f"[^{special}]*+"

@@ -116,7 +116,7 @@ class Parser(Spans):
                 while True:
                     yield from self.span()
             except Mismatch:
-                self.mismatched()
+                yield from self.mismatched()
             except Overflow:
                 self.demote()
             except Ended:
@@ -141,11 +141,18 @@ class Parser(Spans):
             case _:
                 raise AssertionError(self.state)
 
-    def mismatched(self) -> None:
+    def mismatched(self) -> Grammar:
         """What was being read cannot go on like this."""
         candidate = self.candidate
         self.target = False
         if self.state is State.CALL:
+            missing = None if candidate.whole else candidate.missing()
+            if missing and (yield from self.closes()):
+                candidate.notes.mend("missing_closer")
+                self.emit_arguments(missing)
+                candidate.whole = True
+                self.finish()
+                return
             self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
             self.because("malformed")
             self.sink = Sink.DISCARD
@@ -407,6 +414,14 @@ class Parser(Spans):
         self.line_start = False
         self.sink = self.visible
         self.go(Input.RESUME if self.thinking else Input.DONE)
+
+    def closes(self) -> Generator[None, None, bool]:
+        """True if the model ends the call here: its closer follows, or that of a wrapper."""
+        candidate = self.candidate
+        own = closers_of_call(candidate.format) if candidate.format and not candidate.bare else ()
+        pending = [*own, *reversed(candidate.wrappers), *reversed(self.wrapping)]
+        length, _ = (yield from self.next_closer(pending)) if pending else (0, "")
+        return length > 0 and (self.stopped or not self.ended)
 
     def next_closer(self, pending: list[str]) -> Generator[None, None, tuple[int, str]]:
         """Length up to the end of the next closer, white space before it included; (0, "") if none comes."""

@@ -177,7 +177,7 @@ class Spans(Machine):
             after = blanks(self.text, start)
             begin = after.end() if after else start
             if begin >= len(self.text) or (
-                self.quotes(begin, markers)
+                self.quotes(begin, markers if begin == start else None)
                 if self.text[begin] == ">"
                 else begin > start and self.tables.line.match(self.text, begin)
             ):
@@ -353,9 +353,11 @@ class Spans(Machine):
             yield from self.call(value, found.end() - self.at)
         return True
 
-    def quotes(self, begin: int, markers: Markers[Marked]) -> bool:
-        """True if the `>` that stands there, first in its line, makes the line one of a block quote."""
-        return self.scanner().quote is not None and markers.match(self.text, begin) is None
+    def quotes(self, begin: int, markers: Markers[Marked] | None) -> bool:
+        """True if the `>` that stands there, first in its line, may make the line one of a block quote: none of the
+        markers begins so.
+        """
+        return self.scanner().quote is not None and (markers is None or markers.match(self.text, begin) is None)
 
     def quote_begins(self, lead: int) -> Generator[None, None, bool]:
         """At a `>` that stands first in its line, after line ends: text to the end of the line, unless it is a marker.
@@ -412,6 +414,10 @@ class Spans(Machine):
         while True:
             run = line_ends(self.text, self.at)
             end = run.end() if run else self.at
+            if end - self.at > LEAD:  # a run that does not end
+                self.sink = self.visible if self.seen else Sink.SYNTAX
+                self.take(end - self.at - LEAD)
+                continue
             if end < len(self.text) and not (self.text[end] == "\r" and end + 1 == len(self.text)):
                 length = end - self.at
                 found = self.tables.line.match(self.text, end) if length else None

@@ -5,6 +5,7 @@ it lives in memory; with a file it is an SQLite database that outlives the proce
 """
 
 import hashlib
+import logging
 import sqlite3
 import threading
 import time
@@ -17,6 +18,8 @@ from attrs import frozen
 
 from streamtool.errors import SettingsError
 from streamtool.settings import StoreSettings
+
+_log = logging.getLogger("streamtool")
 
 
 class Store(Protocol):
@@ -104,12 +107,18 @@ class MemoryStore:
 
 
 class FileStore:
-    """A store in an SQLite file, readable by its owner only. Each step is short, so that none needs a thread."""
+    """A store in an SQLite file, readable by its owner only. Each step is short, so that none needs a thread.
+
+    A file that cannot be used for a moment (its disk is full, another process holds it) costs what should have been
+    remembered, and never a reply. How much is in it is not counted each time: that would take as long as it is large.
+    """
 
     def __init__(self, settings: StoreSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
+        self._room = 0
+        """Bytes that may be put before the file is measured; other processes put as well."""
         self._open: sqlite3.Connection | None = None
         try:
             Path(settings.file or "").touch(mode=0o600)
@@ -119,12 +128,16 @@ class FileStore:
 
     def get(self, key: str, /) -> bytes | None:
         """The value, if it is there and not too old."""
-        with self._lock:
-            row = (
-                self._base()
-                .execute("SELECT value FROM replies WHERE key = ? AND until > ?", (key, self._clock()))
-                .fetchone()
-            )
+        try:
+            with self._lock:
+                row = (
+                    self._base()
+                    .execute("SELECT value FROM replies WHERE key = ? AND until > ?", (key, self._clock()))
+                    .fetchone()
+                )
+        except sqlite3.Error as error:
+            _failed(error)
+            return None
         return None if row is None else bytes(row[0])
 
     def put(self, key: str, value: bytes, /) -> None:
@@ -132,21 +145,36 @@ class FileStore:
         if len(value) > self._settings.size:
             return
         now = self._clock()
-        with self._lock, self._base() as base:
-            base.execute("REPLACE INTO replies VALUES (?, ?, ?)", (key, now + self._settings.seconds, value))
-            base.execute("DELETE FROM replies WHERE until <= ?", (now,))
-            [size] = base.execute("SELECT coalesce(sum(length(value)), 0) FROM replies").fetchone()
-            while size > self._settings.size:
-                [oldest, length] = base.execute(
-                    "SELECT key, length(value) FROM replies ORDER BY until, rowid LIMIT 1"
-                ).fetchone()
-                base.execute("DELETE FROM replies WHERE key = ?", (oldest,))
-                size -= length
+        try:
+            with self._lock, self._base() as base:
+                base.execute("REPLACE INTO replies VALUES (?, ?, ?)", (key, now + self._settings.seconds, value))
+                base.execute("DELETE FROM replies WHERE until <= ?", (now,))
+                self._room -= len(value)
+                if self._room < 0:
+                    self._room = self._make_room(base)
+        except sqlite3.Error as error:
+            self._room = 0
+            _failed(error)
+
+    def _make_room(self, base: sqlite3.Connection) -> int:
+        """How much may be put before this is done again: the oldest go until all of it has room."""
+        size: int = base.execute("SELECT coalesce(sum(length(value)), 0) FROM replies").fetchone()[0]
+        while size > self._settings.size:
+            [oldest, length] = base.execute(
+                "SELECT key, length(value) FROM replies ORDER BY until, rowid LIMIT 1"
+            ).fetchone()
+            base.execute("DELETE FROM replies WHERE key = ?", (oldest,))
+            size -= length
+        return min(self._settings.size - size, self._settings.size // 16)
 
     def delete(self, key: str, /) -> bool:
         """Whether there was such a value."""
-        with self._lock, self._base() as base:
-            return base.execute("DELETE FROM replies WHERE key = ?", (key,)).rowcount > 0
+        try:
+            with self._lock, self._base() as base:
+                return base.execute("DELETE FROM replies WHERE key = ?", (key,)).rowcount > 0
+        except sqlite3.Error as error:
+            _failed(error)
+            return False
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -156,11 +184,16 @@ class FileStore:
 
     def _base(self) -> sqlite3.Connection:
         if self._open is None:
-            self._open = sqlite3.connect(str(self._settings.file), timeout=5, check_same_thread=False)
-            self._open.execute("PRAGMA journal_mode=WAL")
-            self._open.execute("PRAGMA synchronous=OFF")
-            self._open.execute(
+            base = sqlite3.connect(str(self._settings.file), timeout=1, check_same_thread=False)
+            base.execute("PRAGMA journal_mode=WAL")
+            base.execute("PRAGMA synchronous=OFF")
+            base.execute(
                 "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, until REAL NOT NULL, value BLOB NOT NULL)"
             )
-            self._open.execute("CREATE INDEX IF NOT EXISTS age ON replies (until)")
+            base.execute("CREATE INDEX IF NOT EXISTS age ON replies (until)")
+            self._open = base
         return self._open
+
+
+def _failed(error: sqlite3.Error) -> None:
+    _log.warning("what is remembered of replies cannot be reached: %s", error)

@@ -280,7 +280,7 @@ class _Pass:
         except httpx.TimeoutException:
             raise UpstreamTimeout(f"the upstream at {self._host} did not take the request in time") from None
         except httpx.ConnectError:
-            raise UpstreamError(f"the upstream at {self._host} cannot be reached") from None
+            raise UpstreamError(f"the upstream at {self._host} cannot be reached; is it running?") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UpstreamError(f"the connection to the upstream broke: {type(error).__name__}") from error
         last = b"" if mask is None else mask.close()

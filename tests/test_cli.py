@@ -469,7 +469,7 @@ def test_demo_is_the_same_whatever_the_environment_sets(run, monkeypatch):
 
 def test_demo_with_an_upstream_that_cannot_be_reached_is_3(run):
     code, _, err = run("demo", "--upstream", "http://127.0.0.1:1", "--model", "m")
-    assert (code, err) == (3, "streamtool: the upstream at 127.0.0.1:1 cannot be reached\n")
+    assert (code, err) == (3, "streamtool: the upstream at 127.0.0.1:1 cannot be reached; is it running?\n")
 
 
 def test_demo_with_an_upstream_that_refuses_is_1(run):
@@ -477,9 +477,29 @@ def test_demo_with_an_upstream_that_refuses_is_1(run):
 
     from streamtool.testing import ScriptedUpstream, status
 
-    with uvicorn_server(ScriptedUpstream(status(404, "no such model"))) as served:
+    with uvicorn_server(ScriptedUpstream(status(404, "no \x1b[2Jsuch model"))) as served:
         code, _, err = run("demo", "--upstream", served.url, "--model", "m")
-    assert (code, err) == (1, "streamtool: no such model\n")
+    assert code == 1
+    assert err == "streamtool: no �[2Jsuch model (404: is --model one of its models, and the url right?)\n"
+
+
+def test_demo_says_once_what_ended_it():
+    child = process("demo", "--upstream", "http://127.0.0.1:1")  # with no log but the standard library's last resort
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err.count("\n")) == (3, 1)
+
+
+def test_demo_ends_quietly_when_nobody_reads_on():
+    child = process("demo", "--delay", "0.01")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    for line in child.stdout:
+        if "the model writes" in line:
+            break
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    assert child.wait(20) == 0
 
 
 def test_demo_with_a_model_of_ones_own(run):
@@ -562,7 +582,46 @@ def test_serve_says_that_a_port_is_taken(run):
         port = taken.getsockname()[1]
         code, out, err = run("serve", "--port", str(port))
     assert (code, out) == (1, "")
-    assert err == f"streamtool: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert (
+        err
+        == f"streamtool: cannot listen on 127.0.0.1:{port}: Address already in use; --port takes another (0: any free one)\n"
+    )
+
+
+@pytest.mark.parametrize(("flags", "setting", "extra", "module"), [
+    (["--check"], "METRICS", "metrics", "prometheus_client"), (["--port", "0"], "SPANS", "otel", "opentelemetry"),
+])  # fmt: skip
+def test_serve_misses_an_extra_before_it_promises_anything(monkeypatch, flags, setting, extra, module):
+    monkeypatch.setenv(f"STREAMTOOL_{setting}", "1")
+    code = f"import sys; sys.modules['{module}'] = None; from streamtool.cli import main; sys.exit(main(sys.argv[1:]))"
+    child = process("serve", *flags, code=code)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 2
+    assert "Paste" not in out
+    assert "fine" not in out
+    assert err.endswith(f'install the extra "{extra}": pip install "streamtool[{extra}]"\n')
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+def test_serve_that_cannot_start_is_1(server, tmp_path):
+    pytest.importorskip("mcp")
+    (tmp_path / "s.toml").write_text(
+        '[mcp.notes]\ncommand = "/nowhere/at/all"\ntools = ["*"]\n[[model]]\nmatch = "*"\nmcp = ["notes"]\n'
+    )
+    child = process("serve", "--port", "0", "--server", server, "--config", str(tmp_path / "s.toml"))
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 1
+    assert "the MCP server notes cannot be opened" in err
+    assert "Traceback" not in err
+
+
+def test_serve_says_when_the_line_to_paste_needs_a_model():
+    from streamtool.cli.serve import Flags, model_hint
+
+    hint = ' (with one of the upstream\'s models in the place of "default")'
+    assert model_hint(Flags(upstream="http://127.0.0.1:1").settings()) == hint
+    assert model_hint(Flags(upstream="http://127.0.0.1:1", model="m").settings()) == ""
+    assert model_hint(Flags().settings()) == ""
 
 
 def test_serve_check_says_what_the_settings_amount_to(run, tmp_path, monkeypatch):
@@ -608,7 +667,8 @@ def test_serve_reads_the_file_that_the_environment_names(run, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--upstream", "127.0.0.1:80"], "--upstream: expected a url"),
+        (["--upstream", "127.0.0.1:80"], "--upstream: expected a url such as http://127.0.0.1:80"),
+        (["--upstream", "http://x/v1/responses"], '--upstream: leave "/responses" out of the url'),
         (["--upstream", "sample", "--speaks", "morse"], "--speaks: "),
         (
             ["--upstream", "sample", "--key-env", "NO_SUCH_VARIABLE"],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamtool.errors import RequestError, TooLargeError, UpstreamError
 from streamtool.exchange import Exchange, Record
+from streamtool.exchange.encoding import Inflate
 from streamtool.protocols import chat
 from streamtool.reply import Reason
 from streamtool.settings import Limits, ModelRule, Settings, ToolSettings
@@ -928,6 +929,29 @@ def test_a_compressed_reply_is_decoded_as_it_comes(encoding):
         out += now
     assert Outcome(exchange, out).calls == [("ping", '{"x": 1}')]
     assert b"content-encoding" not in dict(exchange.head.headers)
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 20])
+@pytest.mark.parametrize("wbits", [31, 15, -15], ids=["gzip", "deflate", "deflate without its header"])
+@pytest.mark.parametrize("length", [0, 1, 256 * 1024, 3_000_000])
+def test_a_compressed_piece_is_decoded_in_pieces(length: int, wbits: int, size: int):
+    body = b"a" * length
+    packed = zlib.compress(body, wbits=wbits)
+    decoder = Inflate("gzip" if wbits == 31 else "deflate")
+    found = [piece for at in range(0, len(packed), size) for piece in decoder.pieces(packed[at : at + size])]
+    assert b"".join(found) == body
+    assert max(map(len, found), default=0) <= 256 * 1024
+
+
+def test_a_compressed_reply_is_read_no_further_than_it_counts():
+    """A megabyte of comments behind the end of the reply is not even decoded."""
+    body = b"".join(step for step in text("Hello.").steps if isinstance(step, bytes))
+    exchange = make()
+    exchange.request()
+    out = exchange.respond(200, [(b"content-encoding", b"gzip")])
+    out += exchange.feed(gzip.compress(body + b": \n" * 1_000_000)[:-20] + b"damaged")
+    assert exchange.done
+    assert Outcome(exchange, out).text == "Hello."
 
 
 def test_a_reply_in_an_unknown_encoding_is_a_bad_gateway():

@@ -71,8 +71,8 @@ RETRIES = Settings().retries
 MISSING = "required call missing"
 
 CLASSES = {
-    "tools denied": Class("tools denied", DENIED, last=(DENIED,)),
-    "environment denied": Class("environment denied", BLOCKED, last=(BLOCKED,)),
+    "tools denied": Class("tools denied", DENIED, last=(DENIED,), unmet="tools denied"),
+    "environment denied": Class("environment denied", BLOCKED, last=(BLOCKED,), unmet="environment denied"),
     "announced": Class("announced but not called", ANNOUNCED, shown=ANNOUNCED, unmet="announced but not called"),
     "required": Class("required call missing", PROSE, choice="required", last=(PROSE,), unmet=MISSING),
     "required, behind text": Class(
@@ -81,12 +81,12 @@ CLASSES = {
     "named": Class("required call missing", PROSE, choice="ping", last=(PROSE,), unmet=MISSING),
     "forbidden": Class("call forbidden", CALL, PROSE, parts=(PROSE,), choice="none", last=(), unmet="call forbidden"),
     "wrong tool": Class("wrong tool", OTHER, choice="ping", last=(OTHER,), unmet=MISSING),
-    "unknown tool": Class("unknown tool", UNKNOWN, last=(UNKNOWN,)),
+    "unknown tool": Class("unknown tool", UNKNOWN, last=(UNKNOWN,), unmet="unknown tool"),
     "malformed": Class("malformed", MEANT, settings=RETRY, last=(MEANT,)),
     "malformed, behind text": Class("malformed", f"So.\n{MEANT}", shown="So.", settings=RETRY),
     "malformed, waiting": Class("malformed", WAITED, settings=COMPLETE, last=(), ends="length", unmet="malformed"),
-    "schema": Class("schema", UNFIT, settings=COMPLETE, last=(("ping", {"x": 0, "y": 1}),)),
-    "schema, behind text": Class("schema", f"So.\n{UNFIT}", shown="So.", settings=COMPLETE),
+    "schema": Class("schema", UNFIT, settings=COMPLETE, last=(("ping", {"x": 0, "y": 1}),), unmet="schema"),
+    "schema, behind text": Class("schema", f"So.\n{UNFIT}", shown="So.", settings=COMPLETE, unmet="schema"),
     "empty": Class("empty", "", PROSE, parts=(PROSE,), ask=AFTER, last=(), unmet="empty"),
 }
 RETRIED = [name for name, found in CLASSES.items() if not found.shown]
@@ -315,3 +315,20 @@ async def test_a_correction_does_not_take_back_that_a_call_is_required(reply: st
     got = await talk.ask("chat", Ask(ASK.turns, TOOLS, choice="required"))
     assert got.parts == CALLED
     assert "plain text" not in talk.last(1)
+
+
+@both
+@clients
+@streamed
+async def test_a_call_that_a_denial_precedes_is_what_was_wanted(client: str, stream: bool):
+    talk = Talk(f"{DENIED} But:\n{CALL}", settings=Settings(retries=0))
+    assert CALLED[0] in (await talk.ask(client, Ask(ASK.turns, TOOLS, stream))).parts
+    assert talk.records[0].unmet is None
+
+
+@both
+@streamed
+async def test_what_the_callers_stop_string_cut_off_is_missing_all_the_same(stream: bool):
+    talk, got, _ = await talked("chat", "required, behind text", PROSE, stream=stream, stop=["always"])
+    assert (got.parts, talk.causes) == ((PROSE.partition("always")[0],), ())
+    assert talk.records[0].unmet == MISSING

@@ -17,7 +17,7 @@ from streamtool.errors import SettingsError
 from streamtool.exchange import Record
 from streamtool.middleware import ToolMiddleware
 from streamtool.policy import Prefilled, denies_forcing
-from streamtool.settings import FORCES, Settings
+from streamtool.settings import FORCES, Limits, Settings
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
@@ -432,3 +432,11 @@ def test_a_beginning_waits_for_no_more_than_its_marker():
     assert [parser.feed(" "), parser.feed("{"), parser.close()] == [[], [" {"], ["end"]]
     assert made == ["", BEGIN]
     assert Prefilled(beginning, new).close() == []
+
+
+@both
+async def test_leaving_a_way_out_is_an_attempt_like_any_other():
+    talk = Talk("chat", "schema", refused(REFUSED["schema"]), CALL, limits=Limits(attempts=1))
+    async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
+        assert await reply.head() == 400
+    assert len(talk.upstream.requests) == 1

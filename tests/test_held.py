@@ -113,3 +113,10 @@ def test_a_formula_says_what_a_bound_depends_on() -> None:
 
 def test_the_example_has_a_value_of_each_kind() -> None:
     assert len({type(json.loads(value)) for value in VALUES}) == len(VALUES) == len(KINDS)
+
+
+@pytest.mark.parametrize("before", ["", "Text. "])
+def test_line_ends_behind_a_call_are_held_up_to_a_limit(before: str) -> None:
+    parser = Parser({"ping": {}})
+    parser.feed(before + '<tool_call>{"name": "ping", "arguments": {}}</tool_call>')
+    assert max(held for _, held, _ in fed(parser, "\n" * 500)) <= 4 * LEAD + 1

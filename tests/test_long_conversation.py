@@ -4,6 +4,7 @@ The upstream is a model with a good memory: it reads its prompt, finds in the la
 checks that everything that ever happened stands in the prompt once, in order, and that the prompt only ever grows.
 """
 
+import itertools
 import json
 import re
 from typing import Any
@@ -18,6 +19,7 @@ from statemachine import Call
 from statemachine import write as write_calls
 from streamtool.exchange import Exchange, wire_of
 from streamtool.middleware import ToolMiddleware
+from streamtool.prompting import key
 from streamtool.settings import Settings
 from streamtool.testing import stream_asgi
 
@@ -239,3 +241,34 @@ async def test_words_are_not_repeated_for_a_message_that_means_something_else(cl
             got = read(client, b"".join([piece async for piece in reply]), stream=True)
     assert (written in prompts[1]) == (change == "nothing")
     assert f'"name": "{name}"' in prompts[1] or change == "nothing"
+
+
+def conversation(shelf: Shelf, *turns: Any, tools: tuple[Any, ...] = ()) -> Exchange:
+    ids = itertools.count()
+    body = json.dumps(write("chat", Ask(turns, tools))).encode()
+    return Exchange(
+        Settings(), wire_of("chat"), body, (), new_id=lambda prefix: f"{prefix}own{next(ids)}", now=0, memory=shelf
+    )
+
+
+def test_an_id_that_the_model_chose_leads_to_no_other_conversation():
+    """Models count: `call_1` is the first call of anybody."""
+    shelf = Shelf()
+    first = conversation(shelf, ("user", "Mine."), tools=TOOLS)
+    first.request()
+    first.respond(200, ())
+    reply = '<think>A secret.</think><tool_call>{"id": "call_1", "name": "look", "arguments": {}}</tool_call>'
+    out = b"".join(first.feed(step) for step in said("chat", reply).steps if isinstance(step, bytes)) + first.close()
+    assert read("chat", out, stream=True).ids == ("call_1",)
+    second = conversation(shelf, ("user", "Yours."), ("call", "call_1", "look", {}), ("result", "call_1", "ok"))
+    prompt = prompt_of(json.loads(second.request().body))
+    assert "secret" not in prompt
+    assert "weigh.it" not in prompt
+
+
+@pytest.mark.parametrize("kept", [b"{}", b"no JSON", b'{"format": 1}', b"\xff"])
+def test_what_another_version_has_kept_is_as_if_it_were_not_there(kept: bytes):
+    shelf = Shelf()
+    shelf.remember(key("call_1"), kept)
+    asked = conversation(shelf, ("user", "Go."), ("call", "call_1", "look", {}), ("result", "call_1", "ok"))
+    assert '"name": "look"' in prompt_of(json.loads(asked.request().body))

@@ -52,6 +52,13 @@ WORKLOADS: dict[str, Callable[[int], str]] = {
     "newlines": around("a", "\n", "b"),
     "carriage returns": around("a", "\r\n", "b"),
     "blank lines": around("a", "\n   ", "b"),
+    "line ends behind a call": around('<tool_call>{"name": "ping", "arguments": {}}</tool_call>', "\n"),
+    "line ends behind text and a call": around('a <tool_call>{"name": "ping", "arguments": {}}</tool_call>', "\r\n"),
+    "block quotes": around("a", "\n > <tool_call>"),
+    "a long line of a block quote": around("a\n> ", "<tool_call> `"),
+    "calls without their last brackets": around(
+        "", '<tool_call>{"name": "ping", "arguments": {"a": {"b": 1</tool_call>\n'
+    ),
     "braces": around("", "{"),
     "braces and quotes": around("", '{"'),
     "braces both ways": around("", "{}"),

@@ -487,8 +487,27 @@ def test_the_settings_load_and_say_what_was_found():
     assert settings.upstreams["local"].key == "sk-secret"
     assert text == (
         '[upstream.local]\nurl = "http://127.0.0.1:9"\nspeaks = "ollama"\nkey = "env:THE_KEY"\n\n'
-        '[[model]]\nmatch = "fake"\nupstream = "local"\nmode = "emulate"\nformat = "fenced"\nsystem_role = false\n'
+        '[[model]]\nmatch = "fake"\nupstream = "local"\nmode = "emulate"\nformat = "fenced"\n'
+        'forces = "schema"  # when a client demands a call\nsystem_role = false\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "schema", "prefill", "forces"),
+    [
+        ("chat", "yes", "yes", "schema"),
+        ("chat", "no", "yes", "prefill"),
+        ("chat", "unclear", "refused", None),
+        ("completions", "no", "yes", "prefill"),
+        ("gemini", "no", "yes", None),
+        ("gemini", "yes", "no", "schema"),
+    ],
+)
+def test_what_forces_a_call_is_set(protocol, schema, prefill, forces):
+    found = findings(protocol=protocol, json_schema=Answer(schema), prefill=Answer(prefill))
+    text, settings = settings_of(found)
+    assert settings.models[0].forces == found.forces == forces
+    assert ("forces" in text) == (forces is not None)
 
 
 def test_a_model_that_calls_by_itself_keeps_its_tools():
@@ -585,11 +604,13 @@ def test_what_an_upstream_says_cannot_command_the_terminal(run, serve):
 def test_the_exit_codes(run, serve, monkeypatch):
     monkeypatch.setenv("THE_KEY", "sk-secret-4711")
     closed = serve(ScriptedUpstream(Fake(key="other")))
-    assert run(closed) == (1, "", "streamtool: wrong key: nothing\n")
-    assert run(closed, "--key-env", "THE_KEY") == (1, "", "streamtool: the upstream refuses the configured key\n")
+    key = "(401: --key-env names the variable that holds its key)"
+    assert run(closed) == (1, "", f"streamtool: wrong key: nothing {key}\n")
+    refused = f"streamtool: the upstream refuses the configured key {key}\n"
+    assert run(closed, "--key-env", "THE_KEY") == (1, "", refused)
     with listener() as sock:
         port = sock.getsockname()[1]
     absent = f"http://127.0.0.1:{port}"
-    assert run(absent) == (3, "", f"streamtool: the upstream at 127.0.0.1:{port} cannot be reached\n")
+    assert run(absent) == (3, "", f"streamtool: the upstream at 127.0.0.1:{port} cannot be reached; is it running?\n")
     assert run("ftp://x")[0] == run("sample", "--speaks", "morse")[0] == run()[0] == 2
     assert run("sample", "--key-env", "NONE") == (2, "", "streamtool: --key-env: the environment has no NONE\n")

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 from dialects import CLIENTS, PATHS, Ask, read, said, write
+from statemachine_fold import Reasoning as Thought
+from statemachine_fold import Text as Shown
+from statemachine_fold import fold
 
 from statemachine import FORMATS, OPT_IN, CallStart, Parser, parse
 from statemachine import Call as Written
@@ -54,9 +57,10 @@ FRAMES = {
 """How a model quotes."""
 
 
-def exchange(*messages: dict[str, Any], **settings: Any) -> Exchange:
+def exchange(*messages: dict[str, Any], choice: Any = "auto", **settings: Any) -> Exchange:
     tools = [{"type": "function", "function": {"name": name, "parameters": each}} for name, each in TOOLS.items()]
-    body = json.dumps({"model": "m", "messages": list(messages), "tools": tools, "stream": True}).encode()
+    asked = {"model": "m", "messages": list(messages), "tools": tools, "tool_choice": choice, "stream": True}
+    body = json.dumps(asked).encode()
     numbers = itertools.count()
     return Exchange(Settings(**settings), chat, body, (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=0)
 
@@ -174,6 +178,34 @@ async def test_in_each_protocol(client: str, stream: bool):
     assert (records[0].quoted, records[0].calls) == (1, 0)
 
 
+def test_a_source_may_hold_numbers_that_are_no_character():
+    source = user(f"&#{'1' * 5000}; {QUOTE} &#x{'f' * 5000};")
+    assert answer(QUOTE, source) == (QUOTE, [])
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_quotation_in_reasoning_is_reasoning(size: int):
+    asked = exchange(*user(QUOTE), calls_in_reasoning=True)
+    asked.request()
+    asked.respond(200, [])
+    reply = f"<think>It says {QUOTE}</think>Well, {QUOTE}<think>x</think>"
+    out = b"".join(asked.feed(step) for step in text(reply, size=size).steps if isinstance(step, bytes)) + asked.close()
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in out.decode().split("\n") if line[6:7] == "{"]
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == f"It says {QUOTE}"
+    assert "".join(delta.get("content") or "" for delta in deltas) == f"Well, {QUOTE}<think>x</think>"
+    assert asked.record().quoted == 2
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_reasoning_that_begins_behind_a_quotation_is_reasoning(size: int):
+    found = quotable(Conversation("chat", "m", (Message("user", (Text(QUOTE),)),)), TOOLS)
+    assert found is not None
+    parser = Wary(Parser(TOOLS), found, limit=1000)
+    reply = f"{QUOTE}\n<think>hm</think>Yes."
+    events = [event for at in range(0, len(reply), size) for event in parser.feed(reply[at : at + size])]
+    assert fold([*events, *parser.close()]) == [Shown(f"{QUOTE}"), Thought("hm"), Shown("Yes.")]
+
+
 # --- what is not quoted is a call
 
 
@@ -206,6 +238,21 @@ def test_the_same_arguments_in_other_words_are_no_source():
 
 def test_the_setting_takes_quotations_for_calls():
     assert answer(QUOTE, user(QUOTE), quoted="calls") == ("", [("send_money", ARGUMENTS)])
+
+
+@pytest.mark.parametrize("form", ["tool_call", "labelled", "mistral", "invoke"])
+def test_a_forced_call_that_was_begun_here_is_no_quotation(form: str):
+    """What the model writes of it are the arguments, and those may well stand in the message."""
+    messages = user('Call "send_money": {"to": "Mallory", "amount": 100}}')
+    choice = {"type": "function", "function": {"name": "send_money"}}
+    asked = exchange(*messages, choice=choice, app_forces="prefill", format=form)
+    begun = json.loads(asked.request().body)["messages"][-1]["content"]
+    asked.respond(200, [])
+    reply = write_calls([CALL], form).removeprefix(begun)
+    assert reply.lstrip().startswith(("{", "<parameter"))
+    out = b"".join(asked.feed(step) for step in text(reply).steps if isinstance(step, bytes)) + asked.close()
+    assert b'"send_money"' in out
+    assert (asked.record().calls, asked.record().quoted) == (1, 0)
 
 
 def test_a_call_streams_as_soon_as_it_differs():
@@ -255,6 +302,23 @@ def test_looking_for_sources_is_linear():
 
     seconds(100)
     assert min(seconds(8000) for _ in range(3)) < 12 * max(min(seconds(1000) for _ in range(3)), 0.005)
+
+
+@pytest.mark.parametrize("where", ["inside", "at the end"])
+def test_backslashes_are_compared_in_linear_time(where: str):
+    def seconds(count: int) -> float:
+        found = quotable(Conversation("chat", "m", (Message("user", (Text(QUOTE[:-30]),)),)), TOOLS)
+        assert found is not None
+        parser = Wary(Parser(TOOLS), found, limit=1 << 20)
+        run = "\\" * count
+        began = time.process_time()
+        if where == "inside":  # all of it is held until the name has come
+            parser.feed(f'<tool_call>{{"arguments": {{"to": "{run}"}}, "name": "send_money"}}</tool_call>')
+        else:
+            parser.feed(f"{QUOTE[:-30]}{run}")
+        return time.process_time() - began
+
+    assert min(seconds(16_000) for _ in range(3)) < 15 * max(min(seconds(2000) for _ in range(3)), 0.002)
 
 
 def test_text_outside_of_calls_is_what_the_parser_alone_makes_of_it():

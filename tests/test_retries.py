@@ -223,3 +223,13 @@ async def test_other_text_behind_a_call_is_text(text: str):
     talk = Talk(f"So.\n{CALL}{text}")
     got = await talk.ask("chat", ASK)
     assert got.parts == (f"So.{text}", *CALLED)
+
+
+@both
+@clients
+async def test_an_attempt_that_comes_in_one_piece_counts_once(client: str):
+    pieces = said("chat", f"{UNKNOWN} and {UNKNOWN}", size=3).steps
+    talk = Talk(Script((b"".join(piece for piece in pieces if isinstance(piece, bytes)),)), CALL)
+    assert (await talk.ask(client, ASK)).parts == CALLED
+    assert talk.causes == ("unknown tool",)
+    assert talk.records[0].usage.output < 40

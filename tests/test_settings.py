@@ -123,6 +123,21 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
             "upstream.a.url: expected a url with http or https, or \"sample\", found the string 'ftp://x'",
         ),
         (
+            '[upstream.a]\nurl = "localhost:8000/v1"',
+            (
+                'upstream.a.url: expected a url such as http://localhost:8000/v1, or "sample", '
+                "found the string 'localhost:8000/v1'"
+            ),
+        ),
+        (
+            '[upstream.a]\nurl = "http://localhost:8000/v1/chat/completions/"',
+            'upstream.a.url: leave "/chat/completions" out of the url; the protocol adds it',
+        ),
+        (
+            '[upstream.a]\nurl = "sample"\nkey = "env:sk-4711"',
+            "upstream.a.key: expected the name of a variable, in capitals; the key is what the variable holds",
+        ),
+        (
             '[upstream.local]\nurl = "sample"\n[[model]]\nmatch = "*"\nupstream = "lokal"',
             'model[0].upstream: there is no upstream "lokal"; the nearest is "local"',
         ),

@@ -1,5 +1,6 @@
 """What is remembered of replies: bounded in bytes and time, apart for each client, in memory or in a file."""
 
+import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,3 +92,37 @@ def test_a_file_that_cannot_be_used_is_said(tmp_path: Path):
     (tmp_path / "text").write_text("not a database, but long enough to be taken for one" * 9)
     with pytest.raises(SettingsError, match=r"store\.file"):
         open_store(StoreSettings(file=str(tmp_path / "text")))
+
+
+def test_a_file_is_bounded_though_it_is_not_measured_each_time(tmp_path: Path, clock: Clock):
+    settings = StoreSettings(file=str(tmp_path / "replies.db"), size=16_000)
+    one, other = open_store(settings, clock), open_store(settings, clock)
+    for number in range(200):
+        (one, other)[number % 2].put(f"a{number}", b"x" * 500)
+        clock.now += 1
+        there = [i for i in range(number + 1) if one.get(f"a{i}") is not None]
+        assert there == list(range(there[0], number + 1))
+        assert len(there) * 500 <= 16_000 * 1.125
+    one.close()
+    other.close()
+
+
+def test_a_file_that_cannot_be_reached_for_a_moment_costs_what_should_be_remembered(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+):
+    settings = StoreSettings(file=str(tmp_path / "replies.db"))
+    store = open_store(settings, clock)
+    store.put("a", b"1")
+    [table] = (
+        sqlite3.connect(str(settings.file)).execute("SELECT sql FROM sqlite_master WHERE type = 'table'").fetchone()
+    )
+    with sqlite3.connect(str(settings.file)) as base:
+        base.execute("DROP TABLE replies")
+    store.put("b", b"2")
+    assert (store.get("a"), store.delete("a")) == (None, False)
+    assert "cannot be reached" in caplog.text
+    with sqlite3.connect(str(settings.file)) as base:
+        base.execute(table)
+    store.put("b", b"2")
+    assert store.get("b") == b"2"
+    store.close()

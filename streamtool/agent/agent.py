@@ -26,14 +26,14 @@ from streamtool.agent.functions import FunctionTool
 from streamtool.agent.loop import Approve, Loop, Plan
 from streamtool.agent.names import Names
 from streamtool.agent.servers import McpServer, opened
-from streamtool.agent.talk import Talk, listening, recorded
+from streamtool.agent.talk import Talk, middleware_of
 from streamtool.agent.tools import Tool
-from streamtool.asgi import ASGIApp, Receive, Scope, Send
+from streamtool.asgi import ASGIApp
 from streamtool.conversation import Conversation, Message, Text
 from streamtool.conversation import Tool as Offered
 from streamtool.errors import AgentError, SettingsError
-from streamtool.exchange import Record, upstream_of
-from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
+from streamtool.exchange import upstream_of
+from streamtool.middleware import ToolMiddleware
 from streamtool.observers import OnExchange
 from streamtool.prompting.whole import is_whole
 from streamtool.protocols import chat
@@ -55,7 +55,7 @@ class Agent:
     `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
     again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
     `approve` is asked before a call is executed. `on_exchange` gets the `Record` of each exchange; `transport` replaces
-    the network, `apps` the upstreams of the settings, by name; `headers` go with each request. Raises SettingsError.
+    the network, `through` (a `middleware_of`) all of that; `headers` go with each request. Raises SettingsError.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Agent:
         settings: Settings | None = None,
         on_exchange: OnExchange | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
-        apps: Mapping[str, ASGIApp] | None = None,
+        through: ToolMiddleware | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         given = {"mode": mode, "format": format, "retries": retries}
@@ -91,8 +91,6 @@ class Agent:
             changed |= {"upstreams": {}, "app_speaks": None if speaks == "auto" else speaks}
         elif settings is None or not settings.upstreams:
             raise SettingsError("an agent needs an upstream: a url, an ASGI app, or one in the settings")
-        # calls go out as they come and by whatever name, because the agent itself looks at names and arguments
-        changed |= {"unknown_tools": "deliver", "arguments": "stream", "tools": {}}
         self.settings = evolve(settings or Settings(), **changed)
         mine = self.settings.for_model(model)
         self._model = model
@@ -115,13 +113,21 @@ class Agent:
                 self._functions.append(FunctionTool(one))
         self._on_exchange = on_exchange
         self._transport = transport
-        self._apps = apps
+        self._through = through
         self._headers = tuple(headers)
+        self._entered = False
         self._opened: _Opened | None = None
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._opened = await self._stack.enter_async_context(self._open())
+        if self._entered:
+            raise AgentError("the agent is entered already; inside of one block it serves any number of runs")
+        self._entered = True
+        try:
+            self._opened = await self._stack.enter_async_context(self._open())
+        except BaseException:
+            self._entered = False
+            raise
         return self
 
     async def __aexit__(
@@ -129,7 +135,10 @@ class Agent:
     ) -> None:
         self._opened = None
         stack, self._stack = self._stack, AsyncExitStack()
-        await stack.__aexit__(kind, error, traceback)
+        try:
+            await stack.__aexit__(kind, error, traceback)
+        finally:
+            self._entered = False
 
     async def ask(self, messages: Messages) -> str:
         """The final answer. Raises what `run` raises."""
@@ -149,12 +158,12 @@ class Agent:
             given = chat.read_messages(list(messages))
         send, receive = anyio.create_memory_object_stream[Event](0)
         run = Run(receive)
-        failed: Exception | None = None
-        async with receive, anyio.create_task_group() as tasks:
+        failed: BaseException | None = None
+        async with send, receive, anyio.create_task_group() as tasks:
             tasks.start_soon(self._drive, (*self._system, *given), send, run)
             try:
                 yield run
-            except Exception as error:  # noqa: BLE001  raised below, outside of the group, which would wrap it
+            except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside of the group
                 failed = error
             finally:
                 tasks.cancel_scope.cancel()
@@ -183,29 +192,20 @@ class Agent:
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[_Opened]":
         """The servers and upstreams, open."""
-        apps: Mapping[str, ASGIApp] = (
-            self._apps
-            or {name: self._upstream(upstream) for name, upstream in self.settings.upstreams.items()}
-            or {"": cast(ASGIApp, self._app)}
-        )
-        first = next(iter(apps))
-
-        async def route(scope: Scope, receive: Receive, send: Send) -> None:
-            await apps[scope.get(UPSTREAM_KEY, first)](scope, receive, send)
-
-        def heard(record: Record) -> None:
-            recorded(record)
-            if self._on_exchange is not None:
-                self._on_exchange(record)
-
         async with AsyncExitStack() as stack:
-            for app in apps.values():
-                if isinstance(app, HttpUpstream) and self._apps is None:
-                    stack.push_async_callback(_closed, app)
             found = await stack.enter_async_context(opened(self._servers))
-            middleware = ToolMiddleware(listening(route), settings=self.settings, on_exchange=heard)
+            tools = _by_name([*self._functions, *found])
+            if self._through is not None:
+                yield _Opened(self._through, tools)
+                return
+            apps: dict[str, ASGIApp] = {"": self._app} if self._app is not None else {}
+            for name, upstream in self.settings.upstreams.items():
+                apps[name] = app = self._upstream(upstream)
+                if isinstance(app, HttpUpstream):
+                    stack.push_async_callback(_closed, app)
+            middleware = middleware_of(self.settings, apps, self._on_exchange)
             stack.callback(middleware.store.close)
-            yield _Opened(middleware, _by_name([*self._functions, *found]))
+            yield _Opened(middleware, tools)
 
     def _upstream(self, upstream: UpstreamSettings) -> ASGIApp:
         if upstream.url == "sample":
@@ -236,6 +236,8 @@ class Run:
     async def __anext__(self) -> Event:
         try:
             return await self._events.receive()
+        except anyio.ClosedResourceError:
+            raise AgentError("the run is over: its events come inside of its block only") from None
         except anyio.EndOfStream:
             if self._error is not None:
                 raise self._error from self._error.__cause__

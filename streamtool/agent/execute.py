@@ -1,9 +1,11 @@
 """Calls of one reply, executed: all at once, each with its time limit, results in the order of the calls.
 
-Whatever a tool raises is its result. A call whose time is up is cancelled, and so is every call when the run ends.
+Of more than a hundred calls some wait for others to end, before their time begins. Whatever a tool raises is its
+result. A call whose time is up is cancelled, and so is every call when the run ends.
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,11 +13,15 @@ import anyio
 from attrs import frozen
 
 from streamtool.agent.events import Event, Progress, Result
-from streamtool.agent.tools import Answer, Prepared, Tool
-from streamtool.conversation import Text
+from streamtool.agent.tools import Prepared, Tool
+from streamtool.conversation import Part, Text
+from streamtool.errors import StreamtoolError
 
 Json = Any  # a decoded JSON value
 Tell = Callable[[Event], Awaitable[None]]
+
+_AT_ONCE = 100
+"""Calls of a reply that run at the same time."""
 
 _log = logging.getLogger("streamtool")
 
@@ -35,9 +41,11 @@ async def execute(tasks: Sequence[Task], limit: float | None, tell: Tell) -> lis
     `limit` is the time of one call in seconds, for tools that have none of their own.
     """
     results: dict[int, Result] = {}
+    running = anyio.CapacityLimiter(_AT_ONCE)
 
     async def one(number: int, task: Task) -> None:
-        results[number] = result = await _execute(task, limit, tell)
+        async with running:
+            results[number] = result = await _execute(task, limit, tell)
         await tell(result)
 
     async with anyio.create_task_group() as group:
@@ -54,28 +62,34 @@ async def _execute(task: Task, limit: float | None, tell: Tell) -> Result:
         await tell(Progress(task.id, tool.name, done, total, message))
 
     began = anyio.current_time()
-    answer: Answer | None = None
     try:
         if isinstance(tool, Prepared):
             await tool.ready(progressed)
         began = anyio.current_time()
-        with anyio.move_on_after(limit):
+        with anyio.move_on_after(limit) as scope:
             answer = await tool.call(task.arguments, progressed)
-        if answer is None:
-            answer = _failed(f"the call took longer than {limit:g} seconds and was stopped")
-    except Exception as error:  # noqa: BLE001  the model is told
-        _log.info("the tool %s failed", tool.name, exc_info=error)
-        answer = _failed(sentence_of(error))
-    return Result(task.id, tool.name, answer.content, answer.error, anyio.current_time() - began)
+            content, failed = answer.content, answer.error
+        if scope.cancelled_caught:
+            content, failed = _error(f"the call took longer than {limit:g} seconds and was stopped"), True
+    except (Exception, SystemExit, anyio.get_cancelled_exc_class()) as error:
+        if isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() == -math.inf:
+            raise  # it is meant: anything else is a task of the tool's own that somebody has cancelled
+        _log.debug("the tool %s failed", tool.name, exc_info=error)  # it may hold contents
+        content, failed = _error(sentence_of(error)), True
+    return Result(task.id, tool.name, content, failed, anyio.current_time() - began)
 
 
-def _failed(why: str) -> Answer:
-    return Answer((Text(f"Error: {why}"),), error=True)
+def _error(why: str) -> tuple[Part, ...]:
+    return (Text(f"Error: {why}"),)
 
 
-def sentence_of(error: Exception) -> str:
+def sentence_of(error: BaseException) -> str:
     """What an error of a tool says: its kind, if it is one of Python's, and its words."""
-    while isinstance(error, ExceptionGroup):
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    message = getattr(error, "message", None)  # one of ours
-    return message if isinstance(message, str) else f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, StreamtoolError):
+        return error.message
+    try:
+        return f"{type(error).__name__}: {error}".rstrip(": ")
+    except Exception:  # noqa: BLE001  an error that cannot even be written
+        return type(error).__name__

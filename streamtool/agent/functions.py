@@ -14,6 +14,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +25,7 @@ import msgspec
 from streamtool.agent.tools import Answer, Progressed
 from streamtool.conversation import Part, Text
 from streamtool.errors import SettingsError
+from streamtool.protocols import wire
 
 Json = Any  # a JSON value
 Schema = dict[str, Json]
@@ -57,6 +59,8 @@ class FunctionTool:
         told, parameters = _docstring(inspect.getdoc(function) or "")
         self.description = told if description is None else description
         self.timeout = timeout
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise SettingsError(f"the tool {self.name} is a generator; a tool returns its result, whole")
         self._function = function
         self._async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  an object whose call is a coroutine
@@ -118,7 +122,9 @@ class FunctionTool:
         if self._async:
             value = await call()
         else:
-            value = await anyio.to_thread.run_sync(_named, f"tool {self.name}", call, abandon_on_cancel=True)
+            value = await anyio.to_thread.run_sync(
+                _named, f"tool {self.name}", call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )  # none waits for the thread of another: that would be its own time
             if inspect.isawaitable(value):  # a lambda or a partial around a coroutine function
                 value = await value
         return Answer(_content(value))
@@ -147,8 +153,11 @@ def _named(name: str, call: Callable[[], Any]) -> Any:
 
 def _content(value: Json) -> tuple[Part, ...]:
     """What a function returned: text as it is, anything else as JSON."""
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            value = value.decode()
     if isinstance(value, str):
-        return (Text(value),)
+        return (Text(wire.mended(value)),)
     try:
         return (Text(msgspec.json.encode(value, enc_hook=_plain).decode()),)
     except (TypeError, ValueError, RecursionError):

@@ -7,11 +7,15 @@ An agent stands in the place of the upstream. It speaks Chat Completions, and th
 other protocols. The client sees one reply: text as the model writes it, and as reasoning what was called and how it
 went. Servers, and the tools of theirs that may be called, come from the settings only. They are opened when the proxy
 starts, by `running`; without it, for each request.
+
+What is logged and counted are the exchanges with the model. The middleware in front tells nobody of its own; instead
+there is one line about each run.
 """
 
+import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
 from typing import Any, assert_never
 
@@ -33,13 +37,15 @@ from streamtool.agent.events import (
     TurnStart,
 )
 from streamtool.agent.servers import McpServer, McpTool, opened
+from streamtool.agent.talk import middleware_of
 from streamtool.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.conversation import Conversation
 from streamtool.errors import RequestError, StreamtoolError
-from streamtool.exchange import ClientWire, Headers, wire_of
+from streamtool.exchange import ClientWire, Exchange, Headers, wire_of
 from streamtool.exchange.encoding import decode_body
+from streamtool.logs import plain, problem
 from streamtool.middleware import ClientLeft, ToolMiddleware, new_id, read_body, route_path, send_error
-from streamtool.observers import OnExchange
+from streamtool.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
 from streamtool.reply import End, Failure, Finish, Fold, ReplyEvent, Start, UsageReport
 from streamtool.reply import ReasoningDelta as ReplyReasoning
@@ -53,9 +59,11 @@ _OURS = frozenset(("model", "messages", "stream", "stream_options", "n", "store"
 _SHOWN = 200
 """Characters of arguments, or of a failure, that the client is told."""
 
+_log = logging.getLogger("streamtool")
+
 
 class Host:
-    """An ASGI app in front of `behind`. `apps` are the upstreams of the settings, by name."""
+    """An ASGI app in front of `behind`, whose memory it shares. `apps` are the upstreams of the settings, by name."""
 
     def __init__(
         self,
@@ -67,14 +75,16 @@ class Host:
     ) -> None:
         self._settings = settings
         self._behind = behind
-        self._apps = apps
-        self._on_exchange = on_exchange
+        self._through = middleware_of(settings, apps, on_exchange)
+        self._through.observers = behind.observers
+        self._through.abilities = behind.abilities
         front = evolve(
             settings, upstreams={}, models=(), mode="emulate", app_speaks="chat", app_path=_PATH,
             metrics=False, spans=False, trace=None, debug=False,
         )  # fmt: skip
         self._front = ToolMiddleware(self._chat, settings=front)
-        self._front.store = behind.store
+        self._front.observers = _Unobserved(front, anyio.current_time)
+        self._front.store = self._through.store = behind.store
         self._tools: dict[str, list[McpTool]] | None = None
         """By server, while they are open."""
 
@@ -138,12 +148,33 @@ class Host:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_leaves, receive, tasks.cancel_scope)
             reply = _Reply(asked, send, self._settings.keepalive)
-            try:
-                async with self._run(asked, scope) as run:
-                    await reply.tell(run)
-            except StreamtoolError as error:
-                await reply.fail(error)
+            with suppress(OSError):  # how a server tells that the client has left
+                await self._answer(asked, scope, reply)
             tasks.cancel_scope.cancel()
+
+    async def _answer(self, asked: Conversation, scope: Scope, reply: "_Reply") -> None:
+        """The run, told to the client; whatever goes wrong is told as well."""
+        began = anyio.current_time()
+        failed = ""
+        try:
+            async with self._run(asked, scope) as run:
+                await reply.tell(run)
+        except StreamtoolError as error:
+            failed = f", failed: {problem(error, contents=self._settings.contents)}"
+            await reply.fail(error)
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001  the client is told
+            _log.exception("an agent failed")
+            failed = ", failed"
+            await reply.fail(StreamtoolError("the proxy failed while it executed calls"))
+        finally:
+            passed = anyio.current_time() - began
+            _log.log(
+                logging.WARNING if failed else logging.INFO,
+                "%s: an agent, turns %d, calls %d%s (%.2f s)",
+                plain(asked.model), reply.turns, reply.calls, failed, passed,
+            )  # fmt: skip
 
     @asynccontextmanager
     async def _run(self, asked: Conversation, scope: Scope) -> AsyncIterator[Run]:
@@ -157,10 +188,9 @@ class Host:
                 [tool for name in names for tool in found[name]],
                 model=asked.model,
                 settings=self._settings,
-                apps=self._apps,
+                through=self._through,
                 options=options,
                 headers=headers,
-                on_exchange=self._on_exchange,
             )
             async with agent.run(asked.raw["messages"]) as run:
                 yield run
@@ -194,10 +224,30 @@ async def _leaves(receive: Receive, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
+class _Unobserved(Observers):
+    """Tells nobody of an exchange."""
+
+    def watch(
+        self, exchange: Exchange, headers: Iterable[tuple[bytes, bytes]], on_exchange: OnExchange | None
+    ) -> Watch:
+        """A watch that nobody is told of."""
+        return _Unwatched(self, exchange, headers, on_exchange)
+
+
+class _Unwatched(Watch):
+    __slots__ = ()
+
+    def end(self, error: StreamtoolError | None = None) -> None:
+        """Nobody is told."""
+
+
 class _Reply:
     """The reply that a client gets of a run."""
 
-    __slots__ = ("_asked", "_created", "_fold", "_id", "_keepalive", "_send", "_started", "_writer")
+    __slots__ = (
+        "_asked", "_begun", "_created", "_fold", "_id", "_keepalive", "_said", "_send", "_started", "_writer", "calls",
+        "turns",
+    )  # fmt: skip
 
     def __init__(self, asked: Conversation, send: Send, keepalive: float) -> None:
         self._asked = asked
@@ -207,11 +257,17 @@ class _Reply:
         self._created = int(time.time())
         self._fold = None if asked.stream else Fold()
         self._writer = chat.ReplyWriter(asked, id=self._id, created=self._created, model=asked.model)
+        self._begun = False
+        """There is something to show; until then an error has its own status."""
         self._started = False
+        self._said = 0
+        """The turn whose text came last."""
+        self.turns = 0
+        self.calls = 0
+        """That were executed."""
 
     async def tell(self, run: Run) -> None:
         """All that happens, to the end. Raises what the run raises."""
-        await self._tell([Start(self._id, self._created, self._asked.model)])
         while True:
             event: Event | None = None
             with anyio.move_on_after(self._keepalive) as silence:
@@ -221,8 +277,23 @@ class _Reply:
             elif event is None:
                 break
             else:
-                await self._tell(_said(event))
+                await self._tell(self._counted(event))
         await self._close()
+
+    def _counted(self, event: Event) -> list[ReplyEvent]:
+        """What the client is told of an event, a turn's text apart from that of the one before."""
+        match event:
+            case TurnStart(turn=turn):
+                self.turns = turn
+            case Result():
+                self.calls += 1
+            case TextDelta(text=text):
+                before, self._said = self._said, self.turns
+                if before not in (0, self.turns):
+                    return [ReplyText(0, "\n\n"), ReplyText(0, text)]
+            case _:
+                pass
+        return _told(event)
 
     async def fail(self, error: StreamtoolError) -> None:
         """What went wrong: as a status while nothing was said, later in the stream."""
@@ -233,6 +304,9 @@ class _Reply:
         await self._close()
 
     async def _tell(self, events: list[ReplyEvent]) -> None:
+        if events and not self._begun:
+            self._begun = True
+            events = [Start(self._id, self._created, self._asked.model), *events]
         if self._fold is not None:
             self._fold.feed(events)
         elif data := self._writer.feed(events):
@@ -260,7 +334,7 @@ class _Reply:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _said(event: Event) -> list[ReplyEvent]:
+def _told(event: Event) -> list[ReplyEvent]:
     """What the client is told of an event: text as text, what the agent does as reasoning."""
     match event:
         case TextDelta(text=text):

@@ -78,7 +78,7 @@ class Loop:
                     f"the model made no call that can be executed, {missed} times in a row; the last one was answered: "
                     f"{results[-1].text}",
                     code="no_valid_call",
-                )
+                ).quoting()
         raise AgentError(
             f"there is no final answer after {self._plan.max_turns} turns; max_turns allows more", code="turn_limit"
         )
@@ -89,7 +89,9 @@ class Loop:
         for _ in range(self._plan.retries + 1):
             told = await self._talk.reply(asked, self._tell)
             self._usage += told.usage
-            wrong = strict.problem(told.raw, self._plan.strict) if self._plan.strict and told.raw else None
+            # a reply of native calls alone has no text
+            asks = self._plan.strict if told.raw or not told.calls else None
+            wrong = None if asks is None else strict.problem(told.raw, asks)
             if wrong is None:
                 return told
             correction = strict.correction(wrong, told.raw)

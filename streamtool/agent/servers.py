@@ -180,12 +180,13 @@ class Connection:
         found: list[McpTool] = []
         cursor = None
         try:
-            while True:
-                page = await link.client.list_tools(cursor=cursor)
-                found += [McpTool(self, tool.name, tool.description or "", tool.input_schema) for tool in page.tools]
-                cursor = page.next_cursor
-                if cursor is None:
-                    return found
+            with anyio.fail_after(self.server.start):
+                while True:
+                    page = await link.client.list_tools(cursor=cursor)
+                    found += [McpTool(self, one.name, one.description or "", one.input_schema) for one in page.tools]
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        return found
         except Exception as error:
             raise AgentError(
                 f"the MCP server {self.server.name} does not list its tools: {_sentence(error)}"
@@ -245,10 +246,10 @@ class Connection:
                     task_status.started(link)
                     await link.over.wait()
                     self._end(link, "it closed its output")
-        except Exception as error:  # noqa: BLE001  whatever a transport raises
+        except* Exception as errors:  # noqa: BLE001  whatever a transport raises, beside a cancellation too
             if link.client is None:
-                task_status.started(error)
-            self._end(link, _sentence(error))
+                task_status.started(errors)
+            self._end(link, _sentence(errors))
         finally:
             self._end(link, "")
 
@@ -295,14 +296,14 @@ async def opened(servers: Sequence[McpServer]) -> AsyncIterator[list[McpTool]]:
         yield []
         return
     found: dict[int, list[McpTool]] = {}
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
     async with anyio.create_task_group() as tasks:
         try:
             connections = [Connection(server, tasks) for server in servers]
             await _list_all(connections, found, failed)
             if not failed:
                 yield [tool for number in sorted(found) for tool in found[number]]
-        except Exception as error:  # noqa: BLE001  raised below, outside of the group, which would wrap it
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside of the group
             failed.append(error)
         finally:
             tasks.cancel_scope.cancel()
@@ -311,7 +312,7 @@ async def opened(servers: Sequence[McpServer]) -> AsyncIterator[list[McpTool]]:
 
 
 async def _list_all(
-    connections: Sequence[Connection], found: dict[int, list[McpTool]], failed: list[Exception]
+    connections: Sequence[Connection], found: dict[int, list[McpTool]], failed: list[BaseException]
 ) -> None:
     async def one(number: int) -> None:
         try:

@@ -5,7 +5,7 @@ protocol's own reader turns into the events that the agent tells. So an agent ca
 of the emulation exists twice.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,7 +19,9 @@ from streamtool.asgi import Message as Sent
 from streamtool.conversation import Call, Conversation, Message, Text
 from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange import Record, UpstreamWire
-from streamtool.middleware import ToolMiddleware
+from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware, new_id
+from streamtool.observers import OnExchange
+from streamtool.policy import Ids
 from streamtool.protocols import chat
 from streamtool.reply import ArgumentsDelta as ReplyArguments
 from streamtool.reply import CallEnd as ReplyCallEnd
@@ -27,7 +29,7 @@ from streamtool.reply import CallStart as ReplyCallStart
 from streamtool.reply import Choice, Fold, Reason, ReplyEvent, Usage
 from streamtool.reply import ReasoningDelta as ReplyReasoning
 from streamtool.reply import TextDelta as ReplyTextDelta
-from streamtool.settings import ModelSettings
+from streamtool.settings import ModelSettings, Settings
 
 Tell = Callable[[Event], Awaitable[None]]
 
@@ -35,12 +37,7 @@ PATH = "/v1/chat/completions"
 LISTENER = "streamtool.agent.listener"
 """Key of the ASGI scope under which the raw text of the upstream's replies is listened for."""
 _records: ContextVar[Callable[[Record], object]] = ContextVar("records")
-"""Whose exchange this is: several runs share one middleware."""
-
-
-def recorded(record: Record) -> None:
-    """Hand the record of an exchange to the run that had it."""
-    _records.get()(record)
+"""Who is told of an exchange: several runs share one middleware."""
 
 
 @frozen
@@ -101,6 +98,25 @@ def listening(app: ASGIApp) -> ASGIApp:
     return call
 
 
+def middleware_of(
+    settings: Settings, apps: Mapping[str, ASGIApp], on_exchange: OnExchange | None = None
+) -> ToolMiddleware:
+    """What runs talk through to these upstreams, by name; the first one is for models that no rule sends elsewhere."""
+    first = next(iter(apps))
+
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        await apps[scope.get(UPSTREAM_KEY, first)](scope, receive, send)
+
+    def heard(record: Record) -> None:
+        _records.get()(record)
+        if on_exchange is not None:
+            on_exchange(record)
+
+    # calls go out as they come and by whatever name, because the agent itself looks at names and arguments
+    settings = evolve(settings, unknown_tools="deliver", arguments="stream", tools={})
+    return ToolMiddleware(listening(route), settings=settings, on_exchange=heard)
+
+
 class Talk:
     """What one run says to the model, and hears."""
 
@@ -127,7 +143,8 @@ class Talk:
     async def reply(self, messages: Sequence[Message], tell: Tell) -> Told:
         """The reply to these messages; `tell` hears of it as it comes. Raises StreamtoolError when there is none."""
         listener = None if self._listens is None else Listener(self._listens)
-        hearing = _Hearing(self._names, tell)
+        past = (call.id for message in messages for call in message.calls)
+        hearing = _Hearing(self._names, tell, Ids(lambda: new_id(chat.CALL_ID), past))
         self._record = None
         asked = evolve(self._conversation, messages=tuple(map(self._names.out, messages)))
         model = ModelSettings(asked.model, asked.model)
@@ -135,7 +152,7 @@ class Talk:
         fold = hearing.fold.close()
         if hearing.status >= 400 or fold.failure is not None or not fold.choices:
             raise self._error(hearing, fold.failure)
-        return _told(fold.choices[0], self._names, fold.usage, "" if listener is None else listener.text)
+        return _told(fold.choices[0], hearing, fold.usage, "" if listener is None else listener.text)
 
     async def _call(self, body: bytes, hearing: "_Hearing", listener: Listener | None) -> None:
         bodies = [body]
@@ -187,15 +204,21 @@ class Talk:
 
 
 class _Hearing:
-    """Takes the reply of the middleware, and tells it."""
+    """Takes the reply of the middleware, and tells it.
 
-    __slots__ = ("_ids", "_names", "_reader", "_tell", "fold", "status")
+    A result finds its call by its id, and upstreams with native tools may give none, or one twice: such a call gets an
+    id of its own.
+    """
 
-    def __init__(self, names: Names, tell: Tell) -> None:
+    __slots__ = ("_ids", "_names", "_reader", "_tell", "calls", "fold", "status")
+
+    def __init__(self, names: Names, tell: Tell, ids: Ids) -> None:
         self._reader = chat.ReplyReader()
         self._names = names
         self._tell = tell
-        self._ids: dict[int, tuple[str, str, list[str]]] = {}
+        self._ids = ids
+        self.calls: dict[int, tuple[str, str, list[str]]] = {}
+        """Id, name and arguments, in the order in which they were begun."""
         self.fold = Fold()
         self.status = 0
 
@@ -218,21 +241,22 @@ class _Hearing:
             case ReplyReasoning(text=text):
                 await self._tell(ReasoningDelta(text))
             case ReplyCallStart(index=index, id=id, name=name):
-                self._ids[index] = (id or "", self._names.back(name), [])
-                await self._tell(CallStart(*self._ids[index][:2]))
+                self.calls[index] = (self._ids.take(id), self._names.back(name), [])
+                await self._tell(CallStart(*self.calls[index][:2]))
             case ReplyArguments(index=index, text=text):
-                id, _, pieces = self._ids[index]
+                id, _, pieces = self.calls[index]
                 pieces.append(text)
                 await self._tell(ArgumentsDelta(id, text))
             case ReplyCallEnd(index=index, complete=complete):
-                id, name, pieces = self._ids[index]
+                id, name, pieces = self.calls[index]
                 await self._tell(CallEnd(id, name, "".join(pieces), complete))
             case _:
                 pass
 
 
-def _told(choice: Choice, names: Names, usage: Usage | None, raw: str) -> Told:
-    calls = tuple(CallEnd(call.id or "", names.back(call.name), call.arguments, call.complete) for call in choice.calls)
+def _told(choice: Choice, hearing: _Hearing, usage: Usage | None, raw: str) -> Told:
+    heard = zip(hearing.calls.values(), choice.calls, strict=True)
+    calls = tuple(CallEnd(id, name, call.arguments, call.complete) for (id, name, _), call in heard)
     kept = [
         # what was cut off is no JSON, and some upstreams refuse a history that holds it
         Call(end.id, end.name, call.arguments if call.complete else "{}", signature=call.signature)

@@ -4,6 +4,7 @@ Every command runs inside `Commands.invoke`, the one place where an error become
 """
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -17,12 +18,16 @@ from streamtool.errors import RequestError, SettingsError, StreamtoolError, Upst
 
 DONE, FAILED, WRONG, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
+_QUIET = logging.NullHandler()
+"""What ends a command is said once, as its error; who wants the log configures it."""
+
 
 class Commands(TyperGroup):
     """Turns what a command raises into a sentence and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Raises typer.Exit instead of everything that is foreseen."""
+        logging.getLogger("streamtool").addHandler(_QUIET)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -41,7 +46,17 @@ def sentence_of(error: StreamtoolError) -> str:
     """What is wrong; in a request also where."""
     if isinstance(error, RequestError) and error.param and error.param not in error.message:
         return f"{error.param}: {error.message}"
+    if isinstance(error, UpstreamError) and error.status in _ADVICE:
+        return f"{error.message} ({error.status}: {_ADVICE[error.status]})"
     return error.message
+
+
+_ADVICE = {
+    401: "--key-env names the variable that holds its key",
+    403: "--key-env names the variable that holds its key",
+    404: "is --model one of its models, and the url right?",
+}
+"""What to look at when an upstream answers so."""
 
 
 def code_of(error: StreamtoolError) -> int:
@@ -49,7 +64,7 @@ def code_of(error: StreamtoolError) -> int:
     match error:
         case SettingsError() | RequestError():
             return WRONG
-        case UpstreamRefused():
+        case UpstreamRefused() | UpstreamError(code="upstream_authentication"):
             return FAILED
         case UpstreamError():
             return UNREACHABLE
@@ -71,6 +86,8 @@ app = typer.Typer(
     streamtool demo                               watch it work; needs no network
     streamtool serve --upstream http://127.0.0.1:8000
                                                   put the proxy in front of a model
+    streamtool probe http://127.0.0.1:8000        what that model can do
+    streamtool run "What is new?" --mcp URL       let it work, with tools
     echo '@ping {"n": 1}' | streamtool parse -    what the parser makes of a text
 
     \b
@@ -112,6 +129,10 @@ def options(
 
 Config = Annotated[
     str | None, typer.Option(metavar="FILE", help="Settings in TOML; default: the file that STREAMTOOL_CONFIG names.")
+]
+Mode = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="How tools reach the model: emulate (as text), native, rescue, auto."),
 ]
 Format = Annotated[
     str | None, typer.Option("--format", metavar="NAME", help="The format that is taught (see: streamtool formats).")
@@ -165,7 +186,7 @@ def serve(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Ask the upstream for this model, whatever the client asks for.")
     ] = None,
-    mode: Annotated[str | None, typer.Option(metavar="MODE", help="emulate: tools become text.")] = None,
+    mode: Mode = None,
     format_: Format = None,
     config: Config = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Default: 127.0.0.1.")] = None,
@@ -262,9 +283,7 @@ def run_task(
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name at the upstream.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(metavar="MODE", help="emulate: tools become text; native, rescue, auto.")
-    ] = None,
+    mode: Mode = None,
     format_: Format = None,
     config: Config = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told first.")] = None,

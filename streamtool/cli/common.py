@@ -16,6 +16,9 @@ from streamtool.settings import Settings, load
 CONFIG = "STREAMTOOL_CONFIG"
 """The variable that names the settings file."""
 
+HARMLESS = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""What a terminal would obey; a model, a tool or an upstream has no business with it."""
+
 
 class Screen:
     """Standard output in lines of styled pieces: colours on a terminal, plain text elsewhere. Every line is flushed."""
@@ -37,7 +40,7 @@ class Screen:
 
 def complain(sentence: str) -> None:
     """Say what is wrong, on standard error."""
-    print(f"streamtool: {sentence}", file=sys.stderr)
+    print(f"streamtool: {sentence.translate(HARMLESS)}", file=sys.stderr)
 
 
 def quoted(text: str) -> str:

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -85,6 +85,8 @@ def run(upstream: str | None, model: str, key_env: str | None, format_name: str 
         board.introduce(client, url, "the sample model" if target.url == "sample" else target.url)
         try:
             answer = converse(ask, board, model)
+        except BrokenPipeError:  # whoever looks on has enough
+            raise
         except Exception as error:
             raise cause(records, error) from error
     if not answer:
@@ -295,7 +297,7 @@ class Board:
 
     def prompt(self, size: int, *, tools: bool) -> None:
         """The upstream has the request."""
-        with self._lock:
+        with self._lock, suppress(BrokenPipeError):  # the client's side says so
             inside = "tools field included" if tools else "without a tools field"
             self._screen.line()
             self._screen.line(
@@ -306,7 +308,7 @@ class Board:
 
     def model(self, text: str) -> None:
         """The model has written a delta."""
-        with self._lock:
+        with self._lock, suppress(BrokenPipeError):
             self._fill()
             written = quoted(text)
             if len(written) > _LEFT:

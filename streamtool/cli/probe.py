@@ -196,6 +196,8 @@ def settings_text(found: Findings, upstream: UpstreamSettings, key_env: str | No
         return "\n".join(lines) + "\n"
     lines.append('mode = "emulate"')
     lines.append(f"format = {toml(found.format)}" if found.format else "# no format was obeyed; see above what came")
+    if found.forces is not None:
+        lines.append(f"forces = {toml(found.forces)}  # when a client demands a call")
     if not found.system_role:
         lines.append("system_role = false")
     return "\n".join(lines) + "\n"

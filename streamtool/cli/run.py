@@ -18,6 +18,7 @@ import attrs
 from rich.console import Console
 from rich.text import Text
 
+from streamtool import logs
 from streamtool.agent import (
     Agent,
     ArgumentsDelta,
@@ -33,13 +34,12 @@ from streamtool.agent import (
     TextDelta,
     TurnStart,
 )
+from streamtool.cli.common import HARMLESS
 from streamtool.cli.serve import Flags as ServeFlags
 from streamtool.errors import SettingsError
 
 _SHOWN = 160
 """Characters of a result, or of what is told of a rejection, that are shown."""
-_HARMLESS = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""What a terminal would obey; a model or a tool has no business with it."""
 
 
 @attrs.frozen
@@ -67,6 +67,8 @@ class Flags:
         settings = ServeFlags(
             self.upstream, self.speaks, self.key_env, self.model, self.mode, self.format, self.config, insecure=True
         ).settings()
+        if settings.debug:
+            logs.configure(settings)
         tools: list[Callable[..., Any] | McpServer] = [*map(function_of, self.tools), *map(McpServer, self.mcp)]
         if tools and not (self.yes or sys.stdin.isatty()):
             raise SettingsError(
@@ -126,7 +128,7 @@ class Asking:
         """Whether the call may be executed."""
         if self._all:
             return True
-        shown = call.arguments.translate(_HARMLESS)
+        shown = call.arguments.translate(HARMLESS)
         self._screen.write(f"execute {call.name}({shown})? [y]es, [n]o, [a]ll: ")
         self._screen.flush()
         await anyio.wait_readable(self._source)  # a thread that reads could not be interrupted
@@ -195,7 +197,7 @@ class Live:
         self._thinks = False
 
     def _print(self, console: Console, text: str, style: str) -> None:
-        console.print(Text(text.translate(_HARMLESS), style), end="")
+        console.print(Text(text.translate(HARMLESS), style), end="")
         console.file.flush()
         if text:
             self._open = None if text.endswith("\n") else console

@@ -5,6 +5,8 @@ What happens then is told by the log (`streamtool.logs`), a line for each exchan
 uvicorn runs the proxy on asyncio; hypercorn runs it on trio.
 """
 
+import errno
+import importlib
 import json
 import logging
 import os
@@ -29,7 +31,8 @@ from streamtool.settings import check as check_safety
 
 GRACE = 3
 """Seconds that open streams get when the server stops."""
-
+_ANY = "default"
+"""A model that some upstreams take for theirs, whatever it is."""
 
 _FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.speaks": "--speaks", "upstream.flag.key": "--key-env"}
 """Where settings that only a flag can have made are found wrong, and that flag."""
@@ -78,23 +81,27 @@ class Flags:
 
 
 def run(flags: Flags, *, only_check: bool) -> None:
-    """Serve until interrupted. Raises SettingsError, or StreamtoolError when the address cannot be had."""
+    """Serve until interrupted. Raises SettingsError; StreamtoolError when the proxy cannot start."""
     settings = flags.settings()
     screen = Screen()
     if only_check:
         open_phrases(settings)  # whose file nothing else would read
+        for wanted, module in ((settings.metrics, "metrics"), (settings.spans, "spans")):
+            if wanted:
+                importlib.import_module(f"streamtool.{module}")  # which needs an extra
         describe(settings, settings.listen, screen)
         screen.line(("the settings are fine", "bold green"))
         return
     logs.configure(settings)
     with bind(settings.host, settings.port) as sock:
+        proxy = Proxy(settings)  # an extra that is missing is missed before anything is promised
         listening = address(settings.host, sock.getsockname()[1])
         describe(settings, listening, screen)
         screen.line()
-        screen.line(("Paste this into another terminal:", "bold"))
+        screen.line((f"Paste this into another terminal{model_hint(settings)}:", "bold"))
         screen.line(curl_line(listening, settings))
         screen.line()
-        SERVERS[flags.server](Proxy(settings), sock)
+        SERVERS[flags.server](proxy, sock)
 
 
 def describe(settings: Settings, listening: str, screen: Screen) -> None:
@@ -123,7 +130,7 @@ def curl_line(listening: str, settings: Settings) -> str:
     city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     weather = {"name": "get_weather", "description": "The weather in a city.", "parameters": city}
     body = {
-        "model": "sample" if not settings.upstreams else "default",
+        "model": "sample" if not settings.upstreams else _ANY,
         "stream": True,
         "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
         "tools": [{"type": "function", "function": weather}],
@@ -131,6 +138,12 @@ def curl_line(listening: str, settings: Settings) -> str:
     key = ' -H "authorization: Bearer $STREAMTOOL_CLIENT_KEY"' if settings.client_keys else ""
     data = shlex.quote(json.dumps(body, ensure_ascii=False))
     return f"curl -N http://{listening}/v1/chat/completions -H 'content-type: application/json'{key} -d {data}"
+
+
+def model_hint(settings: Settings) -> str:
+    """What has to be changed in the line to paste, if anything has to."""
+    named = not settings.upstreams or settings.for_model(_ANY).name != _ANY
+    return "" if named else f' (with one of the upstream\'s models in the place of "{_ANY}")'
 
 
 def address(host: str, port: int) -> str:
@@ -146,7 +159,8 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         # create_server adds the address to its own sentence
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise StreamtoolError(f"cannot listen on {address(host, port)}: {reason}") from None
+        advice = "; --port takes another (0: any free one)" if error.errno == errno.EADDRINUSE else ""
+        raise StreamtoolError(f"cannot listen on {address(host, port)}: {reason}{advice}") from None
 
 
 def serve_uvicorn(app: ASGIApp, sock: socket.socket) -> None:
@@ -164,7 +178,13 @@ def serve_uvicorn(app: ASGIApp, sock: socket.socket) -> None:
         lifespan="on",
         timeout_graceful_shutdown=GRACE,
     )
-    uvicorn.Server(config).run(sockets=[sock])
+    server = uvicorn.Server(config)
+    try:
+        server.run(sockets=[sock])
+    except SystemExit as end:
+        if server.started or not end.code:
+            raise
+        raise StreamtoolError("the proxy did not start") from None  # why stands in the log
 
 
 def serve_hypercorn(app: ASGIApp, sock: socket.socket) -> None:
@@ -188,7 +208,15 @@ def serve_hypercorn(app: ASGIApp, sock: socket.socket) -> None:
     async def main() -> None:
         await hypercorn.trio.serve(app, config, shutdown_trigger=stop)  # type: ignore[arg-type]  # its scope is a TypedDict
 
-    trio.run(main)
+    try:
+        trio.run(main)
+    except ExceptionGroup as failed:
+        error: BaseException | None = failed
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if error is not None and isinstance(error.__context__, StreamtoolError):  # why the proxy did not start
+            raise error.__context__ from None
+        raise
     if signal.SIGINT in caught:
         raise KeyboardInterrupt
 

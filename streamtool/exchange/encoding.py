@@ -2,18 +2,24 @@
 library."""
 
 import zlib
+from collections.abc import Iterator
+from typing import Final
 
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.exchange.shapes import Headers
+
+_PIECE: Final = 256 * 1024
+"""Bytes to which a piece of a reply is decoded at once: it may be a thousand times shorter than what it stands for."""
 
 
 class Inflate:
     """Decodes gzip or deflate, piece by piece. Raises zlib.error when the data is neither."""
 
-    __slots__ = ("_decoder", "_raw_too")
+    __slots__ = ("_decoder", "_first", "_raw_too")
 
     def __init__(self, encoding: str) -> None:
         self._raw_too = encoding == "deflate"
+        self._first = b""
         self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
     def feed(self, data: bytes, limit: int = 0) -> bytes:
@@ -25,9 +31,16 @@ class Inflate:
                 raise
             # "deflate" is sent with and without the zlib header; the header is missing
             self._decoder = zlib.decompressobj(-zlib.MAX_WBITS)
-            return self._decoder.decompress(data, limit)
+            return self._decoder.decompress(self._first + data, limit)
         finally:
-            self._raw_too = False
+            self._first = (self._first + data[:2])[:2]
+            self._raw_too = self._raw_too and len(self._first) < 2  # the header has two bytes
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """What `data` decodes to, in pieces of a bounded size."""
+        while piece := self.feed(data, _PIECE):
+            yield piece
+            data = self._decoder.unconsumed_tail
 
 
 def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:

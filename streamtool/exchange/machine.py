@@ -174,11 +174,19 @@ class Exchange:
         """More of the upstream's body has arrived. Returns what the client is to receive now."""
         if self.done or self.retry or not data:
             return b""
-        if self._inflate is not None:
-            try:
-                data = self._inflate.feed(data)
-            except zlib.error:
-                return self.fail(UpstreamError("the upstream's compressed reply cannot be decoded"))
+        if self._inflate is None:
+            return self._feed(data)
+        out = b""
+        try:
+            for piece in self._inflate.pieces(data):
+                out += self._feed(piece)
+                if self._settled():
+                    break
+        except zlib.error:
+            out += self.fail(UpstreamError("the upstream's compressed reply cannot be decoded"))
+        return out
+
+    def _feed(self, data: bytes) -> bytes:
         if self._refusal is not None:
             return self.close() if self._refusal.feed(data) else b""
         return self._take(self._reader.feed(data))
@@ -243,7 +251,7 @@ class Exchange:
                     self._over(gate, out)
             else:
                 self._other(event, out)
-            if self.done:
+            if self._settled():
                 break
         return self._send(out)
 
@@ -311,6 +319,10 @@ class Exchange:
 
     def _finished(self, gate: Gate, event: Finish, out: list[ReplyEvent]) -> None:
         gate.release(out)
+        lacks: Cause | None = gate.lacks
+        if gate.stopped is not None and self._rules.forced and not gate.calls:
+            lacks = "required call missing"
+        self._account.unmet = self._response.unmet = self._account.unmet or lacks
         if gate.fault is not None and self._rules.invalid == "error":
             self._fail(
                 UpstreamError(
@@ -355,7 +367,7 @@ class Exchange:
             self.retry = True
             return
         gate, usage = self._gates[0], self._account.usage
-        if not gate.incomplete:
+        if gate.called and self._ids.made(gate.called[0]) and not gate.incomplete:
             self._parsing.keep(gate.wrote, gate.called, self._rules)
         if usage != Usage() or self.conversation.include_usage or self._response.whole:
             out.append(UsageReport(usage))
@@ -382,7 +394,9 @@ class Exchange:
 
     def _falls_back(self, status: int, error: StreamtoolError) -> bool:
         """Whether the upstream turned out to know no tools, or no such forcing; the next attempt does without."""
-        unable = None if self._response.head is not None else self._request.falls_back(status, error.message)
+        if self._response.head is not None or self._attempts >= self._settings.limits.attempts:
+            return False
+        unable = self._request.falls_back(status, error.message)
         if unable is None:
             return False
         if unable == "tools unsupported":

@@ -62,7 +62,7 @@ class Parsing:
         parser = self._traced(choice, options)
         if self._quotable is None:
             return parser
-        return Wary(parser, self._quotable, limit=limits.held, counts=choice is not None)
+        return Wary(parser, self._quotable, limit=limits.held, begun=bool(prefix), counts=choice is not None)
 
     def _traced(self, choice: int | None, options: ParserOptions | None) -> HoldingParser:
         if self.trace is not None and choice is not None:
@@ -72,7 +72,7 @@ class Parsing:
     def keep(self, text: str, called: Sequence[str], rules: Rules) -> None:
         """Remember how the model wrote a reply with these calls, for the prompt of the next turn."""
         memory = self._request.words
-        if memory is None or not called:
+        if memory is None:
             return
         parser = self.parser(rules, again=False)
         events = [*parser.feed(text), *parser.close()]

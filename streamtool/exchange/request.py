@@ -16,6 +16,7 @@ from streamtool.conversation import HOSTED, Conversation, Forcing, Message, Text
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.shapes import Abilities, ClientWire, Headers, Memory, UpstreamRequest, UpstreamWire
+from streamtool.exchange.signatures import SIGNING, signed
 from streamtool.exchange.toolsets import shared, with_tools
 from streamtool.exchange.wires import upstream_of
 from streamtool.policy import Cause, can_force, denies_forcing, denies_tools, forcing, way_of
@@ -34,7 +35,7 @@ class Request:
 
     __slots__ = (
         "_abilities", "_body", "_headers", "_settings", "_unable", "conversation", "dropped", "forced", "forcing",
-        "model", "native", "same", "size", "upstream", "words",
+        "model", "native", "same", "signatures", "size", "upstream", "words",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,11 @@ class Request:
         """Where it is remembered how the model writes its calls, and which tools it has."""
         if self.words is not None:
             self.conversation = with_tools(self.conversation, self.words)
+        signs = self.native and not self.passthrough and self.upstream.NAME in SIGNING
+        self.signatures = memory if signs and self.conversation.raw.get("store") is not False else None
+        """Where the signatures of calls are remembered."""
+        if self.signatures is not None:
+            self.conversation = signed(self.conversation, self.signatures)
         self.forcing: Forcing | None = None
         """What holds the model to a call in the last attempt, beside words."""
         self.forced = ""

@@ -10,6 +10,7 @@ from typing import cast
 from streamtool.errors import StreamtoolError
 from streamtool.exchange.request import Request
 from streamtool.exchange.shapes import ClientWire, Head, Headers, Memory, Writer
+from streamtool.exchange.signatures import remember
 from streamtool.reply import Fold, ReplyEvent, Start
 
 _DROPPED = frozenset(
@@ -98,6 +99,8 @@ class Response:
         """What the client receives for these events; `done`: the last ones; `error`: why they failed, if they did."""
         if not out:
             return b""
+        if self._request.signatures is not None:
+            remember(out, self._request.signatures)
         data = self._first(out, done=done, error=error) if self._writer is None else self._writer.feed(out)
         if done and self._memory is not None and self._writer is not None:
             self._remember(self._writer.response)

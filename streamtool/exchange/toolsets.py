@@ -6,6 +6,7 @@ begun with: its contract stays the same text, and its calls are read by the same
 """
 
 import hashlib
+from contextlib import suppress
 from functools import lru_cache
 
 import msgspec
@@ -55,7 +56,8 @@ def with_tools(conversation: Conversation, memory: Memory) -> Conversation:
         return conversation
     known = _toolset(digest)
     if not known.tools and (text := memory.recall(_key(digest))) is not None:
-        known.tools = msgspec.json.decode(text, type=tuple[Tool, ...])
+        with suppress(msgspec.DecodeError):  # another version has kept them
+            known.tools = msgspec.json.decode(text, type=tuple[Tool, ...])
     return evolve(conversation, tools=known.tools)
 
 

@@ -80,6 +80,11 @@ class Traced:
         """Characters that the parser holds."""
         return self._parser.held
 
+    @property
+    def thinking(self) -> tuple[str, ...]:
+        """What may close the reasoning that is open."""
+        return self._parser.thinking
+
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """What the parser makes of it."""
         events = self._parser.feed(text)

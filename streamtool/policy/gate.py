@@ -52,7 +52,7 @@ class Gate:
         "_again", "_behind", "_clock", "_direct", "_forced", "_held", "_held_size", "_ids", "_new_parser", "_open",
         "_opening", "_parser", "_rules", "_seen_cut", "_stops", "_wrote", "called", "called_at", "choice",
         "denied", "detail", "discarded", "fault", "finished", "formats", "forwards", "held_most", "incomplete",
-        "length", "over", "refused", "repairs", "spoilt", "stopped", "visible",
+        "lacks", "length", "over", "refused", "repairs", "spoilt", "stopped", "visible",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +94,8 @@ class Gate:
         """Why this attempt is not accepted, whatever else it says."""
         self.detail = ""
         """What the model is told of it, or the phrase that gave it away."""
+        self.lacks: Cause | None = None
+        """For what this attempt would not be accepted if it were not the last one."""
         self.fault: Fault | None = None
         """What is wrong with the arguments of the last call that went out whole."""
         self.forwards = not rules.forced and self._stops is None and self._opening is None
@@ -132,13 +134,13 @@ class Gate:
         return "" if self._wrote is None else self._wrote.decode("utf-8", "surrogatepass")
 
     def _new_opening(self) -> Opening | None:
-        return Opening(self._rules.phrases) if self._rules.watches and self._again and not self.visible else None
+        return Opening(self._rules.phrases) if self._rules.watches and not self.visible else None
 
     def restart(self, *, again: bool) -> None:
         """The next attempt begins: what the last one held back is dropped, what it showed stays."""
         self._again = again
         self._opening = self._new_opening()
-        self.denied, self.detail, self.fault = None, "", None
+        self.denied, self.detail, self.fault, self.lacks = None, "", None, None
         self._parser = self._new_parser()
         if self._wrote is not None and not self.visible:
             self._wrote.clear()
@@ -278,16 +280,23 @@ class Gate:
         self._opened(opening, out)
 
     def _opened(self, opening: Opening, out: list[ReplyEvent]) -> None:
-        """Let go of the opening, each piece as it came, once it is decided; if it is a denial, the attempt is over."""
-        self.held_most = max(self.held_most, opening.held)
+        """Let go of the opening, each piece as it came, once it is decided; if it is a denial, the attempt is over.
+
+        The last attempt is only looked at.
+        """
+        if self._again:
+            self.held_most = max(self.held_most, opening.held)
         if opening.found is not None and (opening.found == "tools denied" or self._rules.acts):
-            self._deny(opening.found, opening.phrase)
-            return
-        if opening.found is not None:  # no tool could have done it: an honest answer
+            if self._again:
+                self._deny(opening.found, opening.phrase)
+                return
+            self.lacks = opening.found
+        if opening.found is not None:  # no tool could have done it, an honest answer; or nobody is asked again
             opening.release()
         if opening.decided:
             self._opening = None
             self.forwards = self._stops is None
+        if opening.decided or not self._again:
             self._let_go(out)
 
     def _follows(self, text: str, behind: Invented, out: list[ReplyEvent]) -> None:
@@ -311,10 +320,13 @@ class Gate:
 
     def _unknown(self, text: str, out: list[ReplyEvent]) -> None:
         """A call of a tool that is not offered: asked for again, or else the text that it was."""
-        if self._again and not self.visible:
+        if not self.visible:
             why: Cause = "wrong tool" if self._rules.forced else "unknown tool"
-            self._deny(why, ", ".join(f"`{name}`" for name in self._rules.tools))
-        else:
+            if self._again:
+                self._deny(why, ", ".join(f"`{name}`" for name in self._rules.tools))
+                return
+            self.lacks = why
+        if text:
             self._text(TextDelta(self.choice, text), out)
 
     def _deny(self, why: Cause, detail: str) -> None:
@@ -386,7 +398,7 @@ class Gate:
         if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools)):
             self.refused += 1
             self._discard(name, "forbidden" if rules.forbidden else "unknown")
-            if rules.unknown == "retry" and self._again and not self.visible:
+            if rules.unknown == "retry":
                 self._unknown("", out)
             return
         self._open = call = OpenCall(rules, self._ids.take(call_id), name, native=native, signature=signature)
@@ -400,8 +412,9 @@ class Gate:
         self.visible = True
         self.forwards = self._stops is None
         out.append(CallStart(self.choice, self.calls, call.id, call.name, call.signature))
-        if not self.called and self._clock is not None:
-            self.called_at = self._clock()
+        if not self.called:
+            self.called_at = None if self._clock is None else self._clock()
+            self.lacks = None if self.fault is None else "schema"
         self.called.append(call.id)
 
     def _arguments(self, text: str, out: list[ReplyEvent]) -> None:

@@ -18,6 +18,7 @@ class Plain:
     __slots__ = ()
 
     held = 0
+    thinking: tuple[str, ...] = ()
 
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """The text itself."""

@@ -34,7 +34,9 @@ _WORD: Final = re.compile(r"\w+")
 _PIECE: Final = re.compile(r"[\w ,.]+|.", re.DOTALL)
 """Pieces of a reply inside of which nothing begins or ends."""
 _ESCAPE: Final = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|[nrt])?")
-_CUT: Final = re.compile(r"\\+(?:u[0-9a-fA-F]{0,3})?\Z")
+_CUT: Final = re.compile(r"(?<!\\)\\++(?:u[0-9a-fA-F]{0,3}+)?+\Z")
+_ENDLESS: Final = re.compile(r"&#[0-9]{1000,}+")
+"""A number of more digits than `int` takes; no character has it."""
 _PASSED_OVER: Final = re.compile("[\\s\"'`>“”‘’\ud800-\udfff\U00010000-\U0010ffff]+")
 """What does not count in a comparison. Characters beyond the basic plane may stand as two escapes."""
 _LEAD: Final = re.compile(r"[\s,;]*(?:`{3,}[^\n`]*\n\s*(?![\w.]+\())?")
@@ -56,7 +58,7 @@ class Quotable:
     def plain(self) -> str:
         """All of them, as they are compared; made when a call is first looked for."""
         if self._plain is None:
-            read = (*self._texts, *(unescape(text) for text in self._texts if "&" in text))
+            read = (*self._texts, *(unescape(_ENDLESS.sub("", text)) for text in self._texts if "&" in text))
             self._plain, self._texts = "\0".join(map(_plain, read)), ()
         return self._plain
 
@@ -119,7 +121,7 @@ class _Place:
         """Whether the call, with this as its next piece, still stands somewhere."""
         text = self._cut + text
         cut = _CUT.search(text)
-        self._cut = "" if cut is None else cut[0]
+        self._cut = "" if cut is None else "\\" + cut[0].lstrip("\\")
         more = _plain(text if cut is None else text[: cut.start()])
         end = self._at + self._length
         if not self._length or not self._said.startswith(more, end):
@@ -129,10 +131,12 @@ class _Place:
 
 
 class HoldingParser(TextParser, Protocol):
-    """A parser that tells how many characters are not decided yet."""
+    """A parser that tells how many characters are not decided yet, and whether it reads reasoning (by its closers)."""
 
     @property
     def held(self) -> int: ...
+    @property
+    def thinking(self) -> tuple[str, ...]: ...
 
 
 class _Mode(Enum):
@@ -146,10 +150,12 @@ class _Mode(Enum):
 class Wary:
     """A parser that takes a call which stands in `quotable` for the text that it is. `limit` bounds what waits.
 
-    `counts`: quotations are counted in `quotable`.
+    `begun`: the reply begins inside of a call, which is not the model's idea and no quotation. `counts`: quotations are
+    counted in `quotable`.
     """
 
     __slots__ = (
+        "_begun",
         "_buffer",
         "_counts",
         "_limit",
@@ -159,11 +165,15 @@ class Wary:
         "_quotable",
         "_size",
         "_source",
+        "_thought",
         "_waiting",
         "_waits",
     )
 
-    def __init__(self, parser: HoldingParser, quotable: Quotable, *, limit: int, counts: bool = True) -> None:
+    def __init__(
+        self, parser: HoldingParser, quotable: Quotable, *, limit: int, begun: bool = False, counts: bool = True
+    ) -> None:
+        self._begun = begun
         self._parser = parser
         self._quotable = quotable
         self._limit = limit
@@ -176,6 +186,8 @@ class Wary:
         self._waiting: list[Event] = []
         self._source: list[str] = []
         """The text of the call that waits."""
+        self._thought = False
+        """It stands in reasoning."""
         self._waits = 0
         """Its length."""
 
@@ -200,6 +212,7 @@ class Wary:
         """What the parser said to a piece."""
         consumed = self._consumed(piece)
         if self._mode is _Mode.PASS and not any(type(event) is CallStart for event in events):
+            self._begun = self._begun and not events
             out += events
             return
         for i, event in enumerate(events):
@@ -208,18 +221,22 @@ class Wary:
                     self._begins(event, consumed, out)
                     consumed = ""
                 case CallEnd() if self._mode is _Mode.WAIT:
-                    behind = sum(len(later.text) for later in events[i + 1 :] if isinstance(later, TextDelta))
+                    behind = sum(
+                        len(later.text) for later in events[i + 1 :] if isinstance(later, TextDelta | ReasoningDelta)
+                    )
                     self._ends(event, consumed[: len(consumed) - behind], out)
                     consumed = consumed[len(consumed) - behind :]
                 case _ if self._mode is _Mode.WAIT:
                     self._waiting.append(event)
-                case TextDelta(text=text) if self._mode is _Mode.QUOTE:
-                    out.append(TextDelta(consumed))
+                case TextDelta(text=text) | ReasoningDelta(text=text) if self._mode is _Mode.QUOTE:
+                    self._say(consumed.removesuffix(text), out)
+                    out.append(event)
                     consumed = ""
                     self._mode = _Mode.PASS
                 case Discarded() if self._mode is _Mode.QUOTE:
                     pass
                 case TextDelta(text=text):
+                    self._begun = False
                     out.append(event)
                     consumed = consumed.removeprefix(text)
                 case _:
@@ -227,8 +244,8 @@ class Wary:
                     out.append(event)
         if self._mode is _Mode.WAIT:
             self._goes_on(consumed, out)
-        elif self._mode is _Mode.QUOTE and consumed:
-            out.append(TextDelta(consumed))
+        elif self._mode is _Mode.QUOTE:
+            self._say(consumed, out)
 
     def _consumed(self, piece: str) -> str:
         """What the parser has read with this piece and does not hold any more; "" while all of a candidate is held."""
@@ -249,8 +266,14 @@ class Wary:
 
     def _begins(self, event: CallStart, source: str, out: list[Event]) -> None:
         """A call has committed; its text so far is `source`."""
+        if self._begun:
+            self._begun = False
+            self._mode = _Mode.PASS
+            out.append(event)
+            return
         self._place = _Place(self._quotable.plain)
         self._mode = _Mode.WAIT
+        self._thought = bool(self._parser.thinking)
         self._waiting = [event]
         self._source = [source]
         self._waits = len(source)
@@ -271,11 +294,18 @@ class Wary:
         self._waiting.append(event)
         if self._place.follow(source):
             self._quotable.found += self._counts
-            out.append(TextDelta("".join(self._source)))
+            self._say("".join(self._source), out)
             self._mode = _Mode.QUOTE
             self._waiting, self._source = [], []
         else:
             self._deliver(out)
+
+    def _say(self, text: str, out: list[Event]) -> None:
+        """A quotation, or what follows it: text, or reasoning if it stands there. What begins or ends it is markup."""
+        if self._mode is _Mode.QUOTE and self._thought != bool(self._parser.thinking):
+            self._mode = _Mode.PASS
+        elif text:
+            out.append(ReasoningDelta(text) if self._thought else TextDelta(text))
 
     def _deliver(self, out: list[Event]) -> None:
         """The call is a call."""

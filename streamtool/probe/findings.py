@@ -89,6 +89,13 @@ class Findings:
     """How many were sent."""
 
     @property
+    def forces(self) -> Literal["schema", "prefill"] | None:
+        """How a call can be forced, the stronger way first; None if neither was found to work."""
+        if self.json_schema.word == "yes":
+            return "schema"
+        return "prefill" if self.prefill.word == "yes" and self.protocol != "gemini" else None
+
+    @property
     def format(self) -> str | None:
         """The format to teach: the first of those that were obeyed most often; None if none was."""
         best = max(self.formats, key=lambda taught: taught.obeyed)

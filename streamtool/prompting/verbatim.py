@@ -75,7 +75,10 @@ def toolset_of(message: Message, recall: Recall) -> str | None:
 
 def _known(message: Message, recall: Recall) -> _Words | None:
     kept = recall(key(message.calls[0].id))
-    return None if kept is None else msgspec.json.decode(kept, type=_Words)
+    try:
+        return None if kept is None else msgspec.json.decode(kept, type=_Words)
+    except msgspec.DecodeError:  # another version has kept it
+        return None
 
 
 def _meaning(text: str, calls: Sequence[tuple[str, str]]) -> str:

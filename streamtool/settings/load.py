@@ -5,6 +5,7 @@ The environment: `STREAMTOOL_` and the setting in capitals; a double underscore 
 error, except the names in `RESERVED` and the variables that some `env:` reference names.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from streamtool.settings.readers import FromEnv, join, key_of, nearest, table
 
 PREFIX = "STREAMTOOL_"
 REFERENCE = "env:"
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 RESERVED = ("STREAMTOOL_CONFIG",)
 """Variables with our prefix that are no settings."""
 
@@ -82,6 +84,12 @@ def _resolve(value: Any, path: str, environ: Mapping[str, str]) -> Any:
     if isinstance(value, str) and value.startswith(REFERENCE):
         name = value.removeprefix(REFERENCE)
         if not environ.get(name):
+            if not _VARIABLE.fullmatch(name):  # perhaps the key itself, which nobody must get to see
+                raise SettingsError(
+                    f"{path}: expected the name of a variable, in capitals; the key is what the variable holds",
+                    param=path,
+                    code="missing_variable",
+                )
             raise SettingsError(f"{path}: the environment has no {name}", param=path, code="missing_variable")
         return FromEnv(environ[name])
     return value

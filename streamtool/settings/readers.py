@@ -6,6 +6,7 @@ reader serves the merged tree as well as direct construction.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +18,10 @@ from streamtool.errors import SettingsError
 
 FRAMES = ("default", "tool_result", "doai", "windlass")
 """The frames of results that have a name."""
+_BARE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
+"""A host without a scheme."""
+_OWN_PATHS = ("/chat/completions", "/completions", "/messages", "/responses", "/api/chat", "/api/generate")
+"""What a protocol adds to a base url."""
 
 T = TypeVar("T", bound=AttrsInstance)
 Reader = Callable[[Any, str], Any]
@@ -267,8 +272,13 @@ def url(value: Any, path: str) -> str:
         if parts.username is not None or parts.password is not None:
             raise SettingsError(f'{path}: a url holds no secrets; put the key under "key"', param=path)
     if not proper:
-        raise wrong(path, 'a url with http or https, or "sample"', value, secret="@" in found)
-    return found.rstrip("/")
+        likely = f"a url such as http://{found}" if _BARE.fullmatch(found) else "a url with http or https"
+        raise wrong(path, f'{likely}, or "sample"', value, secret="@" in found)
+    found = found.rstrip("/")
+    own = next((ending for ending in _OWN_PATHS if parts.path.rstrip("/").endswith(ending)), None)
+    if own is not None:
+        raise SettingsError(f'{path}: leave "{own}" out of the url; the protocol adds it', param=path)
+    return found
 
 
 def frame(value: Any, path: str) -> str:

@@ -1,13 +1,16 @@
 """What the tests of the agent share: scripted upstreams, in place and over a socket, and runs as lists."""
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from servers import uvicorn_server
 
-from streamtool.agent import Agent, ArgumentsDelta, Event, Final, ReasoningDelta, Rejected, Result, TextDelta
+from streamtool.agent import Agent, ArgumentsDelta, Event, Final, McpServer, ReasoningDelta, Rejected, Result, TextDelta
 from streamtool.testing import Recorded, Script, ScriptedUpstream, text
 
 WEATHER = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
@@ -16,6 +19,12 @@ WEATHER = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</t
 def get_weather(city: str) -> str:
     """The weather in a city."""
     return f"18 °C in {city}"
+
+
+def plain(way: str = "", *, notes: Path | str = os.devnull, **options: Any) -> McpServer:
+    """An MCP server that starts at once, and ends or lies in this way."""
+    script = str(Path(__file__).parent / "servers" / "plain.py")
+    return McpServer([sys.executable, "-S", script, way], env={"NOTES": str(notes)}, **{"name": "plain", **options})
 
 
 def scripted(*replies: str | Script | Callable[[Recorded], Script]) -> ScriptedUpstream:

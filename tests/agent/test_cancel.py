@@ -3,20 +3,19 @@
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import pytest
 from agent.leftovers import children, tasks, threads
-from agent.parts import WEATHER, get_weather, scripted
+from agent.parts import WEATHER, get_weather, plain, scripted
 
 from streamtool.agent import Agent, ArgumentsDelta, CallEnd, Event, McpServer, Result, TextDelta, TurnStart
 from streamtool.testing import Hang, Script, ScriptedUpstream, text
 
 both = pytest.mark.anyio
-SCRIPT = str(Path(__file__).parent / "servers" / "tools.py")
 DEADLINE = 10
 
 
@@ -49,11 +48,6 @@ async def undecided(made: CallEnd) -> bool:
     return True
 
 
-def server(*arguments: str, notes: str = "/dev/null") -> McpServer:
-    return McpServer([sys.executable, *(arguments or (SCRIPT,))], env={"NOTES": notes})
-
-
-WAITS = ("-c", "import sys; sys.stdin.read()")
 After = Callable[[Event], bool] | None
 PHASES: dict[str, tuple[Callable[[], Agent], After]] = {
     "before anything": (lambda: Agent(hanging(), [get_weather]), None),
@@ -75,9 +69,13 @@ PHASES: dict[str, tuple[Callable[[], Agent], After]] = {
         lambda: Agent(ScriptedUpstream(text(WEATHER), Script((Hang(),))), [get_weather]),
         lambda e: isinstance(e, TurnStart) and e.turn == 2,
     ),
-    "while a server is opened": (lambda: Agent(scripted("x"), [server(*WAITS)]), None),
+    "while a server is opened": (
+        lambda: Agent(scripted("x"), [McpServer([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"])]),
+        None,
+    ),
+    "while a server lists its tools": (lambda: Agent(scripted("x"), [plain("lists nothing")]), None),
     "in a server": (
-        lambda: Agent(scripted(call("wait", '{"seconds": 60}')), [server()]),
+        lambda: Agent(scripted(call("wait", '{"seconds": 60}')), [plain()]),
         lambda e: isinstance(e, CallEnd),
     ),
 }
@@ -131,7 +129,7 @@ async def test_nothing_is_left_behind(phase: str, how: Callable[[Agent, After], 
 @both
 async def test_an_agent_that_is_left_takes_its_servers_with_it():
     before = tasks(), set(children())
-    async with Agent("sample", [server()]) as agent:
+    async with Agent("sample", [plain()]) as agent:
         assert len(set(children()) - before[1]) == 1
         await agent.ask("math.add 1")
     await quiet(lambda: set(children()) - before[1], "processes")
@@ -143,3 +141,53 @@ async def test_a_thread_whose_time_is_up_is_told():
     agent = Agent(scripted(call("busy"), "Done."), [busy], timeout=0.05)
     assert await agent.ask("Go.") == "Done."
     await quiet(threads, "threads")
+
+
+def eventful() -> Agent:
+    """Text, calls of all kinds, a reply that is no object: everything that a run can wait for."""
+    say = '{"action": {"tool": "TOOL", "args": {}}}'
+    return Agent(
+        scripted(say.replace("TOOL", "brief"), "no", say.replace("TOOL", "quick"), '{"final": {"content": "Done."}}'),
+        [brief, quick],
+        format="action_object",
+        approve=agreed,
+    )
+
+
+async def brief() -> str:
+    await anyio.sleep(0.001)
+    return "brief"
+
+
+def quick() -> str:
+    return "quick"
+
+
+async def agreed(made: CallEnd) -> bool:
+    await anyio.lowlevel.checkpoint()
+    return True
+
+
+@both
+@pytest.mark.filterwarnings("error")
+async def test_a_run_can_be_cancelled_at_every_step():
+    """At the first turn that the backend gives it, at the second, and so on until it gets to its end."""
+    before = tasks()
+    for step in range(2000):
+        scope, answers = anyio.CancelScope(), []
+
+        async def ask(scope: anyio.CancelScope = scope, answers: list[str] = answers) -> None:
+            with scope:
+                answers.append(await eventful().ask("Go."))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask)
+                for _ in range(step):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+            await quiet(threads, "threads")
+            await quiet(lambda: tasks() > before, "tasks")
+        if answers:
+            break
+    assert answers == ["Done."]

@@ -137,6 +137,9 @@ async def test_arguments_arrive_as_what_the_function_takes():
     [
         ("text", "text"),
         (None, "null"),
+        (b"a line\n", "a line\n"),
+        (b"\xff\x00", '"/wA="'),
+        ("half \ud83d", "half \ufffd"),
         ({"a": (1, 2.5)}, '{"a":[1,2.5]}'),
         (date(2026, 1, 31), '"2026-01-31"'),
         (Model(x=1), '{"x":1}'),
@@ -231,6 +234,15 @@ def test_what_cannot_be_described_is_told():
 
     def strange(x: Strange) -> None: ...
 
+    def one_by_one():
+        yield 1
+
+    async def as_they_come():
+        yield 1
+
+    for generator in (one_by_one, as_they_come):
+        with pytest.raises(SettingsError, match=f"the tool {generator.__name__} is a generator"):
+            FunctionTool(generator)
     with pytest.raises(SettingsError, match="a lambda has no name"):
         FunctionTool(lambda: 1)
     with pytest.raises(SettingsError, match=r"the tool many takes \*args, which no schema can describe"):

@@ -1,12 +1,15 @@
 """The loop: streams as it happens, executes concurrently and in order, bounds everything, and changes nothing of yours."""
 
+import asyncio
 import copy
 import json
+import sys
 import threading
+import time
 
 import anyio
 import pytest
-from agent.parts import WEATHER, events_of, get_weather, last_said, only, scripted, story
+from agent.parts import WEATHER, events_of, get_weather, last_said, only, plain, scripted, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +28,8 @@ from streamtool.agent import (
 from streamtool.errors import AgentError, RequestError, SettingsError, UpstreamError, UpstreamRefused
 from streamtool.reply import Reason
 from streamtool.settings import Settings, UpstreamSettings
-from streamtool.testing import Die, Hold, Script, ScriptedUpstream, status, text
+from streamtool.testing import Die, Hold, Script, ScriptedUpstream, chunk, status, text
+from streamtool.testing.upstream import DONE
 
 both = pytest.mark.anyio
 
@@ -129,6 +133,104 @@ async def test_what_a_tool_raises_is_its_result():
         "worse": ("Error: KeyError: 'x'", True),
     }
     assert "Error: ValueError: bad luck" in last_said(upstream)
+
+
+@both
+async def test_a_tool_that_wants_to_end_the_program_ends_its_call():
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def leave() -> None:
+        sys.exit("bye")
+
+    async def part() -> None:
+        sys.exit("bye bye")
+
+    def mute() -> None:
+        raise Unspeakable
+
+    events = await events_of(Agent(scripted(calls("leave", "part", "mute"), "I see."), [leave, part, mute]))
+    assert {event.name: event.text for event in only(events, Result)} == {
+        "leave": "Error: SystemExit: bye",
+        "part": "Error: SystemExit: bye bye",
+        "mute": "Error: Unspeakable",
+    }
+    assert events[-1].text == "I see."
+
+
+@both
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_of_the_tools_own_that_somebody_cancelled_is_no_cancellation_of_the_run():
+    async def waits() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        task.cancel()
+        await task
+
+    events = await events_of(Agent(scripted(calls("waits"), "I see."), [waits]))
+    assert [(event.text, event.error) for event in only(events, Result)] == [("Error: CancelledError", True)]
+    assert events[-1].text == "I see."
+
+
+@both
+async def test_what_is_no_error_goes_through_a_tool():
+    class Stop(BaseException):
+        pass
+
+    async def stop() -> None:
+        raise Stop
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await Agent(scripted(calls("stop")), [stop]).ask("Go.")
+    assert raised.group_contains(Stop)
+
+
+@both
+async def test_calls_beyond_a_hundred_wait_before_their_time_begins():
+    inside, most = 0, 0
+
+    async def slow(number: int) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await anyio.sleep(0.1)
+        inside -= 1
+        return number
+
+    def slow_too(number: int) -> int:
+        time.sleep(0.1)
+        return number
+
+    said = "".join(calls(tool.__name__, number=n) for tool in (slow, slow_too) for n in range(100))
+    upstream = scripted(text(said, size=1000), "ok")
+    events = await events_of(Agent(upstream, [slow, slow_too], timeout=5))
+    assert not any(event.error for event in only(events, Result))
+    assert len(only(events, Result)) == 200
+    assert 1 < most <= 100
+    told = last_said(upstream)
+    assert [int(line) for line in told.splitlines() if line.isdigit()] == [*range(100), *range(100)]
+
+
+@both
+@pytest.mark.parametrize("ids", [("same", "same"), (None, None)], ids=["twice the same", "none"])
+async def test_calls_whose_ids_are_no_ids_are_kept_apart(ids):
+    def one() -> str:
+        return "one"
+
+    def two() -> str:
+        return "two"
+
+    made = [
+        {"index": i, "type": "function", "function": {"name": name, "arguments": "{}"}, **({"id": id} if id else {})}
+        for i, (name, id) in enumerate(zip(("one", "two"), ids, strict=True))
+    ]
+    reply = Script((chunk({"role": "assistant", "tool_calls": made}), chunk({}, finish="tool_calls"), DONE))
+    upstream = scripted(reply, reply, "ok")
+    events = await events_of(Agent(upstream, [one, two], mode="native"))
+    assert len({event.id for event in only(events, Result)}) == 4
+    for asked, first, second in (upstream.requests[2].json["messages"][i : i + 3] for i in (1, 4)):
+        assert [call["id"] for call in asked["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
+        assert [first["content"], second["content"]] == ["one", "two"]
 
 
 @pytest.mark.trio
@@ -274,13 +376,63 @@ async def test_two_tools_of_one_name_are_told():
 
 
 @both
-async def test_an_error_in_the_block_is_raised_as_it_is_and_stops_the_run():
+@pytest.mark.parametrize("error", [LookupError("mine"), SystemExit(3), KeyboardInterrupt()], ids=type)
+async def test_an_error_in_the_block_is_raised_as_it_is_and_stops_the_run(error):
+    pytest.importorskip("mcp")
     upstream = scripted(Script((*text("Half ", done=False, finish=None).steps, Hold())))
-    with pytest.raises(LookupError, match="mine"):
-        async with Agent(upstream).run("Go.") as run:
+    with pytest.raises(type(error)) as raised:
+        async with Agent(upstream, [plain()]) as agent, agent.run("Go.") as run:
             await anext(run)
-            raise LookupError("mine")
+            raise error
+    assert raised.value is error
     assert upstream.left == 1
+
+
+@both
+async def test_what_is_asked_raises_is_raised():
+    def approve(call: CallEnd) -> bool:
+        raise LookupError(call.name)
+
+    with pytest.raises(LookupError, match="get_weather"):
+        await Agent(scripted(WEATHER), [get_weather], approve=approve).ask("Go.")
+
+
+@both
+async def test_a_run_that_is_over_has_no_more_events():
+    async with Agent(scripted("Hello."), [get_weather]).run("Go.") as run:
+        assert isinstance([event async for event in run][-1], Final)
+        assert [event async for event in run] == []
+        with pytest.raises(AgentError, match="the run has ended"):
+            await run.final()
+    with pytest.raises(AgentError, match="the run is over"):
+        await anext(run)
+
+
+@both
+async def test_an_agent_is_entered_once_at_a_time():
+    agent = Agent("sample", [get_weather])
+    for _ in range(2):
+        async with agent:
+            with pytest.raises(AgentError, match="entered already"):
+                await agent.__aenter__()
+            assert await agent.ask("Hello") == "Here is what I found: 18 °C in Hello"
+
+
+@both
+async def test_an_agent_may_be_a_tool_of_another():
+    inner = Agent("sample", [get_weather])
+
+    async def ask(question: str) -> str:
+        return await inner.ask(question)
+
+    def ask_elsewhere(question: str) -> str:
+        return anyio.run(inner.ask, question)
+
+    upstream = scripted(calls("ask", "ask_elsewhere", question="Weather in Rome"), "ok")
+    records = []
+    events = await events_of(Agent(upstream, [ask, ask_elsewhere], on_exchange=records.append))
+    assert [event.text for event in only(events, Result)] == ["Here is what I found: 18 °C in Rome"] * 2
+    assert len(records) == 2
 
 
 # --- upstreams -------------------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """Tools as text and native tools, switched by one setting: the same task, the same executions, whatever the upstream."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from agent.native import gemini_reply, native_call
 from agent.parts import events_of, only, scripted, story
+from dialects import CLIENTS, PATHS, Ask, read, write
 
+from streamtool import Settings, ToolMiddleware
 from streamtool.agent import Agent, Result
 from streamtool.reply import Reason
 from streamtool.testing import Recorded, Script, ScriptedUpstream, stream_asgi, text
@@ -152,8 +155,6 @@ async def test_gemini_behind_chat_completions_gets_its_signature_back():
 @both
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_of_chat_completions_is_given_the_signature_and_may_send_it_back(stream):
-    from streamtool import Settings, ToolMiddleware
-
     app = ToolMiddleware(native_gemini(), settings=Settings(mode="native", app_speaks="gemini"))
     tool = {"type": "function", "function": {"name": "run_code", "parameters": {"type": "object"}}}
     messages: list[Any] = [{"role": "user", "content": "Go."}]
@@ -173,6 +174,88 @@ async def test_a_client_of_chat_completions_is_given_the_signature_and_may_send_
     ]
     async with stream_asgi(app, body=json.dumps(body).encode()) as reply:
         assert await reply.head() == 200
+
+
+SEVERAL = [("run_code", {"code": "1"}), ("run_code", {"code": "2"})]
+
+
+def signing(*replies: Script) -> ScriptedUpstream:
+    """A Gemini that refuses the calls of the running turn when the first of a reply comes back unsigned."""
+
+    def say(request: Recorded) -> Script:
+        made = [c["parts"] for c in request.json["contents"] if any("functionCall" in part for part in c["parts"])]
+        firsts = [next(part for part in parts if "functionCall" in part) for parts in made]
+        if any(part.get("thoughtSignature") != SIGNATURE for part in firsts):
+            return Script((b'{"error": {"message": "missing a thought_signature"}}',), 400, "application/json")
+        return replies[len(made)]
+
+    return ScriptedUpstream(say)
+
+
+def calling(*calls: tuple[str, dict[str, str]]) -> Script:
+    parts: list[dict[str, object]] = [{"functionCall": {"name": name, "args": args}} for name, args in calls]
+    return gemini_reply({**parts[0], "thoughtSignature": SIGNATURE}, *parts[1:])
+
+
+MADE = re.compile(rb'"((?:call|toolu)_[A-Za-z0-9]{24})"')
+
+
+async def said(
+    app: Any, client: str, turns: tuple[Any, ...], *, key: bytes = b"mine", **fields: Any
+) -> tuple[Any, Any]:
+    """What the client got, and the ids of its calls."""
+    stream = fields.pop("stream", True)
+    ask = Ask((("user", "Go."), *turns), tools=(("run_code", "Runs.", {"type": "object"}),), stream=stream)
+    body = json.dumps({**write(client, ask), **fields}).encode()
+    async with stream_asgi(app, PATHS[client], body=body, headers=[(b"authorization", key)]) as reply:
+        data = await reply.body()
+        stream &= await reply.head() == 200
+    return read(client, data, stream=stream), [id.decode() for id in dict.fromkeys(MADE.findall(data))]
+
+
+def history(ids: list[str]) -> tuple[Any, ...]:
+    made = [("call", id, name, args) for id, (name, args) in zip(ids, SEVERAL, strict=True)]
+    return (*made, *(("result", id, "ok") for id in ids))
+
+
+@both
+@pytest.mark.parametrize("mode", ["native", "rescue"])
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_signature_is_remembered_for_a_client_that_has_no_place_for_it(client, stream, mode):
+    upstream = signing(calling(*SEVERAL), gemini_reply({"text": "All done."}))
+    app = ToolMiddleware(upstream, settings=Settings(mode=mode, app_speaks="gemini"))
+    got, ids = await said(app, client, (), stream=stream)
+    assert [(name, json.loads(args)) for name, args in got.parts] == SEVERAL
+    got, _ = await said(app, client, history(ids), stream=stream)
+    assert (got.parts, got.error) == (("All done.",), None)
+    parts = [part for content in upstream.requests[1].json["contents"] for part in content["parts"]]
+    assert [part.get("thoughtSignature") for part in parts if "functionCall" in part] == [SIGNATURE, None]
+
+
+@both
+async def test_a_signature_is_for_the_client_that_got_the_call_and_not_kept_where_nothing_may_be():
+    upstream = signing(calling(*SEVERAL), gemini_reply({"text": "All done."}))
+    app = ToolMiddleware(upstream, settings=Settings(mode="native", app_speaks="gemini"))
+    _, ids = await said(app, "responses", ())
+    got, _ = await said(app, "responses", history(ids), key=b"another")
+    assert "missing a thought_signature" in got.error
+    _, ids = await said(app, "responses", (), store=False)
+    got, _ = await said(app, "responses", history(ids))
+    assert "missing a thought_signature" in got.error
+
+
+@both
+async def test_gemini_behind_chat_completions_gets_the_remembered_signature():
+    extra = {"google": {"thought_signature": SIGNATURE}}
+    made = native_call("run_code", '{"code": "1"}', id="call_" + "a1" * 12, extra_content=extra)
+    upstream = scripted(made, "All done.")
+    app = ToolMiddleware(upstream, settings=Settings(mode="native", app_speaks="chat"))
+    _, [id] = await said(app, "messages", ())
+    got, _ = await said(app, "messages", (("call", id, "run_code", {"code": "1"}), ("result", id, "ok")))
+    assert got.parts == ("All done.",)
+    [call] = upstream.requests[1].json["messages"][1]["tool_calls"]
+    assert call["extra_content"] == extra
 
 
 @both

@@ -104,6 +104,7 @@ async def test_each_step_uses_the_result_of_the_one_before(how, switch):
 
 
 INVALID = {
+    "nothing": ("", "it is no JSON object"),
     "prose": ("I'd rather write prose.", "it is no JSON object"),
     "prose before it": ('Sure! {"final": {"content": "x"}}', "there is text before the object"),
     "prose behind it": ('{"final": {"content": "x"}} Done.', "it is no valid JSON"),

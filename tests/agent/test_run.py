@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import subprocess
 import sys
 from pathlib import Path
 
@@ -140,3 +141,12 @@ def test_on_a_terminal_you_are_asked(answer, executed, terminal, capsys):
     assert 'execute get_weather({"city": "Paris"})? [y]es, [n]o, [a]ll: ' in err
     assert Path("ran").exists() == executed
     assert ("rejected get_weather (refused)" in err) == (not executed)
+
+
+def test_the_log_of_a_run_is_shown_where_it_is_asked_for():
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_DEBUG": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "streamtool", "run", "Hello"], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "You said: Hello\n"
+    assert ": [0] user" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 from agent.leftovers import children
-from agent.parts import events_of, only, scripted
+from agent.parts import events_of, only, plain, scripted
 from servers import wait_for
 
 from streamtool.agent import Agent, McpServer, Progress, Result
@@ -69,13 +69,6 @@ def server(request, notes) -> Iterator[McpServer]:
     http.stop()
 
 
-async def end_between_calls() -> None:
-    """End the server that is a child of this process."""
-    for child in children():
-        os.kill(child, 9)
-    await anyio.sleep(0.1)
-
-
 def results(events) -> dict[str, tuple[str, bool]]:
     return {event.name: (event.text, event.error) for event in only(events, Result)}
 
@@ -92,7 +85,6 @@ async def test_one_server_through_a_whole_conversation(server, notes):
         write('wait {"seconds": 30}', 'math.add {"a": 1, "b": 1}'),
         write('wait {"seconds": 31}', "die {}"),
         write('math.add {"a": 4, "b": 4}'),
-        write('math.add {"a": 5, "b": 5}'),
         "Done.",
     )
     agent = Agent(upstream, [server], timeout=2)
@@ -106,12 +98,10 @@ async def test_one_server_through_a_whole_conversation(server, notes):
                         if event.turn == 4 and hasattr(server, "http"):
                             server.http.stop()
                             await anyio.to_thread.run_sync(server.http.start)
-                        if event.turn == 5 and not hasattr(server, "http"):
-                            await end_between_calls()
                     turns[-1].append(event)
     listed = upstream.requests[0].json["messages"][0]["content"]
     assert "math.add(a: integer, b: integer)\n  Adds two numbers." in listed
-    first, slow, killed, again, once_more, final = turns
+    first, slow, killed, again, final = turns
     assert results(first) == {
         "math.add": ("5", False),
         "steps": ("all steps", False),
@@ -133,7 +123,6 @@ async def test_one_server_through_a_whole_conversation(server, notes):
         assert "nobody knows whether the call was carried out" in text
     assert results(again) == {"math.add": ("8", False)}
     assert "is opened again" in only(again, Progress)[0].message
-    assert results(once_more) == {"math.add": ("10", False)}
     assert final[-1].text == "Done."
     # the server was told of the call that took too long; no call was made twice
     noted = notes.read_text().split()
@@ -155,11 +144,11 @@ def in_place():
 
 
 @both
-async def test_several_servers_and_functions_serve_one_run(notes):
+async def test_several_servers_and_functions_serve_one_run():
     def double(x: int) -> int:
         return 2 * x
 
-    one = McpServer([sys.executable, SCRIPT], env={"NOTES": str(notes)})
+    one = plain()
     two = McpServer(in_place(), prefix="second.", name="second")
     upstream = scripted(
         write('math.add {"a": 1, "b": 2}', 'second.math.add {"a": 3, "b": 4}', 'double {"x": 5}'), "Done."
@@ -189,7 +178,9 @@ NOT_THERE: dict[str, Callable[[], McpServer]] = {
     "no such command": lambda: McpServer("/nowhere/server --flag"),
     "ends at once": lambda: McpServer([sys.executable, "-c", "pass"], name="gone"),
     "says nothing": lambda: McpServer([sys.executable, "-c", "import sys; sys.stdin.read()"], start=0.3),
-    "refuses": lambda: McpServer("http://127.0.0.1:9/mcp"),
+    "nobody listens": lambda: McpServer("http://127.0.0.1:9/mcp"),
+    "ends before it is there": lambda: plain("ends before it is there"),
+    "refuses": lambda: plain("refuses"),
 }
 
 
@@ -200,13 +191,63 @@ async def test_a_server_that_cannot_be_opened_ends_the_run_with_a_sentence(case)
     with pytest.raises(AgentError, match=r"the MCP server \S+ cannot be opened: \S+"):
         await Agent(scripted("x"), [NOT_THERE[case]()]).ask("Go.")
     assert time.monotonic() - began < 10
+    assert not children()
 
 
 @both
-async def test_a_server_that_does_not_come_back_is_a_result(notes, tmp_path):
+@pytest.mark.parametrize("way", ["ends while it lists", "lists nothing", "lists without end"])
+async def test_a_server_that_does_not_list_its_tools_ends_the_run_with_a_sentence(way):
+    with anyio.fail_after(10), pytest.raises(AgentError, match="the MCP server plain does not list its tools: "):
+        await Agent(scripted("x"), [plain(way, start=0.5)]).ask("Go.")
+    assert not children()
+
+
+ENDED = "the MCP server plain ended during this call"
+IN_A_CALL = {
+    "ends in a call": ENDED,
+    "breaks off in an answer": ENDED,
+    "refuses calls": "Error: not today",
+    "answers nonsense": "Error: ValidationError",
+}
+
+
+@both
+@pytest.mark.parametrize("way", IN_A_CALL)
+async def test_whatever_a_server_does_in_a_call_is_a_result_and_the_loop_goes_on(way):
+    add = 'math.add {"a": 1, "b": 1}'
+    agent = Agent(scripted(write(add, add), write(add), "Done."), [plain(way)])
+    with anyio.fail_after(20):
+        events = await events_of(agent)
+    told = [(event.error, IN_A_CALL[way] in event.text) for event in only(events, Result)]
+    assert told == [(True, True)] * 3
+    assert events[-1].text == "Done."
+    assert not children()
+
+
+@both
+async def test_a_server_that_ended_between_calls_is_opened_again(notes):
+    upstream = scripted(write('math.add {"a": 1, "b": 1}'), write('math.add {"a": 2, "b": 2}'), "Done.")
+    async with Agent(upstream, [plain(notes=notes)]).run("Go.") as run:
+        events = []
+        async for event in run:
+            events.append(event)
+            if getattr(event, "turn", 0) == 2:
+                for child in children():
+                    os.kill(child, 9)
+                await anyio.sleep(0.1)
+    assert [event.text for event in only(events, Result)] == ["2", "4"]
+    assert (
+        "the MCP server plain had ended (it closed its output) and is opened again" in only(events, Progress)[0].message
+    )
+    assert notes.read_text().split() == ["starts", "starts"]
+
+
+@both
+async def test_a_server_that_does_not_come_back_is_a_result(tmp_path):
     flag = tmp_path / "flag"
-    code = f"import os, sys; sys.exit(1) if os.path.exists({str(flag)!r}) else os.execv(sys.executable, [sys.executable, {SCRIPT!r}])"
-    server = McpServer([sys.executable, "-c", code], env={"NOTES": str(notes)}, name="flaky")
+    script = plain().command[2]
+    code = f"import os, sys; sys.exit(1) if os.path.exists({str(flag)!r}) else os.execv(sys.executable, [sys.executable, {script!r}])"
+    server = McpServer([sys.executable, "-S", "-c", code], name="flaky")
 
     def block() -> str:
         flag.touch()
