@@ -443,8 +443,8 @@ def test_any_text_after_an_opener(data: st.DataObject, start: tuple[str, str], p
 def test_keys_that_the_model_makes_up_compile_nothing() -> None:
     tables.cache_clear()
     text = "<g>" + "".join(f"<k{number}>v</k{number}>" for number in range(2000)) + "</g>"
-    before = time.perf_counter()
+    before = time.process_time()
     (call,) = calls_of(outcome([text], TOOLS, formats=["tag"]))
     assert len(json.loads(call.arguments)) == 2000
     assert tables.cache_info().misses <= 1
-    assert time.perf_counter() - before < 2
+    assert time.process_time() - before < 2

@@ -69,9 +69,9 @@ def test_a_schema_that_refers_to_itself_ends_in_its_bare_type():
 
 def test_a_schema_that_explodes_is_read_in_bounded_time():
     wide = {"type": "object", "properties": {str(i): {"$ref": "#"} for i in range(200)}}
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert len(signature("f", wide)) < 200_000
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 def test_names_that_are_no_words_are_quoted():
@@ -209,10 +209,10 @@ def test_a_schema_that_says_nothing_of_members_has_no_node():
 
 def test_a_schema_whose_parts_explode_is_read_in_bounded_time():
     wide = {"$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 9} for i in range(20)}, "$ref": "#/$defs/d0"}
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert allowed(wide, wide) == ANY
     assert node({**wide, "properties": {"p": wide}}).member("p") is None
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 @given(st.dictionaries(st.sampled_from(["properties", "items", "required", "allOf", "anyOf", "$ref", "$defs"]), JSON))

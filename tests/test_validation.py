@@ -321,10 +321,10 @@ def test_a_schema_that_cannot_be_used_is_not_checked_against(schema, monkeypatch
         raise AssertionError("nothing is fetched")
 
     monkeypatch.setattr(socket, "socket", refused)
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert check(schema, '{"a": 1}') == ('{"a": 1}', None, ("schema_unusable",))
     assert check(schema, "[]")[1] is not None
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def nested(depth: int) -> str:
@@ -353,9 +353,9 @@ TREE = tool(label={"type": "string"}, a={"$ref": "#"}, kids={"type": "array", "i
     ids=range(11),
 )  # fmt: skip
 def test_what_would_cost_too_much_is_not_checked(schema, arguments):
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert check(schema, arguments) == (arguments, None, ("unchecked",))
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_schemas_that_refer_to_themselves_are_checked():
@@ -371,15 +371,15 @@ def test_schemas_that_refer_to_themselves_are_checked():
 
 def test_a_schema_of_a_megabyte_is_checked_against():
     schema = tool("p1", **{f"p{i}": {"type": "integer", "description": "x" * 80} for i in range(8000)})
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert check(schema, '{"p1": "5"}') == ('{"p1": 5}', None, ("number_from_string",))
     assert fault(schema, '{"p1": []}').place == "p1"
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_many_errors_take_bounded_time():
     schema = tool(n=INTEGERS)
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert check(schema, json.dumps({"n": ["5"] * 900})) == (
         json.dumps({"n": [5] * 900}),
         None,
@@ -393,7 +393,7 @@ def test_many_errors_take_bounded_time():
         for count in (1, 5, 20, 400):
             wrong = check(tool(n=schema), json.dumps({"n": ["5"] * count}))[1]
             assert wrong is not None
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 def test_booleans_are_schemas():

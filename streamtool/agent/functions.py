@@ -38,6 +38,10 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 _FIELD = re.compile(r":param(?:\s+[^:]*?)?\s+(\w+):\s*(.*)")
 
 
+THREADS = "tool "
+"""How the name of a thread begins that runs a function."""
+
+
 class FunctionTool:
     """A tool that is a Python function.
 
@@ -123,7 +127,7 @@ class FunctionTool:
             value = await call()
         else:
             value = await anyio.to_thread.run_sync(
-                _named, f"tool {self.name}", call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+                _named, f"{THREADS}{self.name}", call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
             )  # none waits for the thread of another: that would be its own time
             if inspect.isawaitable(value):  # a lambda or a partial around a coroutine function
                 value = await value

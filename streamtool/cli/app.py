@@ -13,10 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from streamtool.cli.common import complain, open_source
+from streamtool.cli.common import DONE, FAILED, INTERRUPTED, UNREACHABLE, WRONG, complain, open_source
 from streamtool.errors import RequestError, SettingsError, StreamtoolError, UpstreamError, UpstreamRefused
-
-DONE, FAILED, WRONG, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 _QUIET = logging.NullHandler()
 """What ends a command is said once, as its error; who wants the log configures it."""

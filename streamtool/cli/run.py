@@ -9,11 +9,13 @@ import importlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import anyio
+import anyio.lowlevel
 import attrs
 from rich.console import Console
 from rich.text import Text
@@ -34,7 +36,8 @@ from streamtool.agent import (
     TextDelta,
     TurnStart,
 )
-from streamtool.cli.common import HARMLESS
+from streamtool.agent.functions import THREADS
+from streamtool.cli.common import DONE, HARMLESS, INTERRUPTED
 from streamtool.cli.serve import Flags as ServeFlags
 from streamtool.errors import SettingsError
 
@@ -95,7 +98,20 @@ def run(flags: Flags) -> None:
             async for event in events:
                 show(event)
 
-    anyio.run(main)
+    try:
+        anyio.run(main)
+    except KeyboardInterrupt:
+        _leave(INTERRUPTED)
+        raise
+    _leave(DONE)
+
+
+def _leave(code: int) -> None:
+    """End the process here if a function still runs in a thread: Python would wait for it, however long it takes."""
+    if any(thread.name.startswith(THREADS) for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def function_of(path: str) -> Callable[..., Any]:
@@ -128,21 +144,33 @@ class Asking:
         """Whether the call may be executed."""
         if self._all:
             return True
-        shown = call.arguments.translate(HARMLESS)
-        self._screen.write(f"execute {call.name}({shown})? [y]es, [n]o, [a]ll: ")
+        shown = f"{call.name}({call.arguments})".translate(HARMLESS)
+        await anyio.lowlevel.checkpoint()  # whoever shows the call has to come first
+        self._screen.write(f"execute {shown}? [y]es, [n]o, [a]ll: ")
         self._screen.flush()
         await anyio.wait_readable(self._source)  # a thread that reads could not be interrupted
-        answer = self._source.readline().strip().lower()
+        line = self._source.readline()
+        if not line:  # nobody answers any more
+            self._screen.write("\n")
+        answer = line.strip().lower()
         self._all = answer in ("a", "all")
         return self._all or answer in ("y", "yes")
+
+
+class _Written(Console):
+    """A console that leaves it to the command what happens when its reader has enough."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError, where rich would end the process as if it had failed."""
+        raise BrokenPipeError
 
 
 class Live:
     """Shows a run to a person, as it happens."""
 
     def __init__(self) -> None:
-        self._said = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._told = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._said = _Written(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._told = _Written(file=sys.stderr, highlight=False, soft_wrap=True)
         self._began = time.monotonic()
         self._calls = 0
         self._open: Console | None = None

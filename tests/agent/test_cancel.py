@@ -1,6 +1,7 @@
 """A run that is left, in whatever phase it is, leaves no task, no running thread and no process behind."""
 
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -134,6 +135,20 @@ async def test_an_agent_that_is_left_takes_its_servers_with_it():
         await agent.ask("math.add 1")
     await quiet(lambda: set(children()) - before[1], "processes")
     await quiet(lambda: tasks() > before[0], "tasks")
+
+
+@both
+async def test_a_thread_that_does_not_listen_is_left_behind():
+    told = threading.Event()
+
+    def deaf() -> None:
+        assert told.wait(DEADLINE)
+
+    agent = Agent(scripted(call("deaf"), "Done."), [deaf], timeout=0.05)
+    assert await agent.ask("Go.") == "Done."
+    assert threads() == ["tool deaf"]
+    told.set()
+    await quiet(threads, "threads")
 
 
 @both

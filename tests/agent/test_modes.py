@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import dialects
 import pytest
 from agent.native import gemini_reply, native_call
 from agent.parts import events_of, only, scripted, story
@@ -11,6 +12,7 @@ from dialects import CLIENTS, PATHS, Ask, read, write
 
 from streamtool import Settings, ToolMiddleware
 from streamtool.agent import Agent, Result
+from streamtool.errors import UpstreamError
 from streamtool.reply import Reason
 from streamtool.testing import Recorded, Script, ScriptedUpstream, stream_asgi, text
 
@@ -122,6 +124,22 @@ async def test_the_same_task_gives_the_same_executions_in_either_mode(speaks, mo
 
 
 @both
+@pytest.mark.parametrize("speaks", dialects.UPSTREAMS)
+async def test_any_upstream_will_do(speaks):
+    """It calls, answers, is cut off inside of a call, and at last dies."""
+    kind = "application/x-ndjson" if speaks == "ollama" else "text/event-stream"
+    says = getattr(dialects, speaks)
+    call = '<tool_call>{"name": "run_code", "arguments": {"code": "1"}}</tool_call>'
+    ends = [([call], "stop"), (["All ", "done."], "stop"), ([call[:-25]], "length"), (["All "], "die")]
+    upstream = ScriptedUpstream(*(Script(tuple(says(*end)), 200, kind) for end in ends))
+    agent = Agent(upstream, Cascade().tools, speaks=speaks)
+    assert story(await events_of(agent)) == [STORY[0], ("final", "All done.")]
+    with pytest.raises(UpstreamError, match="closed the connection"):
+        await agent.ask("Go.")
+    assert len(upstream.requests) == 4
+
+
+@both
 async def test_a_signature_goes_back_with_its_call_and_nowhere_else():
     upstream = native_gemini()
     async with Agent(upstream, Cascade().tools, speaks="gemini", mode="native").run("Go.") as run:
@@ -206,7 +224,8 @@ async def said(
     """What the client got, and the ids of its calls."""
     stream = fields.pop("stream", True)
     ask = Ask((("user", "Go."), *turns), tools=(("run_code", "Runs.", {"type": "object"}),), stream=stream)
-    body = json.dumps({**write(client, ask), **fields}).encode()
+    store = {"store": True} if client == "responses" else {}
+    body = json.dumps({**write(client, ask), **store, **fields}).encode()
     async with stream_asgi(app, PATHS[client], body=body, headers=[(b"authorization", key)]) as reply:
         data = await reply.body()
         stream &= await reply.head() == 200

@@ -3,9 +3,12 @@
 import json
 import os
 import pty
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,11 @@ def get_weather(city: str) -> str:
 
 def fail(why: str) -> str:
     raise ValueError(why)
+
+def sleep() -> None:
+    import time
+
+    time.sleep(60)
 
 NUMBER = 5
 '''
@@ -110,7 +118,7 @@ def test_what_cannot_be_reached_has_its_exit_code(capsys):
 
 def test_progress_and_servers_are_shown(capsys):
     pytest.importorskip("mcp")
-    server = f"{sys.executable} {ROOT / 'tests' / 'agent' / 'servers' / 'tools.py'}"
+    server = f"{sys.executable} -S {ROOT / 'tests' / 'agent' / 'servers' / 'plain.py'}"
     code, out, err = run(capsys, "Use math.add and steps for 4", "--mcp", server, "--yes")
     assert code == 0
     assert "  math.add → 8  " in err
@@ -141,6 +149,44 @@ def test_on_a_terminal_you_are_asked(answer, executed, terminal, capsys):
     assert 'execute get_weather({"city": "Paris"})? [y]es, [n]o, [a]ll: ' in err
     assert Path("ran").exists() == executed
     assert ("rejected get_weather (refused)" in err) == (not executed)
+
+
+def started(*argv: str, **streams: Any) -> subprocess.Popen[bytes]:
+    """The command in a process of its own."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_FORMATS": "tool_call"}  # quick to compile
+    return subprocess.Popen([sys.executable, "-m", "streamtool", "run", *argv], env=environ, **streams)
+
+
+@pytest.mark.parametrize(
+    ("tool", "flags", "until"),
+    [("get_weather", (), b"[a]ll: "), ("sleep", ("--yes",), b"sleep({")],
+    ids=["at the question", "while a thread works"],
+)
+def test_control_c_ends_it_at_once(tool, flags, until):
+    leader, follower = pty.openpty()
+    with os.fdopen(leader, "r+b", buffering=0) as hand:
+        argv = (f"Use {tool}", "--tool", f"mine:{tool}", *flags)
+        with started(*argv, stdin=follower, stdout=follower, stderr=follower, start_new_session=True) as process:
+            os.close(follower)
+            seen = b""
+            while until not in re.sub(rb"\x1b\[\d*m", b"", seen):
+                seen += hand.read(1000)
+            os.kill(process.pid, signal.SIGINT)
+            assert process.wait(10) == 130
+
+
+def test_a_reader_that_has_enough_is_no_failure():
+    argv = (ASK, "--tool", "mine:get_weather", "--yes")
+    with started(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_a_thread_whose_time_is_up_does_not_keep_the_command_from_ending():
+    with started("Use sleep", "--tool", "mine:sleep", "--yes", "--timeout", "0.1", stdout=subprocess.PIPE) as process:
+        assert process.communicate(timeout=30)[0].endswith(b"took longer than 0.1 seconds and was stopped\n")
+        assert process.wait(1) == 0
 
 
 def test_the_log_of_a_run_is_shown_where_it_is_asked_for():

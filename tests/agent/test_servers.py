@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -240,6 +242,30 @@ async def test_a_server_that_ended_between_calls_is_opened_again(notes):
         "the MCP server plain had ended (it closed its output) and is opened again" in only(events, Progress)[0].message
     )
     assert notes.read_text().split() == ["starts", "starts"]
+
+
+class Rude(McpServer):
+    """A server whose connection fails when it is given up, as a part of it is cancelled."""
+
+    @asynccontextmanager
+    async def connect(self, over):
+        async def part() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise RuntimeError("rude")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(part)
+            yield self
+
+    async def list_tools(self, cursor=None):
+        return SimpleNamespace(tools=[], next_cursor=None)
+
+
+@both
+async def test_a_connection_that_fails_at_the_end_is_no_failure_of_the_run():
+    assert await Agent(scripted("Done."), [Rude("rude")]).ask("Go.") == "Done."
 
 
 @both

@@ -183,6 +183,27 @@ class TestRequest:
         ]
 
     @pytest.mark.parametrize(
+        ("name", "unsigned"),
+        [
+            ("gemini-3-pro-preview", "skip_thought_signature_validator"),
+            ("models/gemini-flash-latest", "skip_thought_signature_validator"),
+            ("gemini-2.5-flash", None),
+            ("gemma-3-27b-it", None),
+        ],
+    )
+    def test_calls_whose_signature_nobody_knows_are_marked_for_models_that_want_one(self, name, unsigned):
+        made = (
+            Message("assistant", calls=(Call("c1", "f", "{}", signature="sig"), Call("c2", "f", "{}"))),
+            Message("user", results=(Result("c1", ()), Result("c2", ()))),
+            Message("assistant", calls=(Call("c3", "f", "{}"), Call("c4", "f", "{}"))),
+        )
+        body = json.loads(
+            write_request(Conversation("chat", "asked", (HI, *made)), ModelSettings("m", name), stream=True)
+        )
+        parts = [part for content in body["contents"] for part in content["parts"] if "functionCall" in part]
+        assert [part.get("thoughtSignature") for part in parts] == ["sig", None, unsigned, None]
+
+    @pytest.mark.parametrize(
         ("choice", "mode", "names"),
         [
             (ToolChoice(), "AUTO", ["f", "g"]),

@@ -1,6 +1,6 @@
 """The signature of a call, where the protocol as Google speaks it has its place: `extra_content` beside the function.
 
-A client that drops fields which it does not know loses the signature; only a memory of calls by id could bring it back.
+A client that drops fields which it does not know loses the signature; `exchange/signatures.py` brings it back.
 Source: the reference of Gemini's OpenAI compatibility (thought signatures).
 """
 

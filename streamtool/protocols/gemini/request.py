@@ -3,9 +3,13 @@
 The roles are `user` and `model`, and they alternate: neighbours of one role become one. What the system says before
 anybody else is the `systemInstruction`; what it says later is a part of the user's turn, because there is no other
 place for it. A turn that says nothing is left out. Results are `functionResponse` parts of the user's turn, and name
-the function. A call goes back with the signature that it came with.
+the function. A call goes back with the signature that it came with. Models from Gemini 3 on refuse one without; where
+nobody knows it (another model made the call, a client has lost it), a word takes its place that the protocol has for
+that. Of calls that are made at once only the first bears a signature.
+Source: the guide to thought signatures (its questions at the end).
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -28,6 +32,10 @@ _STOPS: Final = 5
 """Stop sequences that are taken; the exchange looks for all of them in any case."""
 _BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 """Tokens of reasoning; every thinking model takes a budget, only some take a level."""
+_SIGNING: Final = re.compile(r"(?:models/)?gemini-(?:[3-9]|[a-z-]+-latest$)")
+"""Names of models that want their calls signed."""
+_UNSIGNED: Final = "skip_thought_signature_validator"
+"""Stands for a signature that is not known."""
 _CUSTOM: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 """The schema of a tool that takes raw text."""
 
@@ -56,10 +64,11 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     while messages and messages[0].role == "system":
         system.extend(_parts(messages.pop(0).content))
     names = {call.id: call.name for message in messages for call in message.calls}
+    unsigned = _UNSIGNED if _SIGNING.match(model.name) else None
     contents: list[dict[str, Json]] = []
     for message in messages:
         role = "model" if message.role == "assistant" else "user"
-        parts = list(_message(message, names))
+        parts = list(_message(message, names, unsigned))
         if parts and contents and contents[-1]["role"] == role:
             contents[-1]["parts"].extend(parts)
         elif parts:
@@ -132,13 +141,17 @@ def _tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, Json]:
 # --- a message
 
 
-def _message(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Json]]:
-    """The parts of one message; `names` tells what the calls of the conversation were called."""
+def _message(message: Message, names: Mapping[str, str], unsigned: str | None) -> Iterator[dict[str, Json]]:
+    """The parts of one message; `names` tells what the calls of the conversation were called.
+
+    `unsigned` is the signature of a first call that came without one.
+    """
     for result in message.results:
         yield from _result(result, result.name or names.get(result.id, result.id))
     yield from _parts(message.content)
-    for call in message.calls:
-        signed = {} if call.signature is None else {"thoughtSignature": call.signature}
+    for number, call in enumerate(message.calls):
+        signature = call.signature or (None if number else unsigned)
+        signed = {} if signature is None else {"thoughtSignature": signature}
         yield {"functionCall": {"id": call.id, "name": call.name, "args": _arguments(call)}, **signed}
 
 
