@@ -1,10 +1,10 @@
 """Tools of MCP servers, through the official SDK: over standard input and output, or streamable HTTP.
 
 Theory of operation. The SDK's client is a nest of task groups that belongs to the task which opened it, and some of its
-errors end all of it. So each connection lives in a task of its own (`_keep`), and calls come from other tasks: they
-share the client, each in a cancel scope that the keeper cancels when the connection is gone. A server that has ended
-costs the calls that were in the middle of it, which say so; nobody knows whether they were carried out, so none is
-repeated. The next call finds no connection and opens one. Cancelling a call tells the server.
+errors end all of it. So each connection lives in a task of its own (`_keep`), and calls come from other tasks, which
+share the client. A server that has ended costs the calls that were in the middle of it, which say so; nobody knows
+whether they were carried out, so none is repeated. The next call finds no connection and opens one. Cancelling a call
+tells the server.
 
 The SDK (2.3) is written on anyio throughout, its HTTP on httpx2, which is too: everything here runs under asyncio and
 under trio. Nothing of it is imported before a server is opened.
@@ -154,13 +154,14 @@ class _Watched:
 class _Link:
     """One connection to a server while it lasts."""
 
-    __slots__ = ("calls", "client", "over")
+    __slots__ = ("client", "over", "why")
 
     def __init__(self) -> None:
         self.client: Any = None
         self.over = anyio.Event()
         """The server has closed its output, or nobody wants the connection any more."""
-        self.calls: set[anyio.CancelScope] = set()
+        self.why = ""
+        """Why it is over."""
 
 
 class Connection:
@@ -199,22 +200,17 @@ class Connection:
 
         for again in (True, False):
             link = await self.ready(progressed)
-            with anyio.CancelScope() as scope:
-                link.calls.add(scope)
-                try:
-                    return _answer(await link.client.call_tool(name, dict(arguments), progress_callback=progressed))
-                except MCPError as error:
-                    if error.message == _TERMINATED and again:
-                        self._end(link, "its session was terminated")
-                        continue
-                    if error.code != CONNECTION_CLOSED:
-                        return Answer((Text(f"Error: {error.message}"),), error=True)
+            try:
+                return _answer(await link.client.call_tool(name, dict(arguments), progress_callback=progressed))
+            except MCPError as error:
+                if error.code == CONNECTION_CLOSED:
                     self._end(link, "it closed the connection")
-                finally:
-                    link.calls.discard(scope)
-            break
+                    break
+                if error.message != _TERMINATED or not again:
+                    return Answer((Text(f"Error: {error.message}"),), error=True)
+                self._end(link, "its session was terminated")
         raise AgentError(
-            f"the MCP server {self.server.name} ended during this call ({self._lost}); "
+            f"the MCP server {self.server.name} ended during this call ({link.why}); "
             "nobody knows whether the call was carried out"
         )
 
@@ -254,13 +250,11 @@ class Connection:
             self._end(link, "")
 
     def _end(self, link: _Link, why: str) -> None:
-        """The connection is of no use any more; whoever still waits for an answer need not."""
+        """The connection is of no use any more. The SDK tells everybody who still waits for an answer."""
         if self._link is link:
             self._link = None
-            self._lost = why
+            self._lost = link.why = why
         link.over.set()
-        for scope in link.calls:
-            scope.cancel()
 
 
 class McpTool:

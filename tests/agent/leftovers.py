@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import sniffio
@@ -12,7 +13,8 @@ def children() -> list[int]:
     """The pids of this process's children."""
     listed = []
     for task in Path("/proc/self/task").iterdir():
-        listed += [int(pid) for pid in (task / "children").read_text().split()]
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            listed += [int(pid) for pid in (task / "children").read_text().split()]
     return [pid for pid in listed if Path(f"/proc/{pid}").exists()]
 
 

@@ -190,7 +190,7 @@ def test_a_thread_whose_time_is_up_does_not_keep_the_command_from_ending():
 
 
 def test_the_log_of_a_run_is_shown_where_it_is_asked_for():
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_DEBUG": "1"}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_DEBUG": "1", "STREAMTOOL_FORMATS": "tool_call"}
     done = subprocess.run(
         [sys.executable, "-m", "streamtool", "run", "Hello"], env=environ, capture_output=True, text=True, check=True
     )
