@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from streamtool.conversation import Forcing
 from streamtool.errors import UpstreamError, UpstreamRefused
 
 Json = Any  # a decoded JSON value
@@ -164,3 +165,22 @@ def page_title(data: bytes) -> str:
     """The title of an HTML page, at most 100 characters; "" if it has none."""
     found = re.search(rb"<title[^>]*>([^<]{1,400})", data[:8192], re.IGNORECASE)
     return " ".join(found[1].decode("utf-8", "replace").split())[:100] if found else ""
+
+
+def constraint(forcing: Forcing) -> dict[str, Json]:
+    """The field of a request that holds the model to a call, in OpenAI's protocols; each server has its own.
+
+    Sources: vLLM's documentation of structured outputs, the request models of SGLang, the server of llama.cpp.
+    """
+    match forcing.way:
+        case "schema":
+            schema = {"name": "call", "schema": forcing.value}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "guided":
+            return {"structured_outputs": {"json": forcing.value}}
+        case "structural_tag":
+            return {"response_format": forcing.value}
+        case "grammar":
+            return {"grammar": forcing.value}
+        case "prefill":
+            return {}

@@ -114,23 +114,14 @@ def _output(output: OutputFormat) -> Json:
 
 
 def _forcing(forcing: Forcing) -> dict[str, Json]:
-    """What holds the model to a call: each server has its own fields.
+    """What holds the model to a call.
 
-    Sources: vLLM's documentation of structured outputs and of chat extra parameters, the request models of SGLang,
-    the server of llama.cpp (which reads the triggers of a grammar in other requests only).
+    Sources: vLLM's documentation of chat extra parameters, the server of llama.cpp (which reads the triggers of a
+    grammar in other requests only).
     """
-    match forcing.way:
-        case "prefill":
-            return {"add_generation_prompt": False, "continue_final_message": True}
-        case "schema":
-            schema = {"name": "call", "schema": forcing.value}
-            return {"response_format": {"type": "json_schema", "json_schema": schema}}
-        case "guided":
-            return {"structured_outputs": {"json": forcing.value}}
-        case "structural_tag":
-            return {"response_format": forcing.value}
-        case "grammar":
-            return {"grammar": forcing.value}
+    if forcing.way == "prefill":
+        return {"add_generation_prompt": False, "continue_final_message": True}
+    return wire.constraint(forcing)
 
 
 def _tools(conversation: Conversation) -> dict[str, Json]:

@@ -79,25 +79,15 @@ _WORD: Final = 1
 def _forcing(forcing: Forcing) -> dict[str, Json]:
     """What holds the model to a call; a beginning of the reply stands at the end of the prompt already.
 
-    Sources: vLLM's documentation of structured outputs, and the server of llama.cpp: a trigger that is one token has to
-    be among the preserved ones.
+    Source: the server of llama.cpp: a trigger that is one token has to be among the preserved ones.
     """
-    match forcing.way:
-        case "prefill":
-            return {}
-        case "schema":
-            schema = {"name": "call", "schema": forcing.value}
-            return {"response_format": {"type": "json_schema", "json_schema": schema}}
-        case "guided":
-            return {"structured_outputs": {"json": forcing.value}}
-        case "structural_tag":
-            return {"response_format": forcing.value}
-        case "grammar" if forcing.triggers:
-            triggers = [{"type": _WORD, "value": word} for word in forcing.triggers]
-            lazy = {"grammar_lazy": True, "grammar_triggers": triggers, "preserved_tokens": list(forcing.triggers)}
-            return {"grammar": forcing.value, **lazy}
-        case "grammar":
-            return {"grammar": forcing.value}
+    if forcing.way == "prefill":
+        return {}
+    if forcing.way != "grammar" or not forcing.triggers:
+        return wire.constraint(forcing)
+    triggers = [{"type": _WORD, "value": word} for word in forcing.triggers]
+    lazy = {"grammar_lazy": True, "grammar_triggers": triggers, "preserved_tokens": list(forcing.triggers)}
+    return {**wire.constraint(forcing), **lazy}
 
 
 def prompt(messages: Sequence[Message], template: Template) -> str:
