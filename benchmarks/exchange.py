@@ -33,7 +33,7 @@ from statemachine import Parser
 from streamtool.bench import unit
 from streamtool.exchange import CLIENTS as WIRES
 from streamtool.exchange import Exchange
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.settings import Settings, UpstreamSettings
 
 TOOLS = 20
@@ -58,7 +58,7 @@ def target(client: str, upstream: str, kind: str) -> int:
 
 def settings(upstream: str) -> Settings:
     """All models are served by an upstream that speaks so."""
-    return Settings(upstreams={"u": UpstreamSettings(name="u", url="http://127.0.0.1", speaks=upstream)})
+    return Settings(upstreams={"u": UpstreamSettings(name="u", url="http://127.0.0.1", protocol=upstream)})
 
 
 def through_exchange(client: str, upstream: str, kind: str, count: int) -> Callable[[], float]:
@@ -179,7 +179,7 @@ async def call(app: Any, client: str, body: bytes) -> None:
 def through_asgi(client: str, kind: str, count: int, *, wrapped: bool) -> Callable[[], float]:
     """Seconds per delta of a whole call, with the middleware or without."""
     upstream = Upstream(opening("chat", kind), deltas("chat", kind, count))
-    app = ToolMiddleware(upstream, app_speaks="chat") if wrapped else upstream
+    app = ToolMiddleware(upstream, app_protocol="chat") if wrapped else upstream
     body = request(client, TOOLS)
 
     def run() -> float:
@@ -192,7 +192,7 @@ def through_asgi(client: str, kind: str, count: int, *, wrapped: bool) -> Callab
 def until_called(client: str, tools: int, *, known: bool) -> Callable[[], float]:
     """Seconds from the request to the call of the app; the tools are `known` from earlier requests, or always new."""
     upstream = Upstream(opening("chat", "text"), ())
-    app, body, numbers = ToolMiddleware(upstream, app_speaks="chat"), request(client, tools), itertools.count()
+    app, body, numbers = ToolMiddleware(upstream, app_protocol="chat"), request(client, tools), itertools.count()
 
     def run() -> float:
         nonlocal body
@@ -208,7 +208,7 @@ def until_called(client: str, tools: int, *, known: bool) -> Callable[[], float]
 def held(client: str, kind: str, tools: int, *, wrapped: bool) -> float:
     """Bytes of one open stream of many, after FEW deltas."""
     upstream = Upstream(opening("chat", kind), deltas("chat", kind, FEW))
-    app: Any = ToolMiddleware(upstream, app_speaks="chat") if wrapped else upstream
+    app: Any = ToolMiddleware(upstream, app_protocol="chat") if wrapped else upstream
 
     async def run() -> float:
         await call(app, client, request(client, tools))  # what is shared is made

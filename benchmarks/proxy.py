@@ -167,7 +167,7 @@ def started(name: str, url: str = "") -> Iterator[Served]:
 
 
 @frozen
-class Heard:
+class ProbeResult:
     """One reply, as the client met it; all in seconds."""
 
     wall: float
@@ -214,9 +214,9 @@ class Case:
     kind: str
     served: Served
 
-    def ask(self, count: int, pace: int = 0) -> Heard:
+    def ask(self, count: int, pace: int = 0) -> ProbeResult:
         body = request(self.client, TOOLS, f"{self.kind}-{count}-{pace}")
-        heard = Heard.of(self.served.port, CLIENTS[self.client], body)
+        heard = ProbeResult.of(self.served.port, CLIENTS[self.client], body)
         assert len(heard.lags) == (count if pace else 0), (self, count, len(heard.lags))
         return heard
 
@@ -288,8 +288,8 @@ def throughput(generations: list[dict[tuple[str, ...], tuple[float, ...]]]) -> T
 
 def late(cases: list[Case], rounds: int) -> Table:
     """At the pace of a fast model: when things arrive. Judged is the least first byte; the median is the load's too."""
-    beginnings: dict[Case, list[Heard]] = {case: [] for case in cases}
-    whole: dict[Case, list[Heard]] = {case: [] for case in cases}
+    beginnings: dict[Case, list[ProbeResult]] = {case: [] for case in cases}
+    whole: dict[Case, list[ProbeResult]] = {case: [] for case in cases}
     for _, case in itertools.product(range(10 * rounds), cases):
         beginnings[case].append(case.ask(3, 1))
     for _, case in itertools.product(range(-(-rounds // 3)), cases):

@@ -59,7 +59,7 @@ class Typing(Protocol):
     """What a schema says of the values of one JSON text, told of each step into it; `json_typed.py` has it."""
 
     def odd(self, char: str) -> bool:
-        """True if a value that begins so may contradict the schema: then `mended` has to be asked."""
+        """True if a value that begins so may contradict the schema: then `coerced` has to be asked."""
 
     def allows(self, kind: str) -> bool:
         """True if the value that comes next may have this type."""

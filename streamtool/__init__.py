@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from streamtool.agent import Agent, McpServer
     from streamtool.errors import AgentError, RequestError, SettingsError, StreamtoolError, UpstreamError
     from streamtool.exchange import Record
-    from streamtool.middleware import ToolMiddleware
+    from streamtool.http.middleware import ToolMiddleware
+    from streamtool.http.transport import SyncToolTransport, ToolTransport
     from streamtool.proxy import Proxy
     from streamtool.settings import Limits, Settings
-    from streamtool.transport import SyncToolTransport, ToolTransport
 
     __version__: str
 
@@ -54,12 +54,12 @@ HOMES = {
     "StreamtoolError": "streamtool.errors",
     "UpstreamError": "streamtool.errors",
     "Record": "streamtool.exchange",
-    "ToolMiddleware": "streamtool.middleware",
+    "ToolMiddleware": "streamtool.http.middleware",
     "Proxy": "streamtool.proxy",
     "Limits": "streamtool.settings",
     "Settings": "streamtool.settings",
-    "SyncToolTransport": "streamtool.transport",
-    "ToolTransport": "streamtool.transport",
+    "SyncToolTransport": "streamtool.http.transport",
+    "ToolTransport": "streamtool.http.transport",
 }
 """Public name -> the module that defines it."""
 

@@ -19,14 +19,14 @@ HOSTED = "tool of type "
 
 
 @frozen
-class Text:
+class TextPart:
     """A piece of text."""
 
     text: str
 
 
 @frozen
-class Media:
+class MediaPart:
     """A part that is not text; `kind` is `image`, `audio`, `file` or the wire's own word.
 
     What it holds is said once more without any protocol, so that every protocol can write it: base64 `data` with its
@@ -43,11 +43,11 @@ class Media:
     """Of a file."""
 
 
-Part = Text | Media
+Part = TextPart | MediaPart
 
 
 @frozen
-class Call:
+class ToolCall:
     """A call that stands in the history."""
 
     id: str
@@ -60,7 +60,7 @@ class Call:
 
 
 @frozen
-class Result:
+class ToolResult:
     """What a call gave back."""
 
     id: str
@@ -78,8 +78,8 @@ class Message:
 
     role: Role
     content: tuple[Part, ...] = ()
-    calls: tuple[Call, ...] = ()
-    results: tuple[Result, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
     reasoning: str = ""
     raw: tuple[Mapping[str, Json], ...] = field(default=(), repr=False)
     """The wire messages that this one was read from; () when it was made or changed here."""
@@ -87,7 +87,7 @@ class Message:
     @property
     def text(self) -> str:
         """All text parts, joined by a newline."""
-        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
 
 @frozen
@@ -128,7 +128,7 @@ class OutputFormat:
     """Of a kind that only the client's own protocol knows (a grammar): written as it came, or not at all."""
 
 
-Way = Literal["prefill", "schema", "guided", "structural_tag", "grammar"]
+ForcingMethod = Literal["prefill", "schema", "guided", "structural_tag", "grammar"]
 """How a model is held to a call, beside the words of the prompt."""
 
 
@@ -136,7 +136,7 @@ Way = Literal["prefill", "schema", "guided", "structural_tag", "grammar"]
 class Forcing:
     """What the upstream is to do so that the model writes a call."""
 
-    way: Way
+    way: ForcingMethod
     value: Json
     """The beginning of the reply; the JSON Schema of the whole reply; a structural tag; a grammar in GBNF."""
     triggers: tuple[str, ...] = ()

@@ -19,18 +19,18 @@ from contextlib import nullcontext
 import httpx
 from attrs import evolve
 
-from streamtool.agent.host import Host
-from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.agent.mcp_gateway import McpGateway
 from streamtool.conversation import Conversation
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
-from streamtool.exchange import ClientWire, wire_of
-from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware, new_id, route_path, send_error
-from streamtool.models import PATH as MODELS
-from streamtool.models import Models
-from streamtool.observers import OnExchange
-from streamtool.reply import Failure
+from streamtool.exchange import ClientProtocol, client_protocol
+from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, new_id, route_path, send_error
+from streamtool.http.models import PATH as MODELS
+from streamtool.http.models import Models
+from streamtool.http.upstream import HttpUpstream
+from streamtool.observe.observers import OnExchange
+from streamtool.reply import ReplyFailure
 from streamtool.settings import Settings, UpstreamSettings
-from streamtool.upstream import HttpUpstream
 
 HEALTH = "/healthz"
 METRICS = "/metrics"
@@ -66,9 +66,9 @@ class Proxy:
         self._first = next(iter(self._apps))
         self._models = Models(self.settings, self._apps)
         self._tools = ToolMiddleware(self._route, settings=self.settings, on_exchange=on_exchange)
-        self._host: Host | None = None
+        self._host: McpGateway | None = None
         if any(rule.mcp for rule in settings.models):
-            self._host = Host(settings, self._tools, self._apps, on_exchange=on_exchange)
+            self._host = McpGateway(settings, self._tools, self._apps, on_exchange=on_exchange)
 
     def _open(self, upstream: UpstreamSettings, transport: httpx.AsyncBaseTransport | None) -> ASGIApp:
         if upstream.url == "sample":
@@ -112,7 +112,7 @@ class Proxy:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
         settings = self.settings
-        wire = wire_of(settings.paths.get(path))
+        wire = client_protocol(settings.paths.get(path))
         if path == HEALTH or (path == "/" and scope["method"] == "HEAD"):  # agents look whether somebody is there
             await _answer(send, b'{"status":"ok"}')
             return
@@ -176,7 +176,7 @@ class _Guard:
 
     __slots__ = ("_send", "_started", "_stream", "_tells", "_wire")
 
-    def __init__(self, wire: ClientWire, send: Send, *, tells: bool) -> None:
+    def __init__(self, wire: ClientProtocol, send: Send, *, tells: bool) -> None:
         self._wire = wire
         self._tells = tells
         """Nobody else writes it into the log."""
@@ -196,7 +196,7 @@ class _Guard:
                 wire = self._wire
                 conversation = Conversation(wire.NAME, "", (), stream=True)
                 writer = wire.ReplyWriter(conversation, id=new_id(wire.REPLY_ID), created=int(time.time()), model="")
-                data = b"\n\n" + writer.feed([Failure(error)])
+                data = b"\n\n" + writer.feed([ReplyFailure(error)])
                 await self._send({"type": "http.response.body", "body": data, "more_body": False})
             else:
                 raise  # the server breaks the connection off: a cut body must not look whole

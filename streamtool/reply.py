@@ -33,7 +33,7 @@ class Reason(Enum):
 
 
 @define
-class Start:
+class ReplyStart:
     """The reply has begun. What the upstream does not tell is None and is made by the exchange."""
 
     id: str | None = None
@@ -42,7 +42,7 @@ class Start:
 
 
 @define
-class TextDelta:
+class ReplyTextDelta:
     """A piece of visible text. `raw` is the upstream's own event, to be forwarded, when its shape is canonical."""
 
     choice: int
@@ -51,7 +51,7 @@ class TextDelta:
 
 
 @define
-class ReasoningDelta:
+class ReplyReasoningDelta:
     """A piece of the model's reasoning.
 
     `signature` is what the upstream signed the run of reasoning with that ends here (Messages); the text may be empty.
@@ -63,7 +63,7 @@ class ReasoningDelta:
 
 
 @define
-class CallStart:
+class ReplyCallStart:
     """A call begins; its name is known. `id` None: the exchange makes one."""
 
     choice: int
@@ -75,7 +75,7 @@ class CallStart:
 
 
 @define
-class ArgumentsDelta:
+class ReplyArgumentsDelta:
     """A piece of the call's arguments."""
 
     choice: int
@@ -84,7 +84,7 @@ class ArgumentsDelta:
 
 
 @define
-class CallEnd:
+class ReplyCallEnd:
     """The call is over; `complete` is False when its arguments were cut."""
 
     choice: int
@@ -93,7 +93,7 @@ class CallEnd:
 
 
 @define
-class Finish:
+class ReplyFinish:
     """The choice is over. `stop_sequence` is the text of the caller's stop sequence that was met, if known."""
 
     choice: int
@@ -127,19 +127,28 @@ class UsageReport:
 
 
 @define
-class Failure:
+class ReplyFailure:
     """The reply broke; nothing follows."""
 
     error: StreamtoolError
 
 
 @define
-class End:
+class ReplyEnd:
     """The upstream's own end of the reply was seen (`[DONE]`, a terminal event)."""
 
 
 ReplyEvent = (
-    Start | TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd | Finish | UsageReport | Failure | End
+    ReplyStart
+    | ReplyTextDelta
+    | ReplyReasoningDelta
+    | ReplyCallStart
+    | ReplyArgumentsDelta
+    | ReplyCallEnd
+    | ReplyFinish
+    | UsageReport
+    | ReplyFailure
+    | ReplyEnd
 )
 
 
@@ -266,16 +275,16 @@ class _OpenChoice:
         return Choice(index, tuple(parts), self.reason, self.stop_sequence)
 
 
-class Fold:
+class ReplyAccumulator:
     """Folds the events of a reply into one whole, piece by piece; linear in the length of the reply.
 
-    The first `Start` counts, the last `UsageReport`. A call without a `CallEnd` is incomplete.
+    The first `ReplyStart` counts, the last `UsageReport`. A call without a `ReplyCallEnd` is incomplete.
     """
 
     __slots__ = ("_choices", "_ended", "_failure", "_start", "_usage")
 
     def __init__(self) -> None:
-        self._start: Start | None = None
+        self._start: ReplyStart | None = None
         self._choices: dict[int, _OpenChoice] = {}
         self._usage: Usage | None = None
         self._failure: StreamtoolError | None = None
@@ -285,38 +294,38 @@ class Fold:
         """Take more of the reply."""
         for event in events:
             match event:
-                case TextDelta():
+                case ReplyTextDelta():
                     self._choice(event.choice).add(ReplyText, event.text)
-                case ArgumentsDelta():
+                case ReplyArgumentsDelta():
                     self._choice(event.choice).calls[event.index].pieces.append(event.text)
-                case ReasoningDelta():
+                case ReplyReasoningDelta():
                     choice = self._choice(event.choice)
                     choice.add(ReplyReasoning, event.text)
                     if event.signature is not None:
                         choice.sign(event.signature)
-                case CallStart():
+                case ReplyCallStart():
                     choice = self._choice(event.choice)
                     call = choice.calls[event.index] = _OpenCall(event.id, event.name, [], signature=event.signature)
                     choice.parts.append(call)
-                case CallEnd():
+                case ReplyCallEnd():
                     self._choice(event.choice).calls[event.index].complete = event.complete
-                case Finish():
+                case ReplyFinish():
                     choice = self._choice(event.choice)
                     choice.reason, choice.stop_sequence = event.reason, event.stop_sequence
-                case Start():
+                case ReplyStart():
                     self._start = self._start or event
                 case UsageReport():
                     self._usage = event.usage
-                case Failure():
+                case ReplyFailure():
                     self._failure = event.error
-                case End():
+                case ReplyEnd():
                     self._ended = True
                 case _:
                     assert_never(event)
 
     def close(self) -> Reply:
         """The reply as far as it came."""
-        start = self._start or Start()
+        start = self._start or ReplyStart()
         return Reply(
             choices=tuple(self._choices[index].whole(index) for index in sorted(self._choices)),
             usage=self._usage,
@@ -334,8 +343,8 @@ class Fold:
         return choice
 
 
-def fold(events: Iterable[ReplyEvent]) -> Reply:
+def accumulate(events: Iterable[ReplyEvent]) -> Reply:
     """The whole reply that `events` make."""
-    machine = Fold()
+    machine = ReplyAccumulator()
     machine.feed(events)
     return machine.close()

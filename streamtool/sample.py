@@ -22,7 +22,7 @@ from attrs import field, frozen
 
 from statemachine import FORMATS, Call, parse, write
 from streamtool import schema
-from streamtool.prompting import contracts as words
+from streamtool.prompting import tool_prompt as words
 
 Json = Any
 Scope = MutableMapping[str, Any]
@@ -37,7 +37,7 @@ _BODY = 32 * 1024 * 1024
 
 
 @frozen
-class Parameter:
+class SampleParameter:
     """A parameter as the contract lists it."""
 
     name: str
@@ -48,18 +48,18 @@ class Parameter:
 
 
 @frozen
-class Offer:
+class OfferedTool:
     """A tool as the contract lists it."""
 
     name: str
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[SampleParameter, ...] = ()
 
 
 @frozen
 class Lesson:
     """All that the contract taught."""
 
-    offers: tuple[Offer, ...]
+    offers: tuple[OfferedTool, ...]
     format: str
     result: "re.Pattern[str]"
     """Matches a framed result; group 1 is its content."""
@@ -105,7 +105,7 @@ class _Signature:
         self.at = found.end()
         return found[0]
 
-    def parameters(self, closer: str) -> tuple[Parameter, ...]:
+    def parameters(self, closer: str) -> tuple[SampleParameter, ...]:
         read = []
         while not self.skip(closer):
             name, optional = self.word(), self.skip("?")
@@ -114,7 +114,7 @@ class _Signature:
             kind = self.type()
             default = self.value() if self.skip(" = ") else None
             if name != "[key]":
-                read.append(Parameter(name, kind, not optional, default))
+                read.append(SampleParameter(name, kind, not optional, default))
             self.skip(", ")
         return tuple(read)
 
@@ -142,7 +142,7 @@ class _Signature:
         return kind
 
 
-def read_offers(listed: str) -> tuple[Offer, ...]:
+def read_offers(listed: str) -> tuple[OfferedTool, ...]:
     """The tools out of the contract's list, in whatever style it is."""
     lines = listed.split("\n")
     if any(line.startswith("**") for line in lines):
@@ -157,28 +157,28 @@ def read_offers(listed: str) -> tuple[Offer, ...]:
         head = re.match(r"(\S+?)\(|(\S+?)(?:: .*)?\Z", line)
         if head and head[1]:
             reader = _Signature(line, head.end())
-            offers.append(Offer(head[1], reader.parameters(")")))
+            offers.append(OfferedTool(head[1], reader.parameters(")")))
         elif head:
-            offers.append(Offer(head[2]))
+            offers.append(OfferedTool(head[2]))
     return tuple(offers)
 
 
-def _markdown_offers(lines: Sequence[str]) -> Iterator[Offer]:
+def _markdown_offers(lines: Sequence[str]) -> Iterator[OfferedTool]:
     name, listing = "", False
-    parameters: list[Parameter] = []
+    parameters: list[SampleParameter] = []
     for line in lines:
         if line.startswith("**") and line.endswith("**"):
             if name:
-                yield Offer(name, tuple(parameters))
+                yield OfferedTool(name, tuple(parameters))
             name, listing, parameters = line[2:-2], False, []
         elif not line.startswith("  "):
             listing = line == "Parameters:"
         elif listing and (parameter := _markdown_parameter(line)):
             parameters.append(parameter)
-    yield Offer(name, tuple(parameters))
+    yield OfferedTool(name, tuple(parameters))
 
 
-def _markdown_parameter(line: str) -> Parameter | None:
+def _markdown_parameter(line: str) -> SampleParameter | None:
     reader = _Signature(line, 4)
     try:
         name = reader.word()
@@ -187,7 +187,7 @@ def _markdown_parameter(line: str) -> Parameter | None:
         return None
     if kind is None or not reader.skip(") ("):
         return None
-    return Parameter(name, kind, reader.skip("required"))
+    return SampleParameter(name, kind, reader.skip("required"))
 
 
 def _between(text: str, opener: str, closer: str) -> str:
@@ -222,7 +222,7 @@ def _format_of(example: str, names: Sequence[str]) -> str:
     return "tool_call"
 
 
-def _frame_of(example: str, offers: Sequence[Offer]) -> "re.Pattern[str]":
+def _frame_of(example: str, offers: Sequence[OfferedTool]) -> "re.Pattern[str]":
     pattern = re.escape(example)
     for offer in offers:
         content = re.escape(words.example_result(offer.name))
@@ -266,7 +266,7 @@ def _content(content: Json) -> str:
     return str(content or "")
 
 
-def _chosen(lesson: Lesson, said: str, rule: str) -> Sequence[Offer]:
+def _chosen(lesson: Lesson, said: str, rule: str) -> Sequence[OfferedTool]:
     """The tools that are called now: those that the user names, else the first; two for "both" and "and"."""
     allowed = set(re.findall(r"`([^`]*)`", rule))
     offers = [offer for offer in lesson.offers if not allowed or offer.name in allowed]
@@ -278,12 +278,12 @@ def _chosen(lesson: Lesson, said: str, rule: str) -> Sequence[Offer]:
     return [*named, *(offer for offer in offers if offer not in named)][:count]
 
 
-def _arguments(offer: Offer, said: str) -> str:
+def _arguments(offer: OfferedTool, said: str) -> str:
     """The arguments of a call as JSON: what the signature asks for, filled from the user's own words."""
-    return json.dumps(_filled(offer.parameters, _Words(said)), ensure_ascii=False)
+    return json.dumps(_filled(offer.parameters, _SampleWords(said)), ensure_ascii=False)
 
 
-class _Words:
+class _SampleWords:
     """The user's words, the telling ones first; each is given out in turn."""
 
     __slots__ = ("_numbers", "_texts")
@@ -302,12 +302,12 @@ class _Words:
         return next(self._numbers)
 
 
-def _filled(parameters: Sequence[Parameter], said: _Words) -> dict[str, Json]:
+def _filled(parameters: Sequence[SampleParameter], said: _SampleWords) -> dict[str, Json]:
     chosen = [parameter for parameter in parameters if parameter.required] or parameters[:1]
     return {p.name: _value(p.type, said) if p.default is None else p.default for p in chosen}
 
 
-def _value(kind: Json, said: _Words) -> Json:
+def _value(kind: Json, said: _SampleWords) -> Json:
     match kind:
         case ("literal", value):
             return value

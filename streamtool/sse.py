@@ -1,6 +1,6 @@
 """Server-Sent Events, both ways: bytes that arrive in pieces become events, an event becomes bytes.
 
-`Reader` follows the event stream interpretation of the WHATWG HTML standard (section 9.2.6), with three deliberate
+`SseReader` follows the event stream interpretation of the WHATWG HTML standard (section 9.2.6), with three deliberate
 differences: data and names stay bytes until a whole line is there, so that a character may be cut anywhere; an
 unterminated last event is dispatched if its data is JSON, because upstreams forget the last blank line; and what is
 held is bounded.
@@ -38,7 +38,7 @@ class Event:
     """The event as it came if it was exactly `data: …LF LF`, perhaps after `event: …LF`, to be forwarded; else None."""
 
 
-class Reader:
+class SseReader:
     """Turns the bytes of an event stream into events.
 
     `error` is set once an event exceeds `limit` bytes: what came before was returned, what follows is ignored.

@@ -14,7 +14,7 @@ a new question after a final answer is a first decision again, and no state says
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
-from streamtool.conversation import Call, Message, Result
+from streamtool.conversation import Message, ToolCall, ToolResult
 
 
 class Turn(Enum):
@@ -42,26 +42,26 @@ class Pairing:
     __slots__ = ("_late", "_open")
 
     def __init__(self) -> None:
-        self._open: list[Call] = []
-        self._late: dict[str, Call] = {}
+        self._open: list[ToolCall] = []
+        self._late: dict[str, ToolCall] = {}
 
     @property
-    def open(self) -> Sequence[Call]:
+    def open(self) -> Sequence[ToolCall]:
         """Calls of the last assistant message that have no result, in order."""
         return self._open
 
-    def emit(self, calls: Iterable[Call]) -> None:
+    def emit(self, calls: Iterable[ToolCall]) -> None:
         """An assistant message with these calls has come; what was open before is interrupted."""
         self.interrupt()
         self._open = list(calls)
 
-    def interrupt(self) -> list[Call]:
+    def interrupt(self) -> list[ToolCall]:
         """Give up the open calls and return them; their results may still come, late."""
         given_up, self._open = self._open, []
         self._late.update((call.id, call) for call in given_up)
         return given_up
 
-    def answer(self, result: Result) -> Call | None:
+    def answer(self, result: ToolResult) -> ToolCall | None:
         """The call that this result answers; None for an orphan."""
         for matches in (_same_id, _same_name):
             for call in self._open:
@@ -71,11 +71,11 @@ class Pairing:
         return self._late.pop(result.id, None)
 
 
-def _same_id(call: Call, result: Result) -> bool:
+def _same_id(call: ToolCall, result: ToolResult) -> bool:
     return call.id == result.id
 
 
-def _same_name(call: Call, result: Result) -> bool:
+def _same_name(call: ToolCall, result: ToolResult) -> bool:
     return call.name in (result.id, result.name)
 
 
@@ -97,7 +97,7 @@ def turn(messages: Sequence[Message]) -> Turn:
     return Turn.CALL_EMITTED if calls else Turn.FINAL
 
 
-def unanswered(messages: Sequence[Message]) -> list[Call]:
+def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
     """The calls that the conversation ends in without their results; nothing was said after them."""
     pairing = Pairing()
     for message in messages:

@@ -26,14 +26,14 @@ from agents import (
 )
 from dialects import PATHS, USAGE, Got, events, read, said
 
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.settings import ModelRule, Settings, UpstreamSettings
 from streamtool.testing import (
-    Problem,
     Recorded,
     Script,
     ScriptedUpstream,
+    Violation,
     assert_valid,
     stream_asgi,
     validate_chat_stream,
@@ -50,7 +50,7 @@ one = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 REQUESTS = {request.name: request for turn in (1, 2) for request in every(turn)}
 FIRST = {request.name: request for request in every(1)}
 OTHERS = ("ollama", "gemini")
-VALID: dict[str, Callable[..., list[Problem]]] = {
+VALID: dict[str, Callable[..., list[Violation]]] = {
     "chat": validate_chat_stream,
     "messages": validate_messages_stream,
     "responses": validate_responses_stream,
@@ -82,7 +82,7 @@ async def asked(app: Any, request: AgentRequest, body: bytes | None = None) -> t
 async def answered(request: AgentRequest, upstream: str, text: str) -> tuple[bytes, Recorded]:
     """The valid stream that the agent gets when the upstream says `text`, and what the upstream was sent."""
     app = ScriptedUpstream(said(upstream, text))
-    middleware = ToolMiddleware(app, app_speaks=upstream)  # type: ignore[arg-type]
+    middleware = ToolMiddleware(app, app_protocol=upstream)  # type: ignore[arg-type]
     status, body, headers = await asked(middleware, request)
     assert status == 200, body
     assert_valid(VALID[request.protocol](body, request.body, headers=headers))
@@ -363,7 +363,7 @@ def told(kind: str, key: str) -> Callable[[Any], str]:
 async def watched(request: AgentRequest, text: str) -> tuple[bytes, Watched]:
     """The valid stream for `text`, which the upstream says four characters at a time."""
     upstream = Watched(said("chat", text))
-    app = ToolMiddleware(upstream, app_speaks="chat")
+    app = ToolMiddleware(upstream, app_protocol="chat")
     status, body, headers = await asked(upstream.before(app), request)
     assert status == 200
     assert_valid(VALID[request.protocol](body, request.body, headers=headers))
@@ -450,7 +450,7 @@ async def test_a_patch_that_is_cut_is_no_call_that_is_ready():
     written = [json.dumps(character)[1:-1] for character in text]
     cut = text[: bisect_right(written_by(written, end - 1_000), end)]
     app = ScriptedUpstream(said("chat", model[:end], "length"))
-    status, body, headers = await asked(ToolMiddleware(app, app_speaks="chat"), request)
+    status, body, headers = await asked(ToolMiddleware(app, app_protocol="chat"), request)
     assert status == 200
     assert_valid(validate_responses_stream(body, request.body, headers=headers))
     response = events(body)[-1]["response"]
@@ -495,9 +495,9 @@ async def test_the_grammar_of_a_custom_tool_is_in_the_prompt():
 # --- beside the replies: what agents ask first ------------------------------------------------------------------------
 
 
-def proxy(*scripts: Script, speaks: str = "chat", **settings: Any) -> tuple[Proxy, ScriptedUpstream]:
+def proxy(*scripts: Script, protocol: str = "chat", **settings: Any) -> tuple[Proxy, ScriptedUpstream]:
     upstream = ScriptedUpstream(*scripts)
-    given = UpstreamSettings(name="up", url="http://up.test", speaks=speaks)  # type: ignore[arg-type]
+    given = UpstreamSettings(name="up", url="http://up.test", protocol=protocol)  # type: ignore[arg-type]
     return Proxy(Settings(upstreams={"up": given}, **settings), apps={"up": upstream}), upstream
 
 
@@ -523,12 +523,12 @@ async def test_the_look_whether_somebody_is_there():
 
 
 @both
-@pytest.mark.parametrize("speaks", ["chat", "messages"])
-async def test_the_list_of_models(speaks: str):
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
+async def test_the_list_of_models(protocol: str):
     listed = {"data": [{"id": "qwen3", "object": "model"}, {"id": "glm", "object": "model"}], "object": "list"}
     app, upstream = proxy(
         told_json(listed),
-        speaks=speaks,
+        protocol=protocol,
         client_keys=("sk-local",),
         models=(ModelRule(match="claude-fine", use="qwen3"),),
     )
@@ -572,7 +572,7 @@ async def counted(app: Any, body: bytes, headers: Any = None) -> int:
 @both
 @pytest.mark.parametrize("turn", [1, 2])
 async def test_an_upstream_that_can_count_is_asked_with_the_contract(turn: int):
-    app, upstream = proxy(told_json({"input_tokens": 4242}), speaks="messages")
+    app, upstream = proxy(told_json({"input_tokens": 4242}), protocol="messages")
     assert await counted(app, to_count(turn)) == 4242
     [sent] = upstream.requests
     assert sent.path == "/v1/messages/count_tokens"
@@ -584,7 +584,7 @@ async def test_an_upstream_that_can_count_is_asked_with_the_contract(turn: int):
 @both
 async def test_the_count_is_that_of_the_prompt():
     """What is counted is what a reply's request would send, to the letter."""
-    app, upstream = proxy(told_json({"input_tokens": 1}), said("messages", "ok"), speaks="messages")
+    app, upstream = proxy(told_json({"input_tokens": 1}), said("messages", "ok"), protocol="messages")
     await counted(app, to_count(2))
     assert (await asked(app, claude_code(2)))[0] == 200
     first, second = upstream.requests
@@ -605,15 +605,15 @@ async def test_other_upstreams_are_not_asked_and_the_count_is_estimated():
 @both
 @pytest.mark.parametrize("answer", [told_json({"error": {"message": "no"}}, 404), told_json({"input_tokens": "x"})])
 async def test_an_upstream_that_cannot_count_leaves_an_estimate(answer: Script):
-    app, upstream = proxy(answer, speaks="messages")
+    app, upstream = proxy(answer, protocol="messages")
     assert await counted(app, to_count()) > 10_000
     assert len(upstream.requests) == 1
 
 
 @both
-@pytest.mark.parametrize("speaks", ["chat", "messages"])
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
 @pytest.mark.parametrize("part", ["text", "one tool", "a call", "a result"])
-async def test_parts_of_a_conversation_can_be_counted(part: str, speaks: str):
+async def test_parts_of_a_conversation_can_be_counted(part: str, protocol: str):
     """Agents have single messages and tools counted to show what fills the context; a call then lacks its result."""
     body = claude_code(2).body
     hello = [{"role": "user", "content": "foo"}]
@@ -623,9 +623,9 @@ async def test_parts_of_a_conversation_can_be_counted(part: str, speaks: str):
         "a call": {"messages": body["messages"][:3], "tools": body["tools"]},
         "a result": {"messages": body["messages"][3:4], "tools": body["tools"]},
     }[part]
-    app, _ = proxy(told_json({"input_tokens": 99}), speaks=speaks)
+    app, _ = proxy(told_json({"input_tokens": 99}), protocol=protocol)
     count = await counted(app, compact({"model": MODEL, **asked_for}).encode())
-    assert count == 99 if speaks == "messages" else count > 0
+    assert count == 99 if protocol == "messages" else count > 0
 
 
 @both
@@ -636,7 +636,7 @@ async def test_over_the_network_the_count_has_the_clients_key_and_betas():
         seen.append(sent)
         return httpx.Response(200, json={"input_tokens": 7})
 
-    given = UpstreamSettings(name="up", url="http://up.test", speaks="messages")
+    given = UpstreamSettings(name="up", url="http://up.test", protocol="messages")
     app = Proxy(Settings(upstreams={"up": given}), transport=httpx.MockTransport(answer))
     assert await counted(app, to_count()) == 7
     [sent] = seen
@@ -694,7 +694,7 @@ async def test_the_request_for_a_title_passes_as_it_is():
 async def test_the_request_for_a_title_is_translated():
     body, headers = opencode_title()
     app = ScriptedUpstream(said("gemini", "Using math.pi"))
-    middleware = ToolMiddleware(app, app_speaks="gemini")
+    middleware = ToolMiddleware(app, app_protocol="gemini")
     status, data, found = await fetched(middleware, "POST", PATHS["chat"], compact(body).encode(), headers)
     assert status == 200
     assert_valid(validate_chat_stream(data, body, headers=found))
@@ -712,7 +712,7 @@ async def test_a_compressed_body(name: str, encoding: str):
     packed = gzip.compress(request.data) if encoding == "gzip" else zlib.compress(request.data)
     headers = (*request.headers, (b"Content-Encoding", encoding.encode()), (b"content-length", b"%d" % len(packed)))
     app = ScriptedUpstream(said("ollama", calling(*request.call)))
-    middleware = ToolMiddleware(app, app_speaks="ollama")
+    middleware = ToolMiddleware(app, app_protocol="ollama")
     status, body, found = await fetched(middleware, "POST", PATHS[request.protocol], packed, headers)
     assert status == 200
     assert_valid(VALID[request.protocol](body, request.body, headers=found))
@@ -725,7 +725,7 @@ async def test_a_compressed_body(name: str, encoding: str):
 @both
 async def test_a_compressed_count_and_a_compressed_title():
     headers = (*claude_code().headers, (b"content-encoding", b"gzip"))
-    app, upstream = proxy(told_json({"input_tokens": 7}), speaks="messages")
+    app, upstream = proxy(told_json({"input_tokens": 7}), protocol="messages")
     assert await counted(app, gzip.compress(to_count()), headers) == 7
     assert "content-encoding" not in upstream.requests[0].headers
     assert_projected(claude_code(), upstream.requests[0])
@@ -749,7 +749,7 @@ async def test_a_body_that_is_not_what_its_encoding_says_is_refused(name: str):
         (request.data, b"br"),
     ):
         headers = (*request.headers, (b"content-encoding", encoding))
-        middleware = ToolMiddleware(app, app_speaks="chat")
+        middleware = ToolMiddleware(app, app_protocol="chat")
         status, data, _ = await fetched(middleware, "POST", PATHS[request.protocol], body, headers)
         assert status in {400, 415}
         assert_valid(errors[request.protocol](data))
@@ -778,7 +778,7 @@ async def test_a_picture_in_a_result_reaches_an_upstream_that_can_see(protocol: 
         ]
         request.body["input"][-1] = {**request.body["input"][-1], "output": parts}
     app = ScriptedUpstream(said("chat", calling(*request.call)))
-    status, body, _ = await asked(ToolMiddleware(app, app_speaks="chat"), request)
+    status, body, _ = await asked(ToolMiddleware(app, app_protocol="chat"), request)
     assert status == 200
     assert read(protocol, body, stream=True).parts == (WORDS, request.call)
     last = app.requests[0].json["messages"][-1]["content"]
@@ -812,12 +812,12 @@ def keyed(key: str) -> tuple[tuple[bytes, bytes], ...]:
     return (JSON, (b"authorization", f"Bearer {key}".encode()))
 
 
-class Talk:
+class ModelClient:
     """Turns of one client over one middleware, whose upstream says one text after the other."""
 
     def __init__(self, *texts: str, upstream: str = "chat") -> None:
         self.upstream = ScriptedUpstream(*(said(upstream, text) for text in texts))
-        self.middleware = ToolMiddleware(self.upstream, app_speaks=upstream)  # type: ignore[arg-type]
+        self.middleware = ToolMiddleware(self.upstream, app_protocol=upstream)  # type: ignore[arg-type]
 
     async def say(self, body: dict[str, Any], key: str = "one") -> Any:
         """The final response object."""
@@ -845,7 +845,9 @@ GOT = ("result", "lookup", "π = 3.14159")
 @pytest.mark.parametrize("upstream", ["chat", "gemini"])
 async def test_an_earlier_response_stands_for_its_turn(stream: bool, upstream: str):
     first = {**without_history(pydantic_ai("responses")), "stream": stream}
-    talk = Talk(calling("lookup", '{"symbol":"math.pi"}', "I look it up."), "So it is.", "Yes.", upstream=upstream)
+    talk = ModelClient(
+        calling("lookup", '{"symbol":"math.pi"}', "I look it up."), "So it is.", "Yes.", upstream=upstream
+    )
     one = await talk.say(first)
     call = one["output"][1]
     more = {"type": "function_call_output", "call_id": call["call_id"], "output": GOT[2]}
@@ -867,7 +869,7 @@ async def test_an_earlier_response_stands_for_its_turn(stream: bool, upstream: s
 @both
 async def test_instructions_are_those_of_the_request():
     first = without_history(pydantic_ai("responses"))
-    talk = Talk("Done.")
+    talk = ModelClient("Done.")
     one = await talk.say({**first, "instructions": "Old words."})
     await talk.say({**first, "instructions": "New words.", "previous_response_id": one["id"], "input": "More."})
     whole = joined(talk.prompts()[1])
@@ -882,7 +884,7 @@ async def test_a_patch_of_an_earlier_response_is_remembered():
     both_calls = "\n".join(
         [calling("apply_patch", compact({"input": text}), "Now."), calling("mcp__docs.lookup", '{"symbol":"π"}', "")]
     )
-    talk = Talk(both_calls, "Done.")
+    talk = ModelClient(both_calls, "Done.")
     one = await talk.say(first)
     custom, other = one["output"][1:]
     assert custom["input"] == text
@@ -905,7 +907,7 @@ async def test_a_patch_of_an_earlier_response_is_remembered():
 async def test_references_to_items_stand_for_the_items(referred: int):
     """The AI SDK: the reply's text as a reference, the call (or a reference to it as well), the result."""
     first = without_history(opencode("responses"))
-    talk = Talk(calling("read", '{"filePath":"/work/π.py"}', "I read it."), "So it is.")
+    talk = ModelClient(calling("read", '{"filePath":"/work/π.py"}', "I read it."), "So it is.")
     one = await talk.say(first)
     message, call = one["output"]
     items = [
@@ -933,7 +935,7 @@ async def test_references_to_items_stand_for_the_items(referred: int):
 async def test_the_aisdk_sends_an_earlier_response_and_the_result_alone():
     """With `previousResponseId` it still sends the references of that reply; they are in the prompt once."""
     first = without_history(opencode("responses"))
-    talk = Talk(calling("read", '{"filePath":"a"}', "I read it."), "So it is.")
+    talk = ModelClient(calling("read", '{"filePath":"a"}', "I read it."), "So it is.")
     one = await talk.say(first)
     output = {"type": "function_call_output", "call_id": one["output"][1]["call_id"], "output": "pi = 3"}
     await talk.say({**first, "previous_response_id": one["id"], "input": [output]})
@@ -943,7 +945,7 @@ async def test_the_aisdk_sends_an_earlier_response_and_the_result_alone():
 @both
 async def test_what_another_client_was_told_is_not_found():
     first = without_history(pydantic_ai("responses"))
-    talk = Talk(calling("lookup", '{"symbol":"math.pi"}', "I look it up."), "No.")
+    talk = ModelClient(calling("lookup", '{"symbol":"math.pi"}', "I look it up."), "No.")
     one = await talk.say(first)
     message, call = one["output"]
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "x"}
@@ -968,7 +970,7 @@ async def test_what_another_client_was_told_is_not_found():
 @both
 async def test_what_is_not_to_be_stored_is_not_found():
     """Codex says `store: false`, and sends everything."""
-    talk = Talk("Done.")
+    talk = ModelClient("Done.")
     one = await talk.say(codex().body)
     status, error = await talk.say({**codex().body, "previous_response_id": one["id"], "input": "More."})
     assert (status, error["code"]) == (400, "previous_response_not_found")

@@ -589,7 +589,7 @@ def test_serve_says_that_a_port_is_taken(run):
 
 
 @pytest.mark.parametrize(("flags", "setting", "extra", "module"), [
-    (["--check"], "METRICS", "metrics", "prometheus_client"), (["--port", "0"], "SPANS", "otel", "opentelemetry"),
+    (["--check"], "METRICS", "metrics", "prometheus_client"), (["--port", "0"], "OTEL", "otel", "opentelemetry"),
 ])  # fmt: skip
 def test_serve_misses_an_extra_before_it_promises_anything(monkeypatch, flags, setting, extra, module):
     monkeypatch.setenv(f"STREAMTOOL_{setting}", "1")
@@ -616,12 +616,12 @@ def test_serve_that_cannot_start_is_1(server, tmp_path):
 
 
 def test_serve_says_when_the_line_to_paste_needs_a_model():
-    from streamtool.cli.serve import Flags, model_hint
+    from streamtool.cli.serve import ServeFlags, model_hint
 
     hint = ' (with one of the upstream\'s models in the place of "default")'
-    assert model_hint(Flags(upstream="http://127.0.0.1:1").settings()) == hint
-    assert model_hint(Flags(upstream="http://127.0.0.1:1", model="m").settings()) == ""
-    assert model_hint(Flags().settings()) == ""
+    assert model_hint(ServeFlags(upstream="http://127.0.0.1:1").settings()) == hint
+    assert model_hint(ServeFlags(upstream="http://127.0.0.1:1", model="m").settings()) == ""
+    assert model_hint(ServeFlags().settings()) == ""
 
 
 def test_serve_check_says_what_the_settings_amount_to(run, tmp_path, monkeypatch):
@@ -645,7 +645,7 @@ def test_serve_check_says_what_the_settings_amount_to(run, tmp_path, monkeypatch
 
 def test_serve_check_knows_the_flags(run, monkeypatch):
     monkeypatch.setenv("A_KEY", "very-secret")
-    flags = ["--upstream", "http://127.0.0.1:8000/v1/", "--speaks", "chat", "--key-env", "A_KEY", "--model", "big"]
+    flags = ["--upstream", "http://127.0.0.1:8000/v1/", "--protocol", "chat", "--key-env", "A_KEY", "--model", "big"]
     code, out, _ = run("serve", "--check", *flags, "--mode", "emulate", "--format", "react", "--host", "::1")
     assert code == 0
     assert out.splitlines() == [
@@ -669,12 +669,12 @@ def test_serve_reads_the_file_that_the_environment_names(run, tmp_path, monkeypa
     [
         (["--upstream", "127.0.0.1:80"], "--upstream: expected a url such as http://127.0.0.1:80"),
         (["--upstream", "http://x/v1/responses"], '--upstream: leave "/responses" out of the url'),
-        (["--upstream", "sample", "--speaks", "morse"], "--speaks: "),
+        (["--upstream", "sample", "--protocol", "morse"], "--protocol: "),
         (
             ["--upstream", "sample", "--key-env", "NO_SUCH_VARIABLE"],
             "--key-env: the environment has no NO_SUCH_VARIABLE",
         ),
-        (["--speaks", "chat"], "--upstream, which is missing"),
+        (["--protocol", "chat"], "--upstream, which is missing"),
         (["--server", "gunicorn"], "--server: expected one of uvicorn, hypercorn"),
         (["--mode", "odd"], "mode: expected one of emulate, native, auto, rescue"),
         (["--format", "tool_cal"], 'the nearest is "tool_call"'),

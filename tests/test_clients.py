@@ -25,11 +25,11 @@ from starlette.routing import Mount
 from statemachine import FORMATS
 from streamtool import sample
 from streamtool.families import teachable
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
+from streamtool.http.transport import SyncToolTransport, ToolTransport
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import assert_valid, text, validate_chat_stream, validate_chat_whole
-from streamtool.transport import SyncToolTransport, ToolTransport
 
 WAYS = ("streamed", "whole", "helper")
 TAUGHT = sorted(filter(teachable, FORMATS))

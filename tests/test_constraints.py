@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from statemachine import FORMATS, ArgumentsDelta, Call, CallStart, Parser, TextDelta, parse, write
 from statemachine.writing.bodies import parameter
-from streamtool.constraints import Frame, call_schema, frame, grammar, structural_tag
-from streamtool.constraints.frames import parameters_of, separator, several
+from streamtool.constraints import CallFrame, call_schema, frame, grammar, structural_tag
+from streamtool.constraints.call_frames import parameters_of, separator, several
 from streamtool.constraints.grammar import kinds_of
 from streamtool.conversation import Tool
 
@@ -93,7 +93,7 @@ def schemas_of(offered: list[Tool]) -> dict[str, Any]:
     return {tool.name: tool.parameters or {} for tool in offered}
 
 
-def called(format: str, text: str, offered: list[Tool]) -> tuple[Tool, Frame]:
+def called(format: str, text: str, offered: list[Tool]) -> tuple[Tool, CallFrame]:
     """The tool that a call is of, by its beginning; the longest, since a name may begin with another one."""
     framed = [(tool, frame(format, tool.name)) for tool in offered]
     return max((pair for pair in framed if text.startswith(pair[1].begin)), key=lambda pair: len(pair[1].begin))

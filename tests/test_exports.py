@@ -22,7 +22,7 @@ PACKAGES = (
 )
 """Packages whose `__init__` lists what is public."""
 
-SHARED = {f"streamtool.protocols.{name}" for name in ("wire", "fields", "answer")}
+SHARED = {f"streamtool.protocols.{name}" for name in ("wire", "fields", "body_sniffer")}
 """What protocols share, and may hand on."""
 
 

@@ -23,10 +23,10 @@ from test_retries import (
     TOOLS,
     UNFIT,
     UNKNOWN,
-    Talk,
+    ModelClient,
 )
 
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.settings import Limits, Settings
 from streamtool.testing import Pause, Script, ScriptedUpstream, assert_valid, stream_asgi
 
@@ -139,10 +139,10 @@ def payloads(data: bytes, *, stream: bool) -> Any:
     return found
 
 
-async def talked(client: str, name: str, *replies: str, stream: bool, **fields: Any) -> tuple[Talk, Any, bytes]:
+async def talked(client: str, name: str, *replies: str, stream: bool, **fields: Any) -> tuple[ModelClient, Any, bytes]:
     """The talk, what the client made of it, and the bytes, which are valid."""
     found = CLASSES[name]
-    talk = Talk(*replies, settings=found.settings)
+    talk = ModelClient(*replies, settings=found.settings)
     body = {**write(client, found.asked(stream)), **fields}
     async with stream_asgi(talk.app, PATHS[client], body=json.dumps(body).encode()) as reply:
         data = await reply.body()
@@ -285,7 +285,7 @@ async def test_the_client_hears_something_between_the_attempts(autojump_clock, c
         return Script((Pause(30), *steps[:-3], Pause(30), *steps[-3:]))
 
     app = ToolMiddleware(
-        ScriptedUpstream(slow(found.reply), slow(found.again)), settings=found.settings, app_speaks="chat"
+        ScriptedUpstream(slow(found.reply), slow(found.again)), settings=found.settings, app_protocol="chat"
     )
     body = json.dumps(write(client, found.asked(stream=True))).encode()
     began = trio.current_time()
@@ -303,7 +303,7 @@ async def test_the_client_hears_something_between_the_attempts(autojump_clock, c
 
 @both
 async def test_markup_is_not_asked_for_again_where_no_call_is_wanted():
-    talk = Talk(MEANT, settings=RETRY)
+    talk = ModelClient(MEANT, settings=RETRY)
     got = await talk.ask("chat", Ask(ASK.turns, TOOLS, choice="none"))
     assert (got.parts, talk.causes) == ((MEANT,), ())
 
@@ -311,7 +311,7 @@ async def test_markup_is_not_asked_for_again_where_no_call_is_wanted():
 @both
 @pytest.mark.parametrize("reply", [UNFIT, WAITED], ids=["schema", "malformed"])
 async def test_a_correction_does_not_take_back_that_a_call_is_required(reply: str):
-    talk = Talk(reply, CALL, settings=COMPLETE)
+    talk = ModelClient(reply, CALL, settings=COMPLETE)
     got = await talk.ask("chat", Ask(ASK.turns, TOOLS, choice="required"))
     assert got.parts == CALLED
     assert "plain text" not in talk.last(1)
@@ -321,7 +321,7 @@ async def test_a_correction_does_not_take_back_that_a_call_is_required(reply: st
 @clients
 @streamed
 async def test_a_call_that_a_denial_precedes_is_what_was_wanted(client: str, stream: bool):
-    talk = Talk(f"{DENIED} But:\n{CALL}", settings=Settings(retries=0))
+    talk = ModelClient(f"{DENIED} But:\n{CALL}", settings=Settings(retries=0))
     assert CALLED[0] in (await talk.ask(client, Ask(ASK.turns, TOOLS, stream))).parts
     assert talk.records[0].unmet is None
 

@@ -6,7 +6,7 @@ import pytest
 
 from statemachine import FORMATS, OPT_IN, Parser
 from streamtool.families import FAMILIES, UNKNOWN, family_of, special_tokens, teachable
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.settings import ModelRule, Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi, text
 

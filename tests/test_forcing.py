@@ -8,16 +8,16 @@ import pytest
 from attrs import evolve
 from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, Got, read, refusal, said, write
 from gbnf import Grammar
+from streamtool.capabilities import CapabilityCache
 
 from statemachine import Call
 from statemachine import write as written
-from streamtool.abilities import Abilities
 from streamtool.conversation import Forcing
 from streamtool.errors import SettingsError
 from streamtool.exchange import Record
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import Prefilled, denies_forcing
-from streamtool.settings import FORCES, Limits, Settings
+from streamtool.settings import FORCING_METHODS, Limits, Settings
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
@@ -35,7 +35,7 @@ both = pytest.mark.anyio
 clients = pytest.mark.parametrize("client", CLIENTS)
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 
-WAYS = [(upstream, way) for upstream in UPSTREAMS for way in ("auto", *FORCES[upstream])]
+WAYS = [(upstream, way) for upstream in UPSTREAMS for way in ("auto", *FORCING_METHODS[upstream])]
 AUTO = {"chat": "prompt", "messages": "prompt", "ollama": "schema", "gemini": "prompt", "completions": "prefill"}
 FIELDS = {
     "response_format", "grammar", "grammar_lazy", "grammar_triggers", "structured_outputs", "format", "output_config",
@@ -44,16 +44,16 @@ FIELDS = {
 """Of all protocols, those by which a call is forced."""
 
 
-class Talk:
+class ModelClient:
     """Requests to one upstream: what it received, and what came of it."""
 
-    def __init__(self, upstream: str, forces: str, *replies: str | Script, **settings: Any) -> None:
-        self.speaks = upstream
+    def __init__(self, upstream: str, forcing: str, *replies: str | Script, **settings: Any) -> None:
+        self.protocol = upstream
         self.upstream = ScriptedUpstream(*(said(upstream, one) if isinstance(one, str) else one for one in replies))
         self.records: list[Record] = []
         self.app = ToolMiddleware(
             self.upstream,
-            settings=Settings(app_speaks=upstream, app_forces=forces, **settings),
+            settings=Settings(app_protocol=upstream, app_forcing=forcing, **settings),
             on_exchange=self.records.append,
         )
 
@@ -122,12 +122,12 @@ def expected(upstream: str, way: str, schema: Any) -> Mapping[str, Any]:
 @both
 @clients
 @streamed
-@pytest.mark.parametrize(("upstream", "forces"), WAYS)
-async def test_a_call_is_forced(client: str, stream: bool, upstream: str, forces: str):
-    way = AUTO[upstream] if forces == "auto" else forces
+@pytest.mark.parametrize(("upstream", "forcing"), WAYS)
+async def test_a_call_is_forced(client: str, stream: bool, upstream: str, forcing: str):
+    way = AUTO[upstream] if forcing == "auto" else forcing
     for ask, beginning, schema in ((NAMED, BEGIN, ONE), (REQUIRED, LEAD, TWO)):
         rest = CALL[len(beginning) :]
-        talk = Talk(upstream, forces, {"prefill": rest, "schema": OBJECT, "guided": OBJECT}.get(way, CALL))
+        talk = ModelClient(upstream, forcing, {"prefill": rest, "schema": OBJECT, "guided": OBJECT}.get(way, CALL))
         got = await talk.ask(client, evolve(ask, stream=stream))
         assert (got.parts, got.reason) == (CALLED, "calls")
         assert (talk.records[0].forced, talk.records[0].attempts) == (way, ())
@@ -148,7 +148,9 @@ async def test_a_call_is_forced(client: str, stream: bool, upstream: str, forces
 @pytest.mark.parametrize("choice", ["ping", "required", "auto", "none"])
 async def test_a_structural_tag_leaves_free_text_free(client: str, stream: bool, upstream: str, choice: str):
     forced = choice in ("ping", "required")
-    talk = Talk(upstream, "structural_tag", CALL if forced else "It is well." if choice == "none" else f"So.\n{CALL}")
+    talk = ModelClient(
+        upstream, "structural_tag", CALL if forced else "It is well." if choice == "none" else f"So.\n{CALL}"
+    )
     got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream, choice))
     assert got.parts == {"none": ("It is well.",), "auto": ("So.", *CALLED)}.get(choice, CALLED)
     assert talk.records[0].forced == ("" if choice == "none" else "structural_tag")
@@ -176,7 +178,7 @@ async def test_a_grammar_holds_from_the_start_or_from_a_trigger(client: str, cho
     """llama.cpp reads the triggers of a grammar in completions; in chat the grammar itself leaves room for text."""
     ask = evolve(ASK, choice=choice)
     for upstream in ("chat", "completions"):
-        talk = Talk(upstream, "grammar", "Well." if choice == "none" else CALL)
+        talk = ModelClient(upstream, "grammar", "Well." if choice == "none" else CALL)
         got = await talk.ask(client, ask)
         assert got.parts == (("Well.",) if choice == "none" else CALLED)
         assert talk.records[0].forced == ("" if choice == "none" else "grammar")
@@ -198,11 +200,11 @@ async def test_a_grammar_holds_from_the_start_or_from_a_trigger(client: str, cho
 
 @both
 @clients
-@pytest.mark.parametrize(("upstream", "forces"), WAYS)
-async def test_a_free_choice_is_not_forced(client: str, upstream: str, forces: str):
-    if forces in ("structural_tag", "grammar"):
+@pytest.mark.parametrize(("upstream", "forcing"), WAYS)
+async def test_a_free_choice_is_not_forced(client: str, upstream: str, forcing: str):
+    if forcing in ("structural_tag", "grammar"):
         return
-    talk = Talk(upstream, forces, "It is well.")
+    talk = ModelClient(upstream, forcing, "It is well.")
     assert (await talk.ask(client, ASK)).parts == ("It is well.",)
     assert talk.forcing() == {}
     assert talk.records[0].forced == ""
@@ -214,7 +216,7 @@ async def test_a_free_choice_is_not_forced(client: str, upstream: str, forces: s
 async def test_a_beginning_that_is_repeated_is_read_once(client: str):
     for reply in (CALL, f"\n{CALL}", '<tool_call>{"name":"ping","arguments":{"x":1}}</tool_call>'):
         for ask in (NAMED, REQUIRED):
-            talk = Talk("completions", "prefill", reply)
+            talk = ModelClient("completions", "prefill", reply)
             assert (await talk.ask(client, ask)).parts == CALLED
             assert talk.records[0].attempts == ()
 
@@ -224,7 +226,7 @@ async def test_a_beginning_that_is_repeated_is_read_once(client: str):
 @streamed
 @pytest.mark.parametrize("reply", ["", "No, thank you.", "  \n"])
 async def test_a_forced_call_that_is_missing_is_asked_for_again(client: str, stream: bool, reply: str):
-    talk = Talk("chat", "prefill", reply, CALL[len(BEGIN) :])
+    talk = ModelClient("chat", "prefill", reply, CALL[len(BEGIN) :])
     got = await talk.ask(client, evolve(NAMED, stream=stream))
     assert (got.parts, got.reason) == (CALLED, "calls")
     assert talk.records[0].attempts == ("required call missing",)
@@ -236,7 +238,7 @@ async def test_a_forced_call_that_is_missing_is_asked_for_again(client: str, str
 
 @both
 async def test_the_end_is_honest():
-    talk = Talk("chat", "schema", "I would rather not.")
+    talk = ModelClient("chat", "schema", "I would rather not.")
     got = await talk.ask("chat", NAMED)
     assert (got.parts, got.reason) == (("I would rather not.",), "stop")
     assert (talk.records[0].unmet, talk.records[0].forced) == ("required call missing", "schema")
@@ -247,14 +249,14 @@ async def test_the_end_is_honest():
 @pytest.mark.parametrize("format", ["invoke", "react", "object", "qwen3_coder", "mistral", "pythonic", "functionary"])
 async def test_any_format_can_be_begun(format: str):
     whole = written([Call("ping", '{"x": 1}')], format)
-    talk = Talk("messages", "prefill", "", format=format)
+    talk = ModelClient("messages", "prefill", "", format=format)
     await talk.ask("messages", NAMED)
     role, beginning = talk.last()
     assert role == "assistant"
     assert whole.startswith(beginning)
     assert beginning == beginning.rstrip()
     for reply in (whole[len(beginning) :], whole):
-        again = Talk("messages", "prefill", reply, format=format)
+        again = ModelClient("messages", "prefill", reply, format=format)
         assert (await again.ask("messages", NAMED)).parts == CALLED
 
 
@@ -263,8 +265,8 @@ async def test_any_format_can_be_begun(format: str):
 async def test_the_prompt_stays_a_prefix_of_the_next_one(client: str):
     """Nothing of forcing goes into the contract or the history."""
     turns = (*ASK.turns, ("call", "call_1", "ping", {"x": 1}), ("result", "call_1", "pong"))
-    for forces in ("prompt", "prefill", "schema", "structural_tag", "grammar"):
-        talk = Talk("chat", forces, CALL)
+    for forcing in ("prompt", "prefill", "schema", "structural_tag", "grammar"):
+        talk = ModelClient("chat", forcing, CALL)
         await talk.ask(client, ASK)
         await talk.ask(client, NAMED)
         await talk.ask(client, evolve(ASK, turns=turns))
@@ -295,9 +297,9 @@ def refused(message: str, status: int = 400) -> Script:
 @streamed
 @pytest.mark.parametrize("way", REFUSED)
 async def test_what_is_refused_is_left_out_and_remembered(client: str, stream: bool, way: str):
-    talk = Talk("chat", way, refused(REFUSED[way]), CALL)
+    talk = ModelClient("chat", way, refused(REFUSED[way]), CALL)
     now = [0.0]
-    talk.app.abilities = Abilities(lambda: now[0])
+    talk.app.capabilities = CapabilityCache(lambda: now[0])
     for _ in range(2):
         got = await talk.ask(client, evolve(NAMED, stream=stream))
         assert (got.parts, got.reason) == (CALLED, "calls")
@@ -312,10 +314,10 @@ async def test_what_is_refused_is_left_out_and_remembered(client: str, stream: b
 
 @both
 async def test_a_refusal_of_something_else_is_a_refusal():
-    talk = Talk("chat", "schema", refused("temperature is too high"))
+    talk = ModelClient("chat", "schema", refused("temperature is too high"))
     async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
         assert await reply.head() == 400
-    talk = Talk("chat", "schema", refusal("chat"))
+    talk = ModelClient("chat", "schema", refusal("chat"))
     async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
         assert await reply.head() == 429
     assert len(talk.upstream.requests) == 1
@@ -335,7 +337,7 @@ def test_a_refusal_names_the_way(way: Any, message: str):
 async def test_a_client_that_holds_the_model_itself_is_left_to_it():
     own = {"type": "json_schema", "json_schema": {"name": "own", "schema": {"type": "object"}}}
     for fields in ({"response_format": own}, {"grammar": 'root ::= "x"'}, {"structured_outputs": {"choice": ["a"]}}):
-        talk = Talk("chat", "guided", CALL)
+        talk = ModelClient("chat", "guided", CALL)
         await talk.ask("chat", NAMED, **fields)
         assert talk.records[0].forced == "prompt"
         assert talk.forcing() == ({} if "response_format" in fields else fields)
@@ -344,7 +346,7 @@ async def test_a_client_that_holds_the_model_itself_is_left_to_it():
 @both
 async def test_native_tools_are_the_upstreams_own_business():
     for mode in ("native", "rescue"):
-        talk = Talk("chat", "schema", CALL, mode=mode)
+        talk = ModelClient("chat", "schema", CALL, mode=mode)
         await talk.ask("messages", NAMED)
         assert talk.forcing() == {}
         assert talk.records[0].forced == ""
@@ -356,7 +358,7 @@ async def test_only_the_allowed_tools_are_in_the_constraint():
         "type": "allowed_tools",
         "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "pong"}}]},
     }
-    talk = Talk("chat", "schema", OBJECT.replace("ping", "pong"))
+    talk = ModelClient("chat", "schema", OBJECT.replace("ping", "pong"))
     got = await talk.ask("chat", ASK, tool_choice=allowed)
     assert got.parts == (("pong", '{"x": 1}'),)
     assert talk.forcing() == expected("chat", "schema", call_schema("pong"))
@@ -365,7 +367,7 @@ async def test_only_the_allowed_tools_are_in_the_constraint():
 @both
 async def test_raw_text_is_a_string_in_an_object():
     tool = {"type": "custom", "custom": {"name": "run"}}
-    talk = Talk("chat", "schema", '{"name": "run", "arguments": {"input": "ls"}}')
+    talk = ModelClient("chat", "schema", '{"name": "run", "arguments": {"input": "ls"}}')
     body = {**write("chat", ASK), "tools": [tool], "tool_choice": "required"}
     async with stream_asgi(talk.app, body=json.dumps(body).encode()) as reply:
         assert b'"input":"ls"' in (await reply.body()).replace(b" ", b"")
@@ -376,29 +378,29 @@ async def test_raw_text_is_a_string_in_an_object():
 @both
 async def test_one_object_is_read_whatever_is_listened_for():
     for format in ("tool_call", "invoke", "mistral"):
-        talk = Talk("ollama", "auto", OBJECT, format=format, formats=[format])
+        talk = ModelClient("ollama", "auto", OBJECT, format=format, formats=[format])
         assert (await talk.ask("chat", NAMED)).parts == CALLED
 
 
 def test_contradictions_are_told():
-    upstream = {"a": {"url": "http://a", "speaks": "ollama"}}
+    upstream = {"a": {"url": "http://a", "protocol": "ollama"}}
     for wrong in (
-        {"app_speaks": "gemini", "app_forces": "grammar"},
-        {"upstreams": {"a": {**upstream["a"], "forces": "guided"}}},
-        {"upstreams": upstream, "models": [{"match": "*", "forces": "structural_tag"}]},
-        {"app_forces": "odd"},
+        {"app_protocol": "gemini", "app_forcing": "grammar"},
+        {"upstreams": {"a": {**upstream["a"], "forcing": "guided"}}},
+        {"upstreams": upstream, "models": [{"match": "*", "forcing": "structural_tag"}]},
+        {"app_forcing": "odd"},
     ):
-        with pytest.raises(SettingsError, match="forces"):
+        with pytest.raises(SettingsError, match="forcing"):
             Settings(**wrong)  # type: ignore[arg-type]
-    settings = Settings(upstreams=upstream, models=[{"match": "m", "forces": "prefill"}])  # type: ignore[arg-type]
-    assert [settings.for_model(name).forces for name in ("m", "other")] == ["prefill", "auto"]
+    settings = Settings(upstreams=upstream, models=[{"match": "m", "forcing": "prefill"}])  # type: ignore[arg-type]
+    assert [settings.for_model(name).forcing for name in ("m", "other")] == ["prefill", "auto"]
 
 
 @both
 async def test_a_way_that_the_clients_own_protocol_does_not_have_is_noted():
     upstream = ScriptedUpstream(said("messages", CALL))
     records: list[Record] = []
-    app = ToolMiddleware(upstream, settings=Settings(app_forces="grammar"), on_exchange=records.append)
+    app = ToolMiddleware(upstream, settings=Settings(app_forcing="grammar"), on_exchange=records.append)
     async with stream_asgi(app, PATHS["messages"], body=json.dumps(write("messages", NAMED)).encode()) as reply:
         await reply.body()
     assert (records[0].forced, records[0].dropped) == ("prompt", ("forcing by grammar",))
@@ -436,7 +438,7 @@ def test_a_beginning_waits_for_no_more_than_its_marker():
 
 @both
 async def test_leaving_a_way_out_is_an_attempt_like_any_other():
-    talk = Talk("chat", "schema", refused(REFUSED["schema"]), CALL, limits=Limits(attempts=1))
+    talk = ModelClient("chat", "schema", refused(REFUSED["schema"]), CALL, limits=Limits(attempts=1))
     async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
         assert await reply.head() == 400
     assert len(talk.upstream.requests) == 1

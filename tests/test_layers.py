@@ -21,34 +21,29 @@ LAYERS = (
         "streamtool.schema",
         "streamtool.sse",
     ),
-    ("streamtool.protocols", "streamtool.prompting", "streamtool.policy", "streamtool.constraints"),
-    ("streamtool.exchange",),
     (
-        "streamtool.middleware",
-        "streamtool.upstream",
-        "streamtool.transport",
-        "streamtool.store",
-        "streamtool.abilities",
-        "streamtool.asgi",
-        "streamtool.observers",
-        "streamtool.logs",
-        "streamtool.debugging",
-        "streamtool.metrics",
-        "streamtool.spans",
-        "streamtool.traces",
-        "streamtool.models",
-        "streamtool.counting",
+        "streamtool.protocols",
+        "streamtool.prompting",
+        "streamtool.policy",
+        "streamtool.validation",
+        "streamtool.constraints",
+    ),
+    ("streamtool.exchange", "streamtool.state.tool_sets", "streamtool.state.signatures"),
+    (
+        "streamtool.http",
+        "streamtool.state.replies",
+        "streamtool.state.capabilities",
+        "streamtool.observe",
         "streamtool.testing",
         "streamtool.sample",
         "streamtool.bench",
         "streamtool.probe",
-        "streamtool.phrases",
     ),
     ("streamtool.agent",),
     ("streamtool.proxy",),
     ("streamtool.cli", "streamtool.__main__"),
 )
-SHARED = ("wire", "fields", "answer")
+SHARED = ("wire", "fields", "body_sniffer")
 """What protocols share."""
 PURE = 3
 """The highest layer without I/O."""
@@ -80,7 +75,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(modules())
-NAMES = sorted(name for name in MODULES if name != "streamtool")
+NAMES = sorted(name for name in MODULES if name not in ("streamtool", "streamtool.state"))
 
 
 def inside(name: str, package: str) -> bool:

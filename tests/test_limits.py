@@ -14,7 +14,7 @@ from dialects import CLIENTS, PATHS, Ask, Got, read, said, write
 from statemachine import Call as Written
 from statemachine import write as write_calls
 from streamtool.exchange import Record
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.settings import Limits, Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi
 
@@ -32,14 +32,14 @@ KINDS = {
 }
 
 
-class Talk:
+class ModelClient:
     """Requests to one middleware, whose model says `reply`."""
 
     def __init__(self, reply: str = "Hello.", **settings: Any) -> None:
         self.upstream = ScriptedUpstream(said("chat", reply))
         self.records: list[Record] = []
         self.app = ToolMiddleware(
-            self.upstream, settings=Settings(**settings), app_speaks="chat", on_exchange=self.records.append
+            self.upstream, settings=Settings(**settings), app_protocol="chat", on_exchange=self.records.append
         )
 
     async def send(self, client: str, body: bytes, headers: Any = (JSON,)) -> tuple[int, Any]:
@@ -77,16 +77,16 @@ async def test_the_body(client: str, packed: bool):
     limit = len(body)
     headers = [JSON, (b"content-encoding", b"gzip")] if packed else [JSON]
     sent = gzip.compress(body) if packed else body
-    assert (await Talk(limits=Limits(body=limit)).send(client, sent, headers))[0] == 200
+    assert (await ModelClient(limits=Limits(body=limit)).send(client, sent, headers))[0] == 200
     sentence = f"the request body is larger than {limit - 1} bytes (limits.body)"
     code = "request_too_large" if client != "messages" else None
-    assert await Talk(limits=Limits(body=limit - 1)).refused(client, sent, headers) == (413, sentence, code)
+    assert await ModelClient(limits=Limits(body=limit - 1)).refused(client, sent, headers) == (413, sentence, code)
 
 
 @both
 async def test_a_body_that_says_it_is_too_long_is_not_read():
     for length in (b"33554433", b"9" * 5000):
-        talk = Talk()
+        talk = ModelClient()
         error = await talk.refused("chat", b"{}", [JSON, (b"content-length", length)])
         assert error == (413, "the request body is larger than 33554432 bytes (limits.body)", "request_too_large")
 
@@ -96,7 +96,7 @@ async def test_a_body_that_says_it_is_too_long_is_not_read():
 async def test_a_small_body_that_unpacks_to_a_large_one_takes_no_more_than_the_limit(client: str):
     bomb = gzip.compress(b" " * 50_000_000)
     limit = 1_000_000
-    talk = Talk(limits=Limits(body=limit))
+    talk = ModelClient(limits=Limits(body=limit))
     tracemalloc.start()
     try:
         error = await talk.refused(client, bomb, [JSON, (b"content-encoding", b"gzip")])
@@ -111,9 +111,9 @@ async def test_a_small_body_that_unpacks_to_a_large_one_takes_no_more_than_the_l
 @clients
 async def test_the_number_of_tools(client: str):
     tools = tuple((f"tool_{i}", "", EMPTY) for i in range(1025))
-    assert (await Talk().send(client, asked(client, tools[:-1])))[0] == 200
+    assert (await ModelClient().send(client, asked(client, tools[:-1])))[0] == 200
     code = "too_many_tools" if client != "messages" else None
-    assert await Talk().refused(client, asked(client, tools)) == (
+    assert await ModelClient().refused(client, asked(client, tools)) == (
         413,
         "More than 1024 tools in one request (limits.tools).",
         code,
@@ -127,9 +127,9 @@ async def test_the_size_of_a_schema(client: str):
         bare = {"type": "object", "properties": {}, "description": ""}
         return {**bare, "description": "x" * (size - len(json.dumps(bare, separators=(",", ":"))))}
 
-    assert (await Talk().send(client, asked(client, (("ping", "", schema(1048576)),))))[0] == 200
+    assert (await ModelClient().send(client, asked(client, (("ping", "", schema(1048576)),))))[0] == 200
     code = "schema_too_large" if client != "messages" else None
-    assert await Talk().refused(client, asked(client, (("ping", "", schema(1048577)),))) == (
+    assert await ModelClient().refused(client, asked(client, (("ping", "", schema(1048577)),))) == (
         413,
         "The schema is larger than 1048576 bytes (limits.schema).",
         code,
@@ -139,9 +139,9 @@ async def test_the_size_of_a_schema(client: str):
 @both
 @clients
 async def test_the_length_of_a_name(client: str):
-    assert (await Talk().send(client, asked(client, (("n" * 256, "", EMPTY),))))[0] == 200
+    assert (await ModelClient().send(client, asked(client, (("n" * 256, "", EMPTY),))))[0] == 200
     code = "name_too_long" if client != "messages" else None
-    assert await Talk().refused(client, asked(client, (("n" * 257, "", EMPTY),))) == (
+    assert await ModelClient().refused(client, asked(client, (("n" * 257, "", EMPTY),))) == (
         400,
         "A tool's name has at most 256 characters (limits.name).",
         code,
@@ -157,11 +157,11 @@ async def test_the_depth_of_a_request(client: str, brackets: str):
         inner = opening * (depth - 1) + ("1" if "{" in brackets else "") + closing * (depth - 1)
         return asked(client)[:-1] + b', "metadata": ' + inner.encode() + b"}"
 
-    assert (await Talk().send(client, body(128)))[0] in (200, 400)
+    assert (await ModelClient().send(client, body(128)))[0] in (200, 400)
     sentence = "The request body is not JSON, or is nested more than 128 deep (limits.depth)."
     code = "invalid_json" if client != "messages" else None
     for depth in (129, 100_000):
-        assert await Talk().refused(client, body(depth)) == (400, sentence, code)
+        assert await ModelClient().refused(client, body(depth)) == (400, sentence, code)
 
 
 # --- replies
@@ -175,9 +175,9 @@ async def test_the_depth_of_arguments(client: str):
         return '<tool_call>{"name": "ping", "arguments": {"x": ' + value + "}}</tool_call>"
 
     ask = Ask((("user", "Hi"),), (PING,))
-    assert (await Talk(call(128)).answered(client, ask)).reason == "calls"
+    assert (await ModelClient(call(128)).answered(client, ask)).reason == "calls"
     for depth in (129, 50_000):
-        talk = Talk(call(depth), retries=0)
+        talk = ModelClient(call(depth), retries=0)
         got = await talk.answered(client, ask)
         assert got.reason == "length"
         assert talk.records[0].incomplete
@@ -189,8 +189,8 @@ async def test_the_length_of_arguments(client: str):
     call = '<tool_call>{"name": "ping", "arguments": {"x": "%s"}}</tool_call>'
     ask = Ask((("user", "Hi"),), (PING,))
     limits = Limits(arguments=1000)
-    assert (await Talk(call % ("x" * 991), limits=limits).answered(client, ask)).reason == "calls"
-    talk = Talk(call % ("x" * 992), limits=limits, retries=0)
+    assert (await ModelClient(call % ("x" * 991), limits=limits).answered(client, ask)).reason == "calls"
+    talk = ModelClient(call % ("x" * 992), limits=limits, retries=0)
     assert (await talk.answered(client, ask)).reason == "length"
     assert talk.records[0].incomplete
 
@@ -199,7 +199,7 @@ async def test_the_length_of_arguments(client: str):
 @clients
 async def test_the_length_of_a_name_that_the_model_writes(client: str):
     call = '<tool_call>{"name": "%s", "arguments": {}}</tool_call>' % ("n" * 300)
-    got = await Talk(call, unknown_tools="text").answered(client, Ask((("user", "Hi"),), (PING,)))
+    got = await ModelClient(call, unknown_tools="text").answered(client, Ask((("user", "Hi"),), (PING,)))
     assert got.parts == (call,)
 
 
@@ -208,7 +208,7 @@ async def test_the_length_of_a_name_that_the_model_writes(client: str):
 async def test_text_that_waits_for_a_forced_call(client: str):
     ask = Ask((("user", "Hi"),), (PING,), choice="required")
     for words in (900, 1100):
-        talk = Talk("x" * words + CALL, limits=Limits(held=1000), retries=0)
+        talk = ModelClient("x" * words + CALL, limits=Limits(held=1000), retries=0)
         got = await talk.answered(client, ask)
         assert got.parts == ("x" * words, ("ping", "{}"))
         assert (talk.records[0].held <= 1000) == (words == 900)
@@ -219,7 +219,7 @@ async def test_text_that_waits_for_a_forced_call(client: str):
 async def test_the_number_of_attempts(client: str):
     denial = "I'm sorry, but I don't have access to any tools in this conversation."
     for limits, settings, requests in ((Limits(), {}, 3), (Limits(attempts=2), {}, 2), (Limits(), {"retries": 9}, 3)):
-        talk = Talk(denial, limits=limits, **settings)
+        talk = ModelClient(denial, limits=limits, **settings)
         await talk.answered(client, Ask((("user", "Hi"),), (PING,)))
         assert len(talk.upstream.requests) == requests
 
@@ -250,7 +250,7 @@ REFUSED = {
 @clients
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_name_that_could_be_markup_or_cannot_be_seen_is_refused(client: str, name: str):
-    status, sentence, _ = await Talk().refused(client, asked(client, ((REFUSED[name], "", EMPTY),)))
+    status, sentence, _ = await ModelClient().refused(client, asked(client, ((REFUSED[name], "", EMPTY),)))
     assert status == 400
     assert sentence.startswith("A tool's name has no spaces, quotes, brackets or invisible") or name == "nothing"
 
@@ -278,7 +278,7 @@ async def test_a_strange_name_makes_the_whole_way(form: str, name: str):
         return  # cannot be written in it
     schema = {"type": "object", "properties": {"__proto__": {"type": "string"}}}
     call = write_calls([Written(name, '{"__proto__": "x"}')], form)
-    got = await Talk(call, format=form).answered("chat", Ask((("user", "Hi"),), ((name, "", schema),)))
+    got = await ModelClient(call, format=form).answered("chat", Ask((("user", "Hi"),), ((name, "", schema),)))
     assert [(found, json.loads(arguments)) for found, arguments in got.parts] == [(name, {"__proto__": "x"})]
 
 
@@ -301,7 +301,7 @@ async def test_call_syntax_in_descriptions_keys_and_values_harms_nothing(client:
     }
     tools = (("ping", HOSTILE * 100, parameters), ("pong", "Pongs.", EMPTY))
     call = '<tool_call>{"name": "ping", "arguments": {"__proto__": "constructor"}}</tool_call>'
-    talk = Talk(call, schema=schema)
+    talk = ModelClient(call, schema=schema)
     got = await talk.answered(client, Ask((("user", "Hi"),), tools))
     assert got.parts == (("ping", '{"__proto__": "constructor"}'),)
 
@@ -311,7 +311,7 @@ async def test_call_syntax_in_descriptions_keys_and_values_harms_nothing(client:
 async def test_a_contract_of_call_syntax_is_written_in_every_format(form: str):
     parameters = {"type": "object", "properties": {HOSTILE: {"type": "string", "description": HOSTILE}}}
     ask = Ask((("user", "Hi"),), (("ping", HOSTILE, parameters),))
-    assert (await Talk("Hello.", format=form).answered("chat", ask)).parts == ("Hello.",)
+    assert (await ModelClient("Hello.", format=form).answered("chat", ask)).parts == ("Hello.",)
 
 
 def referring(depth: int) -> Any:
@@ -346,7 +346,7 @@ SCHEMAS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("schema", SCHEMAS)
 async def test_a_hostile_schema_takes_no_time(arguments: str, schema: str):
     call = '<tool_call>{"name": "ping", "arguments": {"a": "%sb"}}</tool_call>' % ("a" * 40)
-    talk = Talk(call, arguments=arguments, retries=0)
+    talk = ModelClient(call, arguments=arguments, retries=0)
     began = time.process_time()
     got = await talk.answered("chat", Ask((("user", "Hi"),), (("ping", "", SCHEMAS[schema]()),)))
     assert time.process_time() - began < 3

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from statemachine import Call
 from statemachine import write as write_calls
-from streamtool.exchange import Exchange, wire_of
-from streamtool.middleware import ToolMiddleware
+from streamtool.exchange import Exchange, client_protocol
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.prompting import key
 from streamtool.settings import Settings
 from streamtool.testing import stream_asgi
@@ -63,7 +63,7 @@ def reply_of(turn: int, found: str) -> tuple[str, int]:
 class Model:
     """The upstream."""
 
-    speaks: str
+    protocol: str
     exact: bool
     """What it wrote has to stand in the next prompt to the letter."""
     turn: int = 0
@@ -87,7 +87,7 @@ class Model:
         start = "" if "prompt" in body else "[assistant]"
         self.before = prompt + start + reply if self.exact else prompt
         self.turn += 1
-        script = said(self.speaks, reply, size=7)
+        script = said(self.protocol, reply, size=7)
         head = [(b"content-type", script.content_type.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         for step in script.steps:
@@ -107,10 +107,10 @@ def answers(turn: int, ids: tuple[str, ...]) -> list[Any]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("speaks", ["chat", "completions"])
-async def test_fifty_turns_whose_later_requests_repeat_no_tools(client: str, speaks: str):
-    model = Model(speaks, exact=True)
-    app = ToolMiddleware(model, app_speaks=speaks)
+@pytest.mark.parametrize("protocol", ["chat", "completions"])
+async def test_fifty_turns_whose_later_requests_repeat_no_tools(client: str, protocol: str):
+    model = Model(protocol, exact=True)
+    app = ToolMiddleware(model, app_protocol=protocol)
     turns: list[Any] = [("system", "Be thorough."), ("user", "Start with t0.")]
     for turn in range(TURNS + 1):
         body = write(client, Ask(tuple(turns), TOOLS if turn == 0 else (), stream=turn % 3 != 1))
@@ -137,7 +137,7 @@ async def test_fifty_turns_whose_later_requests_repeat_no_tools(client: str, spe
 async def test_silent_results_and_no_store(client: str):
     """Without the store the words are ours, the prompt still only grows, and silence says that it is silence."""
     model = Model("chat", exact=False)
-    app = ToolMiddleware(model, app_speaks="chat", settings=Settings(verbatim=False))
+    app = ToolMiddleware(model, app_protocol="chat", settings=Settings(verbatim=False))
     turns: list[Any] = [("user", "Start with t0.")]
     for _ in range(12):
         body = write(client, Ask(tuple(turns), TOOLS))
@@ -186,8 +186,8 @@ def test_prompt_and_reply_are_the_beginning_of_the_next_prompt(plan: list[Any], 
         body = write(client, Ask(tuple(turns), TOOLS if repeats or before == "" else ()))
         body["store"] = True
         exchange = Exchange(
-            Settings(app_speaks="chat", refusals="pass"),
-            wire_of(client),
+            Settings(app_protocol="chat", refusals="pass"),
+            client_protocol(client),
             json.dumps(body).encode(),
             (),
             new_id=lambda prefix: f"{prefix}{next(ids)}",
@@ -223,7 +223,7 @@ async def test_words_are_not_repeated_for_a_message_that_means_something_else(cl
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         await send({"type": "http.response.body", "body": b"".join(script.steps), "more_body": False})
 
-    app = ToolMiddleware(model, app_speaks="chat")
+    app = ToolMiddleware(model, app_protocol="chat")
     name, found, text, key = "look", "a", "So.", "one"
     got = Got((), None)
     for again in (False, True):
@@ -247,7 +247,13 @@ def conversation(shelf: Shelf, *turns: Any, tools: tuple[Any, ...] = ()) -> Exch
     ids = itertools.count()
     body = json.dumps(write("chat", Ask(turns, tools))).encode()
     return Exchange(
-        Settings(), wire_of("chat"), body, (), new_id=lambda prefix: f"{prefix}own{next(ids)}", now=0, memory=shelf
+        Settings(),
+        client_protocol("chat"),
+        body,
+        (),
+        new_id=lambda prefix: f"{prefix}own{next(ids)}",
+        now=0,
+        memory=shelf,
     )
 
 

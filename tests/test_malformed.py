@@ -2,7 +2,7 @@
 
 import pytest
 from dialects import CLIENTS, Ask
-from test_retries import ASK, CALL, CALLED, TOOLS, Talk
+from test_retries import ASK, CALL, CALLED, TOOLS, ModelClient
 
 from statemachine import Discarded, Parser, TextDelta
 from streamtool.settings import Settings
@@ -57,9 +57,9 @@ def test_the_option_is_checked():
 @streamed
 async def test_markup_is_text_by_default_and_left_out_on_demand(client: str, stream: bool):
     ask = Ask(ASK.turns, TOOLS, stream=stream)
-    talk = Talk(f"So. {MEANT}\nDone.")
+    talk = ModelClient(f"So. {MEANT}\nDone.")
     assert (await talk.ask(client, ask)).parts == (f"So. {MEANT}\nDone.",)
-    talk = Talk(f"So. {MEANT}\nDone.", settings=Settings(malformed="drop"))
+    talk = ModelClient(f"So. {MEANT}\nDone.", settings=Settings(malformed="drop"))
     got = await talk.ask(client, ask)
     assert (got.parts, got.reason) == (("So. \nDone.",), "stop")
     assert talk.records[0].discarded == (("rejected", len(MEANT) - len("</tool_call>")),)
@@ -70,7 +70,7 @@ async def test_markup_is_text_by_default_and_left_out_on_demand(client: str, str
 @streamed
 async def test_markup_is_asked_for_again_on_demand(client: str, stream: bool):
     ask = Ask(ASK.turns, TOOLS, stream=stream)
-    talk = Talk(MEANT, CALL, settings=Settings(malformed="retry"))
+    talk = ModelClient(MEANT, CALL, settings=Settings(malformed="retry"))
     got = await talk.ask(client, ask)
     assert (got.parts, got.reason, talk.causes) == (CALLED, "calls", ("malformed",))
     assert "could not be read" in talk.last(1)
@@ -80,7 +80,7 @@ async def test_markup_is_asked_for_again_on_demand(client: str, stream: bool):
 @clients
 @streamed
 async def test_after_visible_text_the_reply_goes_on(client: str, stream: bool):
-    talk = Talk(f"I ping it now.\n{MEANT}", CALL, settings=Settings(malformed="retry"))
+    talk = ModelClient(f"I ping it now.\n{MEANT}", CALL, settings=Settings(malformed="retry"))
     got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream=stream))
     assert (got.parts[0].strip(), got.parts[1:], talk.causes) == ("I ping it now.", CALLED, ("malformed",))
 
@@ -88,7 +88,7 @@ async def test_after_visible_text_the_reply_goes_on(client: str, stream: bool):
 @both
 @clients
 async def test_the_last_attempt_shows_what_was_written(client: str):
-    talk = Talk(MEANT, settings=Settings(malformed="retry"))
+    talk = ModelClient(MEANT, settings=Settings(malformed="retry"))
     got = await talk.ask(client, ASK)
     assert "".join(got.parts) == MEANT
     assert (got.reason, talk.causes) == ("stop", ("malformed", "malformed"))
@@ -98,7 +98,7 @@ async def test_the_last_attempt_shows_what_was_written(client: str):
 @clients
 @streamed
 async def test_a_call_that_waited_and_cannot_be_read_is_asked_for_again(client: str, stream: bool):
-    talk = Talk(WAITED, CALL, settings=Settings(arguments="complete"))
+    talk = ModelClient(WAITED, CALL, settings=Settings(arguments="complete"))
     got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream=stream))
     assert (got.parts, got.reason, talk.causes) == (CALLED, "calls", ("malformed",))
 
@@ -108,7 +108,7 @@ async def test_a_call_that_waited_and_cannot_be_read_is_asked_for_again(client: 
 @streamed
 async def test_another_tool_than_the_forced_one_is_asked_for_again(client: str, stream: bool):
     other = '<tool_call>{"name": "read_file", "arguments": {}}</tool_call>'
-    talk = Talk(other, CALL)
+    talk = ModelClient(other, CALL)
     got = await talk.ask(client, Ask(ASK.turns, TOOLS, stream=stream, choice="ping"))
     assert (got.parts, got.reason, talk.causes) == (CALLED, "calls", ("wrong tool",))
     assert "`ping`" in talk.last(1)
@@ -118,6 +118,6 @@ async def test_another_tool_than_the_forced_one_is_asked_for_again(client: str, 
 @clients
 async def test_a_forced_choice_is_not_undone_by_delivering_unknown_calls(client: str):
     other = '<tool_call>{"name": "read_file", "arguments": {}}</tool_call>'
-    talk = Talk(other, CALL, settings=Settings(unknown_tools="deliver"))
+    talk = ModelClient(other, CALL, settings=Settings(unknown_tools="deliver"))
     got = await talk.ask(client, Ask(ASK.turns, TOOLS, choice="ping"))
     assert (got.parts, got.reason, talk.causes) == (CALLED, "calls", ("wrong tool",))

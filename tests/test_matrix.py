@@ -13,11 +13,11 @@ import pytest
 from attrs import evolve, frozen
 from dialects import CLIENTS, PATHS, UPSTREAMS, USAGE, Ask, Got, read, refusal, said, write
 
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.testing import (
-    Problem,
     Script,
     ScriptedUpstream,
+    Violation,
     assert_valid,
     stream_asgi,
     validate_chat_error,
@@ -31,7 +31,7 @@ from streamtool.testing import (
     validate_responses_whole,
 )
 
-VALIDATORS: dict[str, tuple[Callable[..., list[Problem]], ...]] = {
+VALIDATORS: dict[str, tuple[Callable[..., list[Violation]], ...]] = {
     "chat": (validate_chat_stream, validate_chat_whole, validate_chat_error),
     "messages": (validate_messages_stream, validate_messages_whole, validate_messages_error),
     "responses": (validate_responses_stream, validate_responses_whole, validate_responses_error),
@@ -91,7 +91,7 @@ async def answer(client: str, upstream: str, script: Script, ask: Ask) -> tuple[
     """Status and body that the client gets; its protocol's validator has nothing to say about it."""
     app = ScriptedUpstream(script)
     body = write(client, ask)
-    middleware = ToolMiddleware(app, app_speaks=upstream)  # type: ignore[arg-type]
+    middleware = ToolMiddleware(app, app_protocol=upstream)  # type: ignore[arg-type]
     async with stream_asgi(middleware, PATHS[client], body=json.dumps(body).encode()) as reply:
         data = await reply.body()
         stream, whole, error = VALIDATORS[client]
@@ -266,7 +266,7 @@ async def test_a_choice_is_kept(client: str, upstream: str, choice: str):
     ]
     app = ScriptedUpstream(*scripts)
     body = write(client, evolve(ASK, choice=choice))
-    middleware = ToolMiddleware(app, app_speaks=upstream)  # type: ignore[arg-type]
+    middleware = ToolMiddleware(app, app_protocol=upstream)  # type: ignore[arg-type]
     async with stream_asgi(middleware, PATHS[client], body=json.dumps(body).encode()) as reply:
         data = await reply.body()
     assert_valid(VALIDATORS[client][0](data, body, headers=reply.headers))

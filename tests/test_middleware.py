@@ -16,7 +16,7 @@ import starlette.routing
 import starlette.testclient
 import trio
 
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.settings import Limits, Settings
 from streamtool.testing import (
     DONE,

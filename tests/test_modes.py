@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, Got, read, said, sse, write
+from streamtool.capabilities import CapabilityCache
 
-from streamtool.abilities import Abilities
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import denies_tools
 from streamtool.settings import Settings
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
@@ -71,7 +71,7 @@ async def got(app: ToolMiddleware, client: str, ask: Ask = ASK, **headers: str) 
 async def test_native_hands_tools_on(client: str, upstream: str):
     """As what they are, in the upstream's protocol; nothing is looked for in the text. (Completions have no tools.)"""
     app = ScriptedUpstream(said(upstream, LEAK))
-    found, headers = await got(ToolMiddleware(app, mode="native", app_speaks=upstream), client)  # type: ignore[arg-type]
+    found, headers = await got(ToolMiddleware(app, mode="native", app_protocol=upstream), client)  # type: ignore[arg-type]
     assert (found.parts, found.reason) == ((LEAK,), "stop")
     sent = json.dumps(app.requests[0].json["tools"])
     assert "ping" in sent
@@ -84,7 +84,7 @@ async def test_native_hands_tools_on(client: str, upstream: str):
 @clients
 async def test_native_calls_of_another_protocol_arrive(client: str):
     app = ScriptedUpstream(native(("ping", '{"x": 1}'), ("elsewhere", "{}"), text="So."))
-    found, _ = await got(ToolMiddleware(app, mode="native", app_speaks="chat"), client)
+    found, _ = await got(ToolMiddleware(app, mode="native", app_protocol="chat"), client)
     assert (found.parts, found.reason) == (("So.", ("ping", '{"x": 1}'), ("elsewhere", "{}")), "calls")
 
 
@@ -92,7 +92,7 @@ async def test_native_calls_of_another_protocol_arrive(client: str):
 @clients
 async def test_rescue_finds_the_call_that_leaked_beside_native_ones(client: str):
     app = ScriptedUpstream(native(("pong", '{"x": 2}'), text=LEAK))
-    found, headers = await got(ToolMiddleware(app, mode="rescue", app_speaks="chat"), client)
+    found, headers = await got(ToolMiddleware(app, mode="rescue", app_protocol="chat"), client)
     assert (found.parts, found.reason) == (("So.", ("ping", '{"x": 1}'), ("pong", '{"x": 2}')), "calls")
     assert len(set(found.ids)) == 2
     assert headers["x-streamtool-mode"] == "rescue"
@@ -114,7 +114,7 @@ async def test_auto_emulates_once_the_upstream_says_that_it_cannot_and_remembers
 ):
     app = ScriptedUpstream(refused(*NO_TOOLS[server]), said("chat", LEAK))
     records: list[Any] = []
-    middleware = ToolMiddleware(app, mode="auto", app_speaks="chat", on_exchange=records.append)
+    middleware = ToolMiddleware(app, mode="auto", app_protocol="chat", on_exchange=records.append)
     ask = Ask(ASK.turns, ASK.tools, stream=stream)
     for _ in range(2):
         found, headers = await got(middleware, client, ask)
@@ -199,23 +199,23 @@ def test_what_is_no_proof(message: str):
 
 def test_what_was_learned_is_believed_for_ten_minutes():
     now = [0.0]
-    abilities = Abilities(lambda: now[0])
-    abilities.learn("u", "m", "tools")
+    capabilities = CapabilityCache(lambda: now[0])
+    capabilities.learn("u", "m", "tools")
     now[0] = 599.0
-    assert abilities.lacks("u", "m", "tools")
-    assert not abilities.lacks("u", "other", "tools")
-    assert not abilities.lacks("u", "m", "grammar")
-    assert not abilities.lacks(None, "m", "tools")
+    assert capabilities.lacks("u", "m", "tools")
+    assert not capabilities.lacks("u", "other", "tools")
+    assert not capabilities.lacks("u", "m", "grammar")
+    assert not capabilities.lacks(None, "m", "tools")
     now[0] = 600.0
-    assert not abilities.lacks("u", "m", "tools")
+    assert not capabilities.lacks("u", "m", "tools")
 
 
 def test_what_is_remembered_is_bounded():
     now = [0.0]
-    abilities = Abilities(lambda: now[0])
+    capabilities = CapabilityCache(lambda: now[0])
     for i in range(2000):
-        abilities.learn(None, f"m{i}", "tools")
-    assert not abilities.lacks(None, "m1999", "tools")
+        capabilities.learn(None, f"m{i}", "tools")
+    assert not capabilities.lacks(None, "m1999", "tools")
     now[0] = 601.0
-    abilities.learn(None, "late", "tools")
-    assert abilities.lacks(None, "late", "tools")
+    capabilities.learn(None, "late", "tools")
+    assert capabilities.lacks(None, "late", "tools")

@@ -22,15 +22,15 @@ from test_retries import ANNOUNCED, BLOCKED, CALL, COMPLETE, DENIED, TOOLS, UNKN
 
 from streamtool.errors import SettingsError, UpstreamError
 from streamtool.exchange import Record
-from streamtool.logs import JsonLines, Lines, plain
-from streamtool.metrics import Metrics
-from streamtool.middleware import ToolMiddleware
-from streamtool.observers import Observers
+from streamtool.http.middleware import ToolMiddleware
+from streamtool.http.transport import SyncToolTransport, ToolTransport
+from streamtool.observe.logs import JsonFormatter, TextFormatter, plain
+from streamtool.observe.metrics import Metrics
+from streamtool.observe.observers import Observers
+from streamtool.observe.otel import OpenTelemetry
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, load
-from streamtool.spans import Spans
 from streamtool.testing import Die, Hang, Script, ScriptedUpstream, status, stream_asgi
-from streamtool.transport import SyncToolTransport, ToolTransport
 
 PROMPT = "zebra-in-the-prompt"
 KEY = "sk-live-4f9d8e7c"
@@ -72,7 +72,7 @@ class Seen:
         self.records: list[Record] = []
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self.spans))
-        self._make_span = Spans(provider)
+        self._make_span = OpenTelemetry(provider)
         self.upstream = upstream
         self.app = ToolMiddleware(upstream, settings=settings, on_exchange=self, **options)
         self.headers: dict[str, str] = {}
@@ -116,7 +116,7 @@ def logged(caplog):
 
 def everything(caplog: Any, *seen: Seen) -> str:
     """All that went anywhere."""
-    lines = [JsonLines().format(record) + str(record.__dict__) for record in caplog.records]
+    lines = [JsonFormatter().format(record) + str(record.__dict__) for record in caplog.records]
     spans = [span.to_json() for one in seen for span in one.spans.get_finished_spans()]
     return "\n".join([*lines, *(one.page for one in seen), *spans])
 
@@ -135,7 +135,7 @@ def assert_discreet(caplog: Any, *seen: Seen) -> None:
 @failures
 async def test_each_failure_is_told_everywhere_and_discreetly(cause, logged, caplog):
     ask, bad, good, settings = FAILURES[cause]
-    seen = Seen(ScriptedUpstream(said("chat", bad), said("chat", good)), settings, app_speaks="chat")
+    seen = Seen(ScriptedUpstream(said("chat", bad), said("chat", good)), settings, app_protocol="chat")
     await seen.ask("messages", ask)
     (record,) = logged()
     known = record.streamtool
@@ -186,7 +186,7 @@ async def test_the_phrase_that_gave_a_refusal_away_is_told_and_arguments_are_not
 @both
 @pytest.mark.parametrize("client", PATHS)
 async def test_a_call_in_numbers(client, logged):
-    seen = Seen(ScriptedUpstream(said("chat", f"So.\n{CALL}")), app_speaks="chat")
+    seen = Seen(ScriptedUpstream(said("chat", f"So.\n{CALL}")), app_protocol="chat")
     await seen.ask(client, ASK)
     (record,) = logged()
     known = record.streamtool
@@ -244,13 +244,13 @@ async def test_other_modes_are_told_apart(mode, script, expected, logged, caplog
     [
         (Ask(ASK.turns), {}, "m: passed on ("),
         (ASK, {"mode": "native"}, "m: passed on, tools 2 ("),
-        (Ask(ASK.turns), {"app_speaks": "ollama"}, "m: translated to ollama ("),
+        (Ask(ASK.turns), {"app_protocol": "ollama"}, "m: translated to ollama ("),
     ],
     ids=["passthrough", "native", "translate"],
 )
 async def test_what_just_passes_is_told_too(ask, options, sentence, logged, caplog):
     mode = options.get("mode", "translate" if options else "passthrough")
-    seen = Seen(ScriptedUpstream(said(options.get("app_speaks", "chat"), "zebra-in-the-reply")), **options)
+    seen = Seen(ScriptedUpstream(said(options.get("app_protocol", "chat"), "zebra-in-the-reply")), **options)
     await seen.ask("chat", ask)
     (record,) = logged()
     assert record.streamtool["mode"] == mode
@@ -299,7 +299,7 @@ async def test_everything_that_is_known_is_in_the_log(logged):
 @pytest.mark.parametrize("tools", [TOOLS, ()], ids=["tools", "translated"])
 async def test_the_words_of_an_upstreams_error_are_the_clients_alone(tools, logged, caplog):
     refusal = status(429, f"Too much {PROMPT} for {KEY}")
-    seen = Seen(ScriptedUpstream(refusal), app_speaks="chat")
+    seen = Seen(ScriptedUpstream(refusal), app_protocol="chat")
     assert PROMPT.encode() in await seen.ask("messages", Ask(ASK.turns, tools), accept=(429,))
     (record,) = logged()
     assert record.levelno == logging.WARNING
@@ -419,8 +419,8 @@ async def test_text_and_json_lines(logged):
     seen = Seen(ScriptedUpstream(said("chat", CALL)))
     await seen.ask("chat", ASK)
     (record,) = logged()
-    assert Lines().format(record).startswith("streamtool: m: tools 2, calls 1 (tool_call) (")
-    line = json.loads(JsonLines().format(record))
+    assert TextFormatter().format(record).startswith("streamtool: m: tools 2, calls 1 (tool_call) (")
+    line = json.loads(JsonFormatter().format(record))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
     assert (line["level"], line["logger"]) == ("INFO", "streamtool.exchange")
     assert line["streamtool"]["calls"] == 1
@@ -428,9 +428,9 @@ async def test_text_and_json_lines(logged):
 
 def test_other_loggers_keep_their_names_and_errors_their_tracebacks():
     record = logging.LogRecord("uvicorn.error", logging.WARNING, "x", 1, "out of %s", ("luck",), None)
-    assert Lines().format(record) == "uvicorn.error: out of luck"
+    assert TextFormatter().format(record) == "uvicorn.error: out of luck"
     record.exc_info = (ValueError, ValueError("x"), None)
-    assert "ValueError: x" in json.loads(JsonLines().format(record))["exception"]
+    assert "ValueError: x" in json.loads(JsonFormatter().format(record))["exception"]
 
 
 # --- debug lines
@@ -526,7 +526,7 @@ async def test_a_span_has_the_names_of_the_conventions():
         "streamtool.outcome": "calls",
         "streamtool.protocol": "chat",
         "streamtool.upstream_protocol": "chat",
-        "streamtool.upstream": "u",
+        "streamtool.http.upstream": "u",
         "streamtool.model": "m",
         "streamtool.mode": "emulate",
         "streamtool.contract": True,
@@ -545,7 +545,7 @@ async def test_a_span_has_the_names_of_the_conventions():
 
 def test_a_spans_parent_is_the_current_one_else_that_of_the_request():
     provider = TracerProvider()
-    spans = Spans(provider)
+    spans = OpenTelemetry(provider)
     named = [(b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
     from opentelemetry import trace
 
@@ -563,8 +563,8 @@ async def test_the_setting_makes_spans_with_the_provider_of_the_process(monkeypa
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL)), settings=Settings(spans=True))
-    app.observers.spans = Spans(provider)
+    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL)), settings=Settings(otel=True))
+    app.observers.spans = OpenTelemetry(provider)
     headers = [*HEADERS, (b"Traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
     async with stream_asgi(app, PATHS["chat"], body=json.dumps(write("chat", ASK)).encode(), headers=headers) as reply:
         await reply.body()
@@ -621,7 +621,7 @@ def test_a_missing_extra_is_named(setting, module, extra, monkeypatch):
 def test_nothing_is_imported_that_is_not_wanted():
     code = (
         "import sys; from streamtool import Proxy; Proxy()\n"
-        "print([name for name in ('prometheus_client', 'opentelemetry', 'streamtool.traces') if name in sys.modules])"
+        "print([name for name in ('prometheus_client', 'opentelemetry', 'streamtool.observe.recordings') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -630,7 +630,7 @@ def test_nothing_is_imported_that_is_not_wanted():
 def test_a_directory_that_cannot_be_made_is_a_settings_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match=r"trace: .*/file/traces cannot be made"):
-        Observers(Settings(trace=str(tmp_path / "file" / "traces")), lambda: 0.0)
+        Observers(Settings(recordings=str(tmp_path / "file" / "traces")), lambda: 0.0)
 
 
 # --- headers

@@ -20,7 +20,7 @@ from streamtool import sample
 from streamtool.cli import main
 from streamtool.cli.probe import name_of, settings_text, toml
 from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused, UpstreamTimeout
-from streamtool.probe import MARKERS, Answer, Findings, Stream, Taught, Tools, probe
+from streamtool.probe import MARKERS, Findings, ProbeAnswer, Stream, Taught, Tools, probe
 from streamtool.settings import UpstreamSettings, load
 from streamtool.testing import Die, Hang, Pause, Recorded, Script, ScriptedUpstream, chunk
 
@@ -49,7 +49,7 @@ both = pytest.mark.anyio
 class Fake:
     """A model server that speaks one protocol and can what its fields say."""
 
-    speaks: str = "chat"
+    protocol: str = "chat"
     streams: bool = True
     system: str = "obeyed"
     """`obeyed`, `refused`, or `lost`: what the system says does not reach the model."""
@@ -68,13 +68,13 @@ class Fake:
         if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
             shown = request.headers.get("authorization", "nothing")
             return error(401, f"wrong key: {shown}")
-        path, listed = LISTS[self.speaks]
+        path, listed = LISTS[self.protocol]
         if request.path == path and not request.body:
             return Script((json.dumps(listed).encode(),), content_type="application/json")
-        if request.path != ASKED[self.speaks]:
+        if request.path != ASKED[self.protocol]:
             return error(404, "there is nothing here")
         body = request.json
-        turns = turns_of(self.speaks, body)
+        turns = turns_of(self.protocol, body)
         refused = self.refusal(body, turns)
         if refused is not None:
             return refused
@@ -82,12 +82,12 @@ class Fake:
         if text is None:
             return call()
         if self.streams:
-            script = dialects.said(self.speaks, text)
+            script = dialects.said(self.protocol, text)
             if "Count" in turns[-1][1]:
                 first, *rest = script.steps
                 return Script((first, *[step for one in rest for step in (Pause(0.002), one)]))
             return Script((b"".join(step for step in script.steps if isinstance(step, bytes)),))
-        assert self.speaks == "chat"
+        assert self.protocol == "chat"
         message = {"role": "assistant", "content": text}
         whole = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         return Script((json.dumps(whole).encode(),), content_type="application/json")
@@ -128,8 +128,8 @@ class Fake:
         return "Pong, as you have asked me to say."
 
 
-def turns_of(speaks: str, body: Any) -> list[tuple[str, str]]:
-    match speaks:
+def turns_of(protocol: str, body: Any) -> list[tuple[str, str]]:
+    match protocol:
         case "completions":
             parts = re.findall(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", body["prompt"], re.DOTALL)
             return [(role, text) for role, text in parts if text]
@@ -208,8 +208,8 @@ async def test_the_sample():
     assert (findings.protocol, findings.model, findings.models) == ("chat", "sample", ("sample",))
     assert findings.stream.word == "streamed"
     assert findings.tools.word == "ignored"
-    assert findings.neighbours == findings.stop == Answer("yes")
-    assert findings.prefill == Answer("no", "You said: The animal is called a zeb")
+    assert findings.neighbours == findings.stop == ProbeAnswer("yes")
+    assert findings.prefill == ProbeAnswer("no", "You said: The animal is called a zeb")
     assert set(findings.markers.values()) == {"yes"}
     assert findings.formats == tuple(Taught(name, "obeyed", 1) for name in ALL)
     assert (findings.format, findings.system_role, findings.requests) == ("tool_call", True, 16)
@@ -224,8 +224,8 @@ async def test_a_server_that_can_everything(serve):
     assert (findings.protocol, findings.model) == ("chat", "fake")
     assert findings.models == ("text-embed", "fake")
     assert findings.tools == Tools("calls")
-    assert findings.system == findings.neighbours == Answer("yes")
-    assert findings.prefill == findings.json_schema == findings.stop == Answer("yes")
+    assert findings.system == findings.neighbours == ProbeAnswer("yes")
+    assert findings.prefill == findings.json_schema == findings.stop == ProbeAnswer("yes")
     assert findings.markers == dict.fromkeys(MARKERS, "yes")
     assert set(words(findings).values()) == {"obeyed"}
     assert findings.stream.pieces > 2
@@ -244,9 +244,9 @@ async def test_a_server_without_tools(serve):
         **dict.fromkeys(("fenced", "object"), "obeyed"),
     }
     assert findings.format == "fenced"
-    assert findings.prefill == Answer("no", "It is the zebra.")
-    assert findings.json_schema == Answer("no", "It is Paris.")
-    assert findings.stop == Answer("no", "1 2 3 4 5 6 7 8 9")
+    assert findings.prefill == ProbeAnswer("no", "It is the zebra.")
+    assert findings.json_schema == ProbeAnswer("no", "It is Paris.")
+    assert findings.stop == ProbeAnswer("no", "1 2 3 4 5 6 7 8 9")
 
 
 @both
@@ -287,13 +287,13 @@ async def test_stripped_markers(serve):
 
 
 @both
-@pytest.mark.parametrize("speaks", ["ollama", "messages", "gemini", "completions"])
-async def test_the_protocol_is_found(serve, speaks):
-    findings = await found(serve(ScriptedUpstream(Fake(speaks, tools="ignored"))))
-    assert findings.protocol == speaks
-    assert findings.model == ("fake:8b" if speaks == "ollama" else "fake")
-    assert findings.tools.word == ("none" if speaks == "completions" else "ignored")
-    assert (findings.system, findings.prefill) == (Answer("yes"), Answer("yes"))
+@pytest.mark.parametrize("protocol", ["ollama", "messages", "gemini", "completions"])
+async def test_the_protocol_is_found(serve, protocol):
+    findings = await found(serve(ScriptedUpstream(Fake(protocol, tools="ignored"))))
+    assert findings.protocol == protocol
+    assert findings.model == ("fake:8b" if protocol == "ollama" else "fake")
+    assert findings.tools.word == ("none" if protocol == "completions" else "ignored")
+    assert (findings.system, findings.prefill) == (ProbeAnswer("yes"), ProbeAnswer("yes"))
     assert findings.neighbours.word == "yes"
     assert set(words(findings).values()) == {"obeyed"}
 
@@ -448,7 +448,7 @@ async def test_what_fails_once_is_told_and_the_rest_is_asked(serve):
         return Fake(tools="ignored")(request)
 
     findings = await found(serve(ScriptedUpstream(limited)))
-    assert findings.system == Answer("failed", "slow down")
+    assert findings.system == ProbeAnswer("failed", "slow down")
     assert findings.system_role
     assert findings.format == "tool_call"
 
@@ -463,7 +463,7 @@ def settings_of(findings: Findings, key_env: str | None = None, url: str = "http
 
 
 def findings(**fields: Any) -> Findings:
-    answers = dict.fromkeys(("system", "neighbours", "prefill", "json_schema", "stop"), Answer("yes"))
+    answers = dict.fromkeys(("system", "neighbours", "prefill", "json_schema", "stop"), ProbeAnswer("yes"))
     given = {
         "url": "http://127.0.0.1:9",
         "protocol": "chat",
@@ -483,17 +483,17 @@ def findings(**fields: Any) -> Findings:
 def test_the_settings_load_and_say_what_was_found():
     text, settings = settings_of(findings(protocol="ollama", system_role=False), "THE_KEY")
     model = settings.for_model("fake")
-    assert (model.speaks, model.mode, model.format, model.system_role) == ("ollama", "emulate", "fenced", False)
+    assert (model.protocol, model.mode, model.format, model.system_role) == ("ollama", "emulate", "fenced", False)
     assert settings.upstreams["local"].key == "sk-secret"
     assert text == (
-        '[upstream.local]\nurl = "http://127.0.0.1:9"\nspeaks = "ollama"\nkey = "env:THE_KEY"\n\n'
+        '[upstream.local]\nurl = "http://127.0.0.1:9"\nprotocol = "ollama"\nkey = "env:THE_KEY"\n\n'
         '[[model]]\nmatch = "fake"\nupstream = "local"\nmode = "emulate"\nformat = "fenced"\n'
-        'forces = "schema"  # when a client demands a call\nsystem_role = false\n'
+        'forcing = "schema"  # when a client demands a call\nsystem_role = false\n'
     )
 
 
 @pytest.mark.parametrize(
-    ("protocol", "schema", "prefill", "forces"),
+    ("protocol", "schema", "prefill", "forcing"),
     [
         ("chat", "yes", "yes", "schema"),
         ("chat", "no", "yes", "prefill"),
@@ -503,11 +503,11 @@ def test_the_settings_load_and_say_what_was_found():
         ("gemini", "yes", "no", "schema"),
     ],
 )
-def test_what_forces_a_call_is_set(protocol, schema, prefill, forces):
-    found = findings(protocol=protocol, json_schema=Answer(schema), prefill=Answer(prefill))
+def test_what_forces_a_call_is_set(protocol, schema, prefill, forcing):
+    found = findings(protocol=protocol, json_schema=ProbeAnswer(schema), prefill=ProbeAnswer(prefill))
     text, settings = settings_of(found)
-    assert settings.models[0].forces == found.forces == forces
-    assert ("forces" in text) == (forces is not None)
+    assert settings.models[0].forcing == found.forcing == forcing
+    assert ("forcing" in text) == (forcing is not None)
 
 
 def test_a_model_that_calls_by_itself_keeps_its_tools():
@@ -568,7 +568,7 @@ def test_the_command_prints_a_table_and_settings(run):
 def test_the_command_prints_json(run, serve, monkeypatch):
     monkeypatch.setenv("THE_KEY", "sk-secret-4711")
     url = serve(ScriptedUpstream(Fake("ollama", tools="denied", key="sk-secret-4711")))
-    code, out, err = run(url, "--key-env", "THE_KEY", "--json", "--speaks", "ollama", "--tries", "2")
+    code, out, err = run(url, "--key-env", "THE_KEY", "--json", "--protocol", "ollama", "--tries", "2")
     found = json.loads(out)
     assert (code, err) == (0, "")
     assert found["protocol"] == "ollama"
@@ -612,5 +612,5 @@ def test_the_exit_codes(run, serve, monkeypatch):
         port = sock.getsockname()[1]
     absent = f"http://127.0.0.1:{port}"
     assert run(absent) == (3, "", f"streamtool: the upstream at 127.0.0.1:{port} cannot be reached; is it running?\n")
-    assert run("ftp://x")[0] == run("sample", "--speaks", "morse")[0] == run()[0] == 2
+    assert run("ftp://x")[0] == run("sample", "--protocol", "morse")[0] == run()[0] == 2
     assert run("sample", "--key-env", "NONE") == (2, "", "streamtool: --key-env: the environment has no NONE\n")

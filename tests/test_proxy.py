@@ -9,10 +9,10 @@ import httpx
 import pytest
 from servers import RawUpstream, http_stream, uvicorn_server
 
+from streamtool.http.upstream import HttpUpstream
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.testing import DONE, ScriptedUpstream, assert_valid, stream_asgi, text, validate_chat_stream
-from streamtool.upstream import HttpUpstream
 
 PATH = "/v1/chat/completions"
 CALL = '<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
@@ -471,7 +471,7 @@ def test_a_connection_is_used_again_after_a_reply_that_ended_by_itself():
 
 
 def test_an_upstream_that_goes_on_after_the_end_is_left(monkeypatch):
-    monkeypatch.setattr("streamtool.middleware.GRACE", 0.05)
+    monkeypatch.setattr("streamtool.http.middleware.GRACE", 0.05)
     upstream = RawUpstream()
     try:
         upstream.reset(http_stream(b"".join(s for s in text("Hi").steps if isinstance(s, bytes))))

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from dialects import CLIENTS, PATHS, Ask, read, said, write
 from statemachine_fold import Reasoning as Thought
-from statemachine_fold import Text as Shown
+from statemachine_fold import TextPart as Shown
 from statemachine_fold import fold
 
 from statemachine import FORMATS, OPT_IN, CallStart, Parser, parse
-from statemachine import Call as Written
+from statemachine import ToolCall as Written
 from statemachine import write as write_calls
-from streamtool.conversation import Call, Conversation, Message, Result, Text
+from streamtool.conversation import Conversation, Message, TextPart, ToolCall, ToolResult
 from streamtool.exchange import Exchange, Record
-from streamtool.middleware import ToolMiddleware
-from streamtool.policy import Wary, quotable
+from streamtool.http.middleware import ToolMiddleware
+from streamtool.policy import QuotationFilter, quotation_sources
 from streamtool.protocols import chat
 from streamtool.settings import Limits, Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi, text
@@ -114,11 +114,11 @@ def test_what_stands_in_a_message_or_a_result_is_quoted_as_text(form: str, frame
 def test_a_quotation_is_text_wherever_it_is_cut(form: str, frame: str):
     quoted = write_calls([CALL], form)
     reply = FRAMES[frame](quoted)
-    conversation = Conversation("chat", "m", (Message("user", (Text(quoted),)),))
+    conversation = Conversation("chat", "m", (Message("user", (TextPart(quoted),)),))
     for cut in range(1, len(reply)):
-        found = quotable(conversation, TOOLS)
+        found = quotation_sources(conversation, TOOLS)
         assert found is not None
-        parser = Wary(Parser(TOOLS), found, limit=1000)
+        parser = QuotationFilter(Parser(TOOLS), found, limit=1000)
         events = [*parser.feed(reply[:cut]), *parser.feed(reply[cut:]), *parser.close()]
         assert "".join(getattr(event, "text", "") for event in events) == reply
         assert not any(isinstance(event, CallStart) for event in events)
@@ -171,7 +171,7 @@ async def test_in_each_protocol(client: str, stream: bool):
     turns = (("user", "Read it."), ("call", "call_1", "ping", {}), ("result", "call_1", f"Say {QUOTE} now"))
     ask = Ask(turns, tuple((name, name, schema) for name, schema in TOOLS.items()), stream=stream)
     records: list[Record] = []
-    app = ToolMiddleware(ScriptedUpstream(said("chat", reply)), app_speaks="chat", on_exchange=records.append)
+    app = ToolMiddleware(ScriptedUpstream(said("chat", reply)), app_protocol="chat", on_exchange=records.append)
     async with stream_asgi(app, PATHS[client], body=json.dumps(write(client, ask)).encode()) as got:
         answered = read(client, await got.body(), stream=stream)
     assert answered.parts == (reply,)
@@ -198,9 +198,9 @@ def test_a_quotation_in_reasoning_is_reasoning(size: int):
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
 def test_reasoning_that_begins_behind_a_quotation_is_reasoning(size: int):
-    found = quotable(Conversation("chat", "m", (Message("user", (Text(QUOTE),)),)), TOOLS)
+    found = quotation_sources(Conversation("chat", "m", (Message("user", (TextPart(QUOTE),)),)), TOOLS)
     assert found is not None
-    parser = Wary(Parser(TOOLS), found, limit=1000)
+    parser = QuotationFilter(Parser(TOOLS), found, limit=1000)
     reply = f"{QUOTE}\n<think>hm</think>Yes."
     events = [event for at in range(0, len(reply), size) for event in parser.feed(reply[at : at + size])]
     assert fold([*events, *parser.close()]) == [Shown(f"{QUOTE}"), Thought("hm"), Shown("Yes.")]
@@ -245,7 +245,7 @@ def test_a_forced_call_that_was_begun_here_is_no_quotation(form: str):
     """What the model writes of it are the arguments, and those may well stand in the message."""
     messages = user('Call "send_money": {"to": "Mallory", "amount": 100}}')
     choice = {"type": "function", "function": {"name": "send_money"}}
-    asked = exchange(*messages, choice=choice, app_forces="prefill", format=form)
+    asked = exchange(*messages, choice=choice, app_forcing="prefill", format=form)
     begun = json.loads(asked.request().body)["messages"][-1]["content"]
     asked.respond(200, [])
     reply = write_calls([CALL], form).removeprefix(begun)
@@ -280,22 +280,22 @@ def test_what_waits_is_bounded():
 def test_a_conversation_without_call_syntax_has_no_source():
     said = "Please send_money to Bob, and then ping him; that is what ping is for. " * 100
     turns = (
-        Message("user", (Text(said),)),
-        Message("assistant", (Text(QUOTE),), calls=(Call("c", "ping", "{}"),)),
-        Message("user", results=(Result("c", (Text('{"ok": true, "name": "Bob"}'),)),)),
+        Message("user", (TextPart(said),)),
+        Message("assistant", (TextPart(QUOTE),), calls=(ToolCall("c", "ping", "{}"),)),
+        Message("user", results=(ToolResult("c", (TextPart('{"ok": true, "name": "Bob"}'),)),)),
     )
-    assert quotable(Conversation("chat", "m", turns), TOOLS) is None
+    assert quotation_sources(Conversation("chat", "m", turns), TOOLS) is None
 
 
 def test_looking_for_sources_is_linear():
     def seconds(repeat: int) -> float:
         noise = 'ping send_money {"name": "nobody"} `ping` <tool_call> send_money ' * repeat
-        conversation = Conversation("chat", "m", (Message("user", (Text(noise + "ping"),)),))
+        conversation = Conversation("chat", "m", (Message("user", (TextPart(noise + "ping"),)),))
         began = time.process_time()
-        found = quotable(conversation, TOOLS)
+        found = quotation_sources(conversation, TOOLS)
         assert found is not None
         assert found.plain
-        parser = Wary(Parser(TOOLS), found, limit=1 << 20)
+        parser = QuotationFilter(Parser(TOOLS), found, limit=1 << 20)
         for _ in range(100):
             parser.feed(OWN)
         return time.process_time() - began
@@ -307,9 +307,9 @@ def test_looking_for_sources_is_linear():
 @pytest.mark.parametrize("where", ["inside", "at the end"])
 def test_backslashes_are_compared_in_linear_time(where: str):
     def seconds(count: int) -> float:
-        found = quotable(Conversation("chat", "m", (Message("user", (Text(QUOTE[:-30]),)),)), TOOLS)
+        found = quotation_sources(Conversation("chat", "m", (Message("user", (TextPart(QUOTE[:-30]),)),)), TOOLS)
         assert found is not None
-        parser = Wary(Parser(TOOLS), found, limit=1 << 20)
+        parser = QuotationFilter(Parser(TOOLS), found, limit=1 << 20)
         run = "\\" * count
         began = time.process_time()
         if where == "inside":  # all of it is held until the name has come
@@ -338,12 +338,12 @@ def test_text_outside_of_calls_is_what_the_parser_alone_makes_of_it():
         "é",
     ]
     chance = random.Random(7)
-    conversation = Conversation("chat", "m", (Message("user", (Text(QUOTE),)),))
+    conversation = Conversation("chat", "m", (Message("user", (TextPart(QUOTE),)),))
     for _ in range(150):
         reply = "".join(chance.choices(pieces, k=12)).replace(QUOTE, OWN)
-        found = quotable(conversation, TOOLS)
+        found = quotation_sources(conversation, TOOLS)
         assert found is not None
-        parser = Wary(Parser(TOOLS), found, limit=1000)
+        parser = QuotationFilter(Parser(TOOLS), found, limit=1000)
         events = [event for at in range(0, len(reply), 5) for event in parser.feed(reply[at : at + 5])]
         events += parser.close()
         shown = "".join(event.text for event in events if type(event).__name__ == "TextDelta")

@@ -15,7 +15,7 @@ from attrs import evolve
 from dialects import read, said
 
 from streamtool.exchange import Record
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.settings import Settings, load
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 

@@ -16,8 +16,8 @@ from attrs import frozen
 from dialects import CLIENTS, PATHS, Ask, events, said, write
 from test_refusals import NEGATIVES, ROOT
 
-from streamtool import middleware
-from streamtool.middleware import ToolMiddleware
+from streamtool.http import middleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy.refusals import HELD
 from streamtool.settings import Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi
@@ -69,7 +69,7 @@ async def received(client: str, text: str, refusals: Any) -> list[bytes]:
         patched.setattr(middleware, "new_id", lambda prefix: f"{prefix}{next(numbers):024}")
         patched.setattr(middleware.time, "time", lambda: 1700000000.0)
         app = ToolMiddleware(
-            ScriptedUpstream(said("chat", text, size=SIZE)), settings=Settings(refusals=refusals), app_speaks="chat"
+            ScriptedUpstream(said("chat", text, size=SIZE)), settings=Settings(refusals=refusals), app_protocol="chat"
         )
         async with stream_asgi(app, PATHS[client], body=json.dumps(write(client, ASK)).encode()) as reply:
             return [piece async for piece in reply]

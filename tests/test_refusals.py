@@ -16,14 +16,22 @@ from streamtool import sample
 from streamtool.cli import main
 from streamtool.errors import SettingsError
 from streamtool.exchange import Record
-from streamtool.middleware import ToolMiddleware
-from streamtool.phrases import open_phrases
-from streamtool.policy.refusals import HELD, Opening, Phrases, PhrasesError, announced, default_phrases, own_phrases
+from streamtool.http.middleware import ToolMiddleware
+from streamtool.http.phrases import open_phrases
+from streamtool.http.transport import ToolTransport
+from streamtool.policy.refusals import (
+    HELD,
+    OpeningWatch,
+    Phrases,
+    PhrasesError,
+    announced,
+    default_phrases,
+    own_phrases,
+)
 from streamtool.policy.refusals.characters import END, fold, folded
 from streamtool.settings import Settings, load
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 from streamtool.testing import text as script
-from streamtool.transport import ToolTransport
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = [
@@ -54,9 +62,9 @@ TUNING = [case for case in CORPUS if not measures(case["text"])]
 NEGATIVES = [case["text"] for case in CORPUS if case["class"] is None]
 
 
-def read(text: str, size: int = 0, phrases: Phrases | None = None) -> tuple[Opening, str]:
+def read(text: str, size: int = 0, phrases: Phrases | None = None) -> tuple[OpeningWatch, str]:
     """The machine after the whole text, and what it showed."""
-    opening = Opening(phrases)
+    opening = OpeningWatch(phrases)
     pieces = [text[at : at + size] for at in range(0, len(text), size)] if size else [text]
     shown = "".join(map(opening.feed, pieces))
     return opening, shown + opening.close()
@@ -216,7 +224,7 @@ def test_pieces_make_no_difference(size):
 def test_random_pieces_make_no_difference(number, sizes):
     text = CORPUS[number]["text"]
     whole, shown = read(text)
-    opening, out, at = Opening(), "", 0
+    opening, out, at = OpeningWatch(), "", 0
     for size in itertools.cycle(sizes):
         if at >= len(text):
             break
@@ -236,7 +244,7 @@ def test_any_text_comes_out_exactly(text):
 
 
 def test_what_begins_no_phrase_is_not_held():
-    opening = Opening()
+    opening = OpeningWatch()
     text = "The file"
     assert opening.feed(text) is text
     assert opening.decided
@@ -244,7 +252,7 @@ def test_what_begins_no_phrase_is_not_held():
 
 
 def test_a_known_opening_is_held_until_it_is_something_else():
-    opening = Opening()
+    opening = OpeningWatch()
     assert opening.feed("I'm sorry, but") == ""
     assert opening.held == 14
     assert not opening.decided
@@ -257,7 +265,7 @@ def test_no_phrase_begins_with_any_word():
     phrases = default_phrases()
     assert phrases.denied.step(phrases.denied.start(), "☃") is None
     for word in ("The", "Here", "Yes", "def", "#", "1", "你好吗", "Paris", "42", "{", "日本", "それ"):
-        opening = Opening()
+        opening = OpeningWatch()
         opening.feed(word + " x")
         assert opening.decided, word
 
@@ -274,7 +282,7 @@ def test_no_phrase_begins_with_any_word():
     ],
 )
 def test_what_is_held_is_bounded(text):
-    opening = Opening()
+    opening = OpeningWatch()
     shown = ""
     for char in text:
         shown += opening.feed(char)
@@ -283,7 +291,7 @@ def test_what_is_held_is_bounded(text):
 
 
 def test_a_whole_phrase_in_an_endless_sentence_is_a_denial():
-    opening = Opening()
+    opening = OpeningWatch()
     for char in "I can't read files on your computer and" + " so on" * 100:
         assert opening.feed(char) == ""
     assert opening.found == "environment denied"
@@ -292,7 +300,7 @@ def test_a_whole_phrase_in_an_endless_sentence_is_a_denial():
 
 @pytest.mark.parametrize("text", NEGATIVES)
 def test_deltas_of_negatives_are_those_without_detection_except_while_something_is_held(text):
-    opening = Opening()
+    opening = OpeningWatch()
     pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     held = ""
     for piece in pieces:
@@ -312,7 +320,7 @@ def test_deltas_of_negatives_are_those_without_detection_except_while_something_
 def test_the_words_that_negatives_wait_for_are_few():
     most = []
     for text in NEGATIVES:
-        opening, held = Opening(), 0
+        opening, held = OpeningWatch(), 0
         for char in text:
             opening.feed(char)
             held = max(held, opening.held)
@@ -322,7 +330,7 @@ def test_the_words_that_negatives_wait_for_are_few():
 
 
 def test_a_denial_is_found_before_the_reply_ends():
-    opening = Opening()
+    opening = OpeningWatch()
     assert opening.feed("I can't read files on your computer. Please") == ""
     assert opening.found == "environment denied"
     assert opening.feed(" paste them.") == ""
@@ -330,7 +338,7 @@ def test_a_denial_is_found_before_the_reply_ends():
 
 
 def test_the_end_of_the_text_ends_a_phrase():
-    opening = Opening()
+    opening = OpeningWatch()
     assert opening.feed("I have no tools") == ""
     assert opening.found is None
     assert opening.close() == ""
@@ -338,7 +346,7 @@ def test_the_end_of_the_text_ends_a_phrase():
 
 
 def test_what_is_held_can_be_shown_after_all():
-    opening = Opening()
+    opening = OpeningWatch()
     opening.feed("I have no tools. Please paste")
     assert opening.found == "tools denied"
     assert opening.release() == "I have no tools. Please paste"
@@ -362,20 +370,20 @@ def test_the_cost_does_not_grow_with_the_reply():
     long = piece * 100_000
 
     def feed(count: int) -> None:
-        opening = Opening()
+        opening = OpeningWatch()
         for _ in range(count):
             opening.feed(piece)
 
     assert least(lambda: feed(40_000)) < 15 * least(lambda: feed(4_000))
     assert least(lambda: announced(long)) < 10 * least(lambda: announced(piece * 20)) + 0.001
-    assert least(lambda: Opening().feed(long)) < 0.001
+    assert least(lambda: OpeningWatch().feed(long)) < 0.001
 
 
 def test_a_held_character_costs_the_same_wherever_it_stands():
     def run(text: str) -> float:
         def feed() -> None:
             for _ in range(50):
-                opening = Opening()
+                opening = OpeningWatch()
                 for char in text:
                     opening.feed(char)
 
@@ -520,7 +528,7 @@ def own() -> Phrases:
 
 
 def denies(text: str, phrases: Phrases | None) -> str | None:
-    opening = Opening(phrases)
+    opening = OpeningWatch(phrases)
     opening.feed(text)
     opening.close()
     return opening.phrase or None

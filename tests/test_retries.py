@@ -8,7 +8,7 @@ import pytest
 from dialects import CLIENTS, PATHS, Ask, Got, read, said, write
 
 from streamtool.exchange import Record
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.settings import Settings
 from streamtool.testing import Hang, Script, ScriptedUpstream, assert_valid, stream_asgi, validate_chat_stream
 
@@ -33,14 +33,14 @@ both = pytest.mark.anyio
 clients = pytest.mark.parametrize("client", CLIENTS)
 
 
-class Talk:
+class ModelClient:
     """One request against scripted replies: what came of it."""
 
     def __init__(self, *replies: str | Script, settings: Settings | None = None) -> None:
         self.upstream = ScriptedUpstream(*(said("chat", one) if isinstance(one, str) else one for one in replies))
         self.records: list[Record] = []
         self.app = ToolMiddleware(
-            self.upstream, settings=settings or Settings(), app_speaks="chat", on_exchange=self.records.append
+            self.upstream, settings=settings or Settings(), app_protocol="chat", on_exchange=self.records.append
         )
         self.pieces: list[bytes] = []
         self.headers: dict[str, str] = {}
@@ -67,7 +67,7 @@ class Talk:
 @both
 @clients
 async def test_who_has_no_tool_for_it_may_say_that_it_cannot_be_done(client: str):
-    talk = Talk(BLOCKED, CALL)
+    talk = ModelClient(BLOCKED, CALL)
     got = await talk.ask(client, Ask(ASK.turns, TOOLS[:1]))
     assert (got.parts, got.reason, talk.causes) == ((BLOCKED,), "stop", ())
 
@@ -75,16 +75,16 @@ async def test_who_has_no_tool_for_it_may_say_that_it_cannot_be_done(client: str
 @both
 @clients
 async def test_silence_to_a_question_is_accepted(client: str):
-    talk = Talk("")
+    talk = ModelClient("")
     assert (await talk.ask(client, ASK)).parts == ()  # nobody waits for what follows from a result
     assert talk.causes == ()
 
 
 @both
 async def test_the_last_attempt_holds_nothing_back():
-    talk = Talk(DENIED, settings=Settings(retries=0))
+    talk = ModelClient(DENIED, settings=Settings(retries=0))
     assert (await talk.ask("chat", ASK)).parts == (DENIED,)
-    plain = Talk(DENIED, settings=Settings(refusals="pass"))
+    plain = ModelClient(DENIED, settings=Settings(refusals="pass"))
     assert (await plain.ask("chat", ASK)).parts == (DENIED,)
     assert talk.pieces == plain.pieces
     assert len(talk.pieces) > len(DENIED) // 4
@@ -93,7 +93,7 @@ async def test_the_last_attempt_holds_nothing_back():
 @both
 async def test_an_attempt_is_stopped_as_soon_as_it_is_clear():
     begun = said("chat", f"{BLOCKED} And so on.").steps[:-3]
-    talk = Talk(Script((*begun, Hang())), CALL)
+    talk = ModelClient(Script((*begun, Hang())), CALL)
     with anyio.fail_after(5):
         assert (await talk.ask("chat", ASK)).parts == CALLED
 
@@ -109,14 +109,14 @@ async def test_an_attempt_is_stopped_as_soon_as_it_is_clear():
     ],
 )
 async def test_an_answer_is_an_answer(text: str):
-    talk = Talk(text)
+    talk = ModelClient(text)
     assert (await talk.ask("chat", ASK)).parts == (text,)
     assert talk.causes == ()
 
 
 @both
 async def test_text_that_denies_nothing_leaves_as_the_upstreams_own_bytes():
-    talk = Talk("The file has two functions, and each of them is short.")
+    talk = ModelClient("The file has two functions, and each of them is short.")
     await talk.ask("chat", ASK)
     forwarded = said("chat", "The file has two functions, and each of them is short.").steps[1:-3]
     assert talk.pieces[1 : 1 + len(forwarded)] == list(forwarded)
@@ -129,7 +129,7 @@ async def test_text_that_denies_nothing_leaves_as_the_upstreams_own_bytes():
     ids=["no calls wanted", "two choices", "no tools"],
 )
 async def test_a_denial_passes_where_nobody_could_do_better(fields: dict[str, Any]):
-    talk = Talk(said("chat", DENIED, n=fields.get("n", 1)))
+    talk = ModelClient(said("chat", DENIED, n=fields.get("n", 1)))
     body = {**write("chat", ASK), **fields}
     body = {key: value for key, value in body.items() if value is not None}
     async with stream_asgi(talk.app, PATHS["chat"], body=json.dumps(body).encode()) as reply:
@@ -139,7 +139,7 @@ async def test_a_denial_passes_where_nobody_could_do_better(fields: dict[str, An
 
 @both
 async def test_an_unknown_call_behind_visible_text_is_the_text_that_it_was():
-    talk = Talk(f"Well then.\n{UNKNOWN}")
+    talk = ModelClient(f"Well then.\n{UNKNOWN}")
     got = await talk.ask("chat", ASK)
     assert got.parts == (f"Well then.\n{UNKNOWN}",)
     assert talk.causes == ()
@@ -147,7 +147,7 @@ async def test_an_unknown_call_behind_visible_text_is_the_text_that_it_was():
 
 @both
 async def test_unknown_calls_come_out_as_text_in_the_end():
-    talk = Talk(UNKNOWN)
+    talk = ModelClient(UNKNOWN)
     got = await talk.ask("chat", ASK)
     assert (got.parts, got.reason) == ((UNKNOWN,), "stop")
     assert talk.causes == ("unknown tool",) * 2
@@ -163,7 +163,7 @@ COMPLETE = Settings(arguments="complete")
 @both
 @clients
 async def test_arguments_that_do_not_fit_are_asked_for_again_with_what_was_wrong(client: str):
-    talk = Talk(f"So.\n{UNFIT}", CALL, settings=COMPLETE)
+    talk = ModelClient(f"So.\n{UNFIT}", CALL, settings=COMPLETE)
     got = await talk.ask(client, ASK)
     assert (got.parts, got.reason) == (("So.", *CALLED), "calls")
     assert talk.causes == ("schema",)
@@ -173,7 +173,7 @@ async def test_arguments_that_do_not_fit_are_asked_for_again_with_what_was_wrong
 @both
 async def test_arguments_are_coerced_first():
     odd = '<tool_call>{"name": "ping", "arguments": {"x": 1.0, "s": null}}</tool_call>'
-    talk = Talk(odd, settings=COMPLETE)
+    talk = ModelClient(odd, settings=COMPLETE)
     got = await talk.ask("chat", ASK)
     assert [json.loads(part[1]) for part in got.parts] == [{"x": 1}]
     assert talk.causes == ()
@@ -183,7 +183,7 @@ async def test_arguments_are_coerced_first():
 @both
 @pytest.mark.parametrize("invalid", ["deliver", "error"])
 async def test_what_never_fits_is_delivered_or_an_error(invalid: Any):
-    talk = Talk(UNFIT, settings=Settings(arguments="complete", invalid=invalid))
+    talk = ModelClient(UNFIT, settings=Settings(arguments="complete", invalid=invalid))
     got = await talk.ask("chat", ASK)
     assert talk.causes == ("schema", "schema")
     if invalid == "deliver":
@@ -210,7 +210,7 @@ async def test_what_never_fits_is_delivered_or_an_error(invalid: Any):
 )
 async def test_a_result_that_the_model_makes_up_ends_the_reply(client: str, invented: str):
     begun = said("chat", f"So.\n{CALL}{invented}").steps[:-3]
-    talk = Talk(Script((*begun, Hang())))
+    talk = ModelClient(Script((*begun, Hang())))
     with anyio.fail_after(5):
         got = await talk.ask(client, ASK)
     assert (got.parts, got.reason) == (("So.", *CALLED), "calls")
@@ -220,7 +220,7 @@ async def test_a_result_that_the_model_makes_up_ends_the_reply(client: str, inve
 @both
 @pytest.mark.parametrize("text", ["\n<tool is ready", "\nObserve: it works.", "\n<b>Done</b>", "\n[Tool"])
 async def test_other_text_behind_a_call_is_text(text: str):
-    talk = Talk(f"So.\n{CALL}{text}")
+    talk = ModelClient(f"So.\n{CALL}{text}")
     got = await talk.ask("chat", ASK)
     assert got.parts == (f"So.{text}", *CALLED)
 
@@ -229,7 +229,7 @@ async def test_other_text_behind_a_call_is_text(text: str):
 @clients
 async def test_an_attempt_that_comes_in_one_piece_counts_once(client: str):
     pieces = said("chat", f"{UNKNOWN} and {UNKNOWN}", size=3).steps
-    talk = Talk(Script((b"".join(piece for piece in pieces if isinstance(piece, bytes)),)), CALL)
+    talk = ModelClient(Script((b"".join(piece for piece in pieces if isinstance(piece, bytes)),)), CALL)
     assert (await talk.ask(client, ASK)).parts == CALLED
     assert talk.causes == ("unknown tool",)
     assert talk.records[0].usage.output < 40

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachine import FORMATS, parse, write
-from statemachine import Call as Written
-from streamtool.conversation import Call, Conversation, Message, Result, Text, Tool, ToolChoice
+from statemachine import ToolCall as Written
+from streamtool.conversation import Conversation, Message, TextPart, Tool, ToolCall, ToolChoice, ToolResult
 from streamtool.prompting import project
-from streamtool.sample import Offer, Parameter, Sample, app, learn, read_offers, reply
+from streamtool.sample import OfferedTool, Sample, SampleParameter, app, learn, read_offers, reply
 from streamtool.schema import signature
 from streamtool.settings import ResultSettings, Settings
 
@@ -23,7 +23,7 @@ STYLES = ["compact", "json", "markdown"]
 
 
 def user(text):
-    return Message("user", (Text(text),))
+    return Message("user", (TextPart(text),))
 
 
 def prompt(*messages, tools, format="tool_call", choice=None, **settings):
@@ -124,8 +124,11 @@ def test_both_and_and_ask_for_two_calls():
 @pytest.mark.parametrize("frame", ["default", "tool_result", "doai", "windlass", "<<{name} {id}>>\n{content}\n<</>>"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_after_results_it_answers_and_quotes_them(format, frame):
-    called = Message("assistant", calls=(Call("c1", "get_weather", "{}"), Call("c2", "get_time", "{}")))
-    got = Message("user", results=(Result("c1", (Text("Sunny\n21 C"),)), Result("c2", (Text('{"now": "12:00"}'),))))
+    called = Message("assistant", calls=(ToolCall("c1", "get_weather", "{}"), ToolCall("c2", "get_time", "{}")))
+    got = Message(
+        "user",
+        results=(ToolResult("c1", (TextPart("Sunny\n21 C"),)), ToolResult("c2", (TextPart('{"now": "12:00"}'),))),
+    )
     messages = prompt(user("Both!"), called, got, tools=TOOLS, format=format, results=ResultSettings(frame=frame))
     visible, calls = calls_in(reply(messages), TOOLS, format)
     assert calls == []
@@ -133,9 +136,9 @@ def test_after_results_it_answers_and_quotes_them(format, frame):
 
 
 def test_a_new_question_is_a_new_call():
-    called = Message("assistant", calls=(Call("c1", "get_weather", "{}"),))
-    got = Message("user", results=(Result("c1", (Text("Sunny"),)),))
-    answer = Message("assistant", (Text("Sunny."),))
+    called = Message("assistant", calls=(ToolCall("c1", "get_weather", "{}"),))
+    got = Message("user", results=(ToolResult("c1", (TextPart("Sunny"),)),))
+    answer = Message("assistant", (TextPart("Sunny."),))
     messages = prompt(user("Paris?"), called, got, answer, user("And Rome for 2 days?"), tools=(WEATHER,))
     _, calls = calls_in(reply(messages), (WEATHER,))
     assert calls == [("get_weather", {"city": "Rome", "days": 2})]
@@ -177,9 +180,9 @@ def test_names_alone_are_enough_for_a_call_without_arguments():
 
 
 def test_it_calls_tools_of_which_only_the_history_tells():
-    called = Message("assistant", calls=(Call("c1", "get_time", '{"zone": "CET"}'),))
-    got = Message("user", results=(Result("c1", (Text("12:00"),)),))
-    answer = Message("assistant", (Text("Noon."),))
+    called = Message("assistant", calls=(ToolCall("c1", "get_time", '{"zone": "CET"}'),))
+    got = Message("user", results=(ToolResult("c1", (TextPart("12:00"),)),))
+    answer = Message("assistant", (TextPart("Noon."),))
     messages = prompt(user("Time?"), called, got, answer, user("Again."), tools=())
     assert calls_in(reply(messages), TOOLS)[1] == [("get_time", {})]
 
@@ -188,12 +191,12 @@ def test_offers_are_read_as_they_are_listed():
     assert read_offers(
         'f(a: string, "b c"?: (integer|null)[] = [1], d: {e?: "x)"|"y", [key]: any}|null)\n  g(x: y)'
     ) == (
-        Offer(
+        OfferedTool(
             "f",
             (
-                Parameter("a", ("word", "string")),
-                Parameter("b c", ("array", ("word", "integer")), required=False, default=[1]),
-                Parameter("d", ("object", (Parameter("e", ("literal", "x)"), required=False),))),
+                SampleParameter("a", ("word", "string")),
+                SampleParameter("b c", ("array", ("word", "integer")), required=False, default=[1]),
+                SampleParameter("d", ("object", (SampleParameter("e", ("literal", "x)"), required=False),))),
             ),
         ),
     )

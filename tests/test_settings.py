@@ -13,7 +13,7 @@ client_keys = ["env:STREAMTOOL_CLIENT_KEY"]
 
 [upstream.local]
 url = "http://127.0.0.1:11434"
-speaks = "chat"
+protocol = "chat"
 timeout = { connect = 10, first_byte = 600, idle = 120 }
 
 [[model]]
@@ -104,7 +104,10 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
     [
         ('lisen = "x:1"', 'lisen: unknown setting; the nearest is "listen"'),
         ("[results]\nmaxlength = 1", 'results.maxlength: unknown setting; the nearest is "max_length"'),
-        ('[upstream.a]\nurl = "sample"\nspeak = "chat"', 'upstream.a.speak: unknown setting; the nearest is "speaks"'),
+        (
+            '[upstream.a]\nurl = "sample"\nprotocl = "chat"',
+            'upstream.a.protocl: unknown setting; the nearest is "protocol"',
+        ),
         ('[[model]]\nmatch = "x"\nusee = "y"', 'model[0].usee: unknown setting; the nearest is "use"'),
         (
             '[results]\nmax_length = "x"',
@@ -117,7 +120,7 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
         ("limits = 3", "limits: expected a table, found an integer (3)"),
         ("model = 3", "model: expected a list of tables ([[model]]), found an integer (3)"),
         ('[[model]]\nuse = "x"', "model[0].match: this setting is needed"),
-        ('[upstream.a]\nspeaks = "chat"', "upstream.a.url: this setting is needed"),
+        ('[upstream.a]\nprotocol = "chat"', "upstream.a.url: this setting is needed"),
         (
             '[upstream.a]\nurl = "ftp://x"',
             "upstream.a.url: expected a url with http or https, or \"sample\", found the string 'ftp://x'",
@@ -144,9 +147,9 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
         ('client_keys = ["env:NO"]', "client_keys[0]: the environment has no NO"),
         ('malformed = "keep"', "malformed: expected one of text, drop, retry, found the string 'keep'"),
         (
-            '[upstream.a]\nurl = "sample"\nspeaks = "smoke"',
+            '[upstream.a]\nurl = "sample"\nprotocol = "smoke"',
             (
-                "upstream.a.speaks: expected one of auto, chat, messages, ollama, gemini, completions, "
+                "upstream.a.protocol: expected one of auto, chat, messages, ollama, gemini, completions, "
                 "found the string 'smoke'"
             ),
         ),

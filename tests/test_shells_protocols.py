@@ -12,11 +12,11 @@ import trio
 from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, events, read, refusal, said, write
 from langchain_openai import ChatOpenAI
 
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
+from streamtool.http.transport import SyncToolTransport, ToolTransport
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import Pause, Script, ScriptedUpstream, stream_asgi
-from streamtool.transport import SyncToolTransport, ToolTransport
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 CALL = 'So.\n<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
@@ -50,7 +50,7 @@ BEATS = {
 async def test_silence_is_broken_in_the_way_of_the_protocol(client: str, autojump_clock: Any):
     whole = said("chat", CALL).steps
     script = Script((Pause(25), *whole[:3], Pause(25), *whole[3:]))
-    app = ToolMiddleware(ScriptedUpstream(script), app_speaks="chat")
+    app = ToolMiddleware(ScriptedUpstream(script), app_protocol="chat")
     began = trio.current_time()
     async with stream_asgi(app, PATHS[client], body=body(client)) as reply:
         heard = [(round(trio.current_time() - began), piece) async for piece in reply]
@@ -98,7 +98,7 @@ async def test_the_clients_key_reaches_the_upstream_in_its_own_header(
     client: str, upstream: str, shown: dict[str, str]
 ):
     network = Seen(said(upstream, CALL))
-    settings = Settings(upstreams={"u": {"url": "http://up.test", "speaks": upstream}})
+    settings = Settings(upstreams={"u": {"url": "http://up.test", "protocol": upstream}})
     async with stream_asgi(
         Proxy(settings, transport=network), PATHS[client], body=body(client), headers=pairs(shown)
     ) as reply:
@@ -117,7 +117,7 @@ async def test_the_clients_key_reaches_the_upstream_in_its_own_header(
 async def test_our_own_key_replaces_the_clients(client: str, upstream: str):
     network = Seen(said(upstream, CALL))
     settings = Settings(
-        client_keys=["door"], upstreams={"u": {"url": "http://up.test", "speaks": upstream, "key": "sk"}}
+        client_keys=["door"], upstreams={"u": {"url": "http://up.test", "protocol": upstream, "key": "sk"}}
     )
     shown = {"x-api-key": "door"}
     async with stream_asgi(
@@ -142,7 +142,7 @@ async def test_where_a_request_goes():
     for upstream in UPSTREAMS:
         network = Seen(said(upstream, CALL))
         settings = Settings(
-            upstreams={"u": {"url": "http://up.test", "speaks": upstream}}, models=[{"match": "m", "use": "org/a b"}]
+            upstreams={"u": {"url": "http://up.test", "protocol": upstream}}, models=[{"match": "m", "use": "org/a b"}]
         )
         shown = {"anthropic-beta": "x", "openai-beta": "y"}
         app = Proxy(settings, transport=network)
@@ -163,15 +163,15 @@ async def test_where_a_request_goes():
 
 @both
 @pytest.mark.parametrize(
-    ("url", "speaks"),
+    ("url", "protocol"),
     [
         ("https://api.anthropic.com", "messages"),
         ("https://generativelanguage.googleapis.com", "gemini"),
         ("http://127.0.0.1:11434", "chat"),
     ],
 )
-async def test_a_known_host_tells_its_protocol(url: str, speaks: str):
-    assert Settings(upstreams={"u": {"url": url}}).for_model("m").speaks == speaks
+async def test_a_known_host_tells_its_protocol(url: str, protocol: str):
+    assert Settings(upstreams={"u": {"url": url}}).for_model("m").protocol == protocol
 
 
 @both
@@ -179,7 +179,7 @@ async def test_a_known_host_tells_its_protocol(url: str, speaks: str):
 @pytest.mark.parametrize("status", [200, 429])
 async def test_the_requests_id_stands_where_the_client_looks(client: str, status: int):
     script = said("chat", CALL) if status == 200 else refusal("chat")
-    app = ToolMiddleware(ScriptedUpstream(script), app_speaks="chat")
+    app = ToolMiddleware(ScriptedUpstream(script), app_protocol="chat")
     async with stream_asgi(app, PATHS[client], body=body(client)) as reply:
         assert await reply.head() == status
         await reply.body()
@@ -194,7 +194,7 @@ async def test_hosted_tools_are_dropped_or_refused(client: str):
         {"type": "web_search_20250305" if client == "messages" else "web_search", "name": "web_search"}
     )
     records: list[Any] = []
-    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL)), app_speaks="chat", on_exchange=records.append)
+    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL)), app_protocol="chat", on_exchange=records.append)
     async with stream_asgi(app, PATHS[client], body=json.dumps(sent).encode()) as reply:
         assert await reply.head() == 200
         await reply.body()
@@ -221,7 +221,7 @@ LISTS = {
 async def test_models_are_listed_with_what_is_done_for_them(upstream: str):
     network = Seen(Script((json.dumps(LISTS[upstream]).encode(),), content_type="application/json"))
     settings = Settings(
-        upstreams={"u": {"url": "http://up.test", "speaks": upstream}},
+        upstreams={"u": {"url": "http://up.test", "protocol": upstream}},
         models=[{"match": "claude-x", "use": "qwen3", "format": "qwen3_coder"}, {"match": "*", "format": "invoke"}],
     )
     app = Proxy(settings, transport=network)
@@ -272,10 +272,10 @@ async def test_an_upstream_of_messages_counts_itself():
 
 
 @both
-@pytest.mark.parametrize("speaks", ["chat", "ollama", None])
-async def test_every_other_count_is_an_estimate(speaks: Any):
+@pytest.mark.parametrize("protocol", ["chat", "ollama", None])
+async def test_every_other_count_is_an_estimate(protocol: Any):
     upstream = ScriptedUpstream(Script((b"not here",), 404, "text/plain"))
-    app = ToolMiddleware(upstream, app_speaks=speaks)
+    app = ToolMiddleware(upstream, app_protocol=protocol)
     counts = []
     for tools in (1, 20):
         sent = write(
@@ -309,7 +309,7 @@ def inner(script: Script, seen: list[Any]) -> httpx2.MockTransport:
 def test_the_anthropic_sdk_without_a_server(upstream: Any, stream: bool):
     seen: list[Any] = []
     transport = SyncToolTransport(
-        inner(said(upstream or "messages", CALL), seen), settings=Settings(app_speaks=upstream)
+        inner(said(upstream or "messages", CALL), seen), settings=Settings(app_protocol=upstream)
     )
     with anthropic.Anthropic(
         api_key="sk", base_url="http://up.test", http_client=httpx2.Client(transport=transport)
@@ -457,7 +457,7 @@ async def test_the_clients_key_is_shown_to_the_first_upstream_only():
 @both
 @clients
 async def test_a_filter_inside_of_a_call_is_a_filter(client: str):
-    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL[:50], "filter")), app_speaks="chat")
+    app = ToolMiddleware(ScriptedUpstream(said("chat", CALL[:50], "filter")), app_protocol="chat")
     async with stream_asgi(app, PATHS[client], body=body(client)) as reply:
         assert read(client, await reply.body(), stream=True).reason == "filter"
 

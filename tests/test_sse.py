@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtool.sse import BOM, Event, Reader, comment, encode
+from streamtool.sse import BOM, Event, SseReader, comment, encode
 
 
 def read(*chunks: bytes, close: bool = True, **options) -> list[Event]:
-    reader = Reader(**options)
+    reader = SseReader(**options)
     events = [event for chunk in chunks for event in reader.feed(chunk)]
     return events + (reader.close() if close else [])
 
@@ -71,12 +71,12 @@ class TestFields:
         assert said(b"event: a\ndata: 1\nevent: b\n\n") == [("b", b"1")]
 
     def test_id_and_retry_are_kept(self):
-        reader = Reader()
+        reader = SseReader()
         reader.feed(b"id: 7\nretry: 1500\ndata: 1\n\nid: a\0b\nretry: soon\n\n")
         assert (reader.last_id, reader.retry) == ("7", 1500)
 
     def test_an_absurd_retry_is_ignored(self):
-        reader = Reader()
+        reader = SseReader()
         reader.feed(b"retry: " + b"9" * 5000 + b"\n\n")
         assert reader.retry is None
 
@@ -156,14 +156,14 @@ class TestTheEnd:
         assert read(b"data: [DONE]", final=(b"[DONE]",)) == [Event(None, b"[DONE]")]
 
     def test_there_is_nothing_after_a_whole_event(self):
-        reader = Reader()
+        reader = SseReader()
         assert len(reader.feed(b"data: 1\n\n")) == 1
         assert reader.close() == []
 
 
 class TestLimit:
     def test_a_line_that_is_too_long_is_an_error_and_not_an_exception(self):
-        reader = Reader(limit=10)
+        reader = SseReader(limit=10)
         assert [event.data for event in reader.feed(b"data: 1\n\n")] == [b"1"]
         assert reader.feed(b"data: 12345678") == []
         assert reader.error is not None
@@ -172,7 +172,7 @@ class TestLimit:
         assert reader.close() == []
 
     def test_many_data_lines_count_together(self):
-        reader = Reader(limit=10)
+        reader = SseReader(limit=10)
         for _ in range(5):
             reader.feed(b"data: 1\n")
         assert reader.error is None
@@ -180,7 +180,7 @@ class TestLimit:
         assert reader.error is not None
 
     def test_comments_and_whole_events_do_not_count(self):
-        reader = Reader(limit=10)
+        reader = SseReader(limit=10)
         for _ in range(50):
             assert len(reader.feed(b": comment that is long\ndata: 12\n\n")) == 1
         assert reader.error is None
@@ -242,7 +242,7 @@ def per_piece(size: int) -> float:
     pieces = in_pieces(data, 10)
     best = 1e9
     for _ in range(4):
-        reader = Reader()
+        reader = SseReader()
         started = time.perf_counter()
         for piece in pieces:
             reader.feed(piece)

@@ -9,7 +9,7 @@ import pytest
 
 from streamtool.errors import SettingsError
 from streamtool.settings import StoreSettings
-from streamtool.store import Store, open_store, shelf
+from streamtool.state.replies import Store, open_store, shelf
 
 
 class Clock:

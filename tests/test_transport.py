@@ -10,9 +10,9 @@ import httpx
 import httpx2
 import pytest
 
+from streamtool.http.transport import SyncToolTransport, ToolTransport
 from streamtool.settings import Settings
 from streamtool.testing import Script, assert_valid, event, text, validate_chat_stream
-from streamtool.transport import SyncToolTransport, ToolTransport
 
 URL = "https://api.test/openai/v1/chat/completions"
 CALL = '<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
@@ -249,7 +249,7 @@ async def test_the_path_at_the_app_is_replaced_and_what_stands_before_it_stays(p
 @packages
 async def test_the_path_at_an_app_of_another_protocol_brings_its_own_query(package):
     inner = Inner(package, text(CALL))
-    settings = Settings(app_speaks="gemini", app_path="/v1beta/tuned:stream?alt=sse")
+    settings = Settings(app_protocol="gemini", app_path="/v1beta/tuned:stream?alt=sse")
     async with package.AsyncClient(transport=ToolTransport(inner, settings=settings)) as client:
         await client.post("https://api.test/v1/chat/completions?version=2", json=request())
     assert inner.urls == ["https://api.test/v1beta/tuned:stream?alt=sse"]
@@ -295,7 +295,7 @@ async def test_tokens_are_estimated_where_the_upstream_cannot_count(package):
     found = [
         await count(package, refusing),
         await count(package, absent),
-        await count(package, other, Settings(app_speaks="chat")),
+        await count(package, other, Settings(app_protocol="chat")),
     ]
     assert found[0] == found[1] == found[2]
     assert found[0][0][0] == 200

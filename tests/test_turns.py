@@ -2,18 +2,18 @@
 
 import pytest
 
-from streamtool.conversation import Call, Message, Result, Text
+from streamtool.conversation import Message, TextPart, ToolCall, ToolResult
 from streamtool.turns import Pairing, Turn, turn, unanswered
 
-USER = Message("user", (Text("do it"),))
-SYSTEM = Message("system", (Text("be good"),))
-ANSWER = Message("assistant", (Text("done"),))
-A, B = Call("a", "f", "{}"), Call("b", "g", "{}")
+USER = Message("user", (TextPart("do it"),))
+SYSTEM = Message("system", (TextPart("be good"),))
+ANSWER = Message("assistant", (TextPart("done"),))
+A, B = ToolCall("a", "f", "{}"), ToolCall("b", "g", "{}")
 CALLS = Message("assistant", calls=(A, B))
 
 
 def result(id, text="ok", *, content=()):
-    return Message("user", content, results=(Result(id, (Text(text),)),))
+    return Message("user", content, results=(ToolResult(id, (TextPart(text),)),))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def result(id, text="ok", *, content=()):
         ([USER, CALLS, result("b"), result("a")], Turn.NEXT_DECISION),
         ([USER, CALLS, result("a"), result("b"), SYSTEM], Turn.NEXT_DECISION),
         ([USER, CALLS, result("a"), USER], Turn.NEXT_DECISION),
-        ([USER, CALLS, result("a", content=(Text("and now?"),))], Turn.NEXT_DECISION),
+        ([USER, CALLS, result("a", content=(TextPart("and now?"),))], Turn.NEXT_DECISION),
         ([USER, CALLS, USER], Turn.FIRST_DECISION),
         ([USER, ANSWER], Turn.FINAL),
         ([USER, CALLS, result("a"), result("b"), ANSWER], Turn.FINAL),
@@ -52,17 +52,17 @@ def test_calls_that_the_conversation_ends_in_are_unanswered():
 
 def test_a_legacy_result_answers_the_call_of_its_name():
     pairing = Pairing()
-    pairing.emit([Call("1", "f", "{}"), Call("2", "f", "{}")])
-    assert pairing.answer(Result("f", ())) == Call("1", "f", "{}")
-    assert pairing.answer(Result("f", ())) == Call("2", "f", "{}")
-    assert pairing.answer(Result("f", ())) is None
+    pairing.emit([ToolCall("1", "f", "{}"), ToolCall("2", "f", "{}")])
+    assert pairing.answer(ToolResult("f", ())) == ToolCall("1", "f", "{}")
+    assert pairing.answer(ToolResult("f", ())) == ToolCall("2", "f", "{}")
+    assert pairing.answer(ToolResult("f", ())) is None
 
 
 def test_an_id_that_repeats_belongs_to_the_later_call():
     pairing = Pairing()
     pairing.emit([A])
-    pairing.emit([Call("a", "other", "{}")])
-    found = pairing.answer(Result("a", ()))
+    pairing.emit([ToolCall("a", "other", "{}")])
+    found = pairing.answer(ToolResult("a", ()))
     assert found is not None
     assert found.name == "other"
 
@@ -71,5 +71,5 @@ def test_a_late_result_still_finds_its_call():
     pairing = Pairing()
     pairing.emit([A])
     assert pairing.interrupt() == [A]
-    assert pairing.answer(Result("a", ())) is A
-    assert pairing.answer(Result("a", ())) is None
+    assert pairing.answer(ToolResult("a", ())) is A
+    assert pairing.answer(ToolResult("a", ())) is None

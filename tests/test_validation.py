@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamtool.policy import validation
-from streamtool.policy.faults import MISSING, Fault
-from streamtool.policy.mending import Mend, mended
-from streamtool.policy.validation import Validator
+from streamtool.validation import validator
+from streamtool.validation.coercion import Coercion, coerced
+from streamtool.validation.errors import MISSING, InvalidArguments
+from streamtool.validation.validator import Validator
 
 
 def tool(*required: str, **properties):
@@ -22,7 +22,7 @@ def check(schema, arguments: str):
     return Validator.of(schema).check(arguments)
 
 
-def fault(schema, arguments: str) -> Fault:
+def fault(schema, arguments: str) -> InvalidArguments:
     text, found, names = check(schema, arguments)
     assert (text, names) == (arguments, ())
     assert found is not None
@@ -168,11 +168,11 @@ def test_what_is_wrong_beside_a_mend_is_told():
 def test_a_mend_leaves_every_other_byte():
     text = ' { "b" : [ 1.0 , {"x" :null,"n":"1", "y": null} ],\n"a": null , "a" :null, "c": 1E5 } '
     done = [
-        Mend(("b", 1, "n"), "number_from_string"),
-        Mend(("a",), "null_dropped"),
-        Mend(("b", 1, "x"), "null_dropped"),
+        Coercion(("b", 1, "n"), "number_from_string"),
+        Coercion(("a",), "null_dropped"),
+        Coercion(("b", 1, "x"), "null_dropped"),
     ]
-    assert mended(text, done) == ' { "b" : [ 1.0 , {"n":1, "y": null} ], "c": 1E5 } '
+    assert coerced(text, done) == ' { "b" : [ 1.0 , {"n":1, "y": null} ], "c": 1E5 } '
 
 
 # ---- what is wrong
@@ -403,13 +403,13 @@ def test_booleans_are_schemas():
 
 
 def test_validators_are_kept_within_bounds(monkeypatch):
-    monkeypatch.setattr(validation, "_kept", {})
-    monkeypatch.setattr(validation, "KEPT", 1000)
+    monkeypatch.setattr(validator, "_kept", {})
+    monkeypatch.setattr(validator, "KEPT", 1000)
     first = Validator.of(tool(a={"title": "first"}))
     for number in range(20):
         assert Validator.of(tool(a={"title": "first"})) is first
         Validator.of(tool(a={"title": str(number)}))
-    assert sum(len(key) for key in validation._kept) <= 1000
+    assert sum(len(key) for key in validator._kept) <= 1000
     for number in range(20):
         Validator.of(tool(a={"title": str(number)}))
     assert Validator.of(tool(a={"title": "first"})) is not first

@@ -4,41 +4,41 @@
 `functions` and `servers` the tools, `events` what a run tells.
 """
 
-from streamtool.agent.agent import Agent, Run
+from streamtool.agent.agent import Agent, AgentRun
 from streamtool.agent.events import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
     Event,
     Final,
+    OutputDelta,
     Progress,
-    ReasoningDelta,
     Rejected,
-    Result,
-    TextDelta,
+    ThoughtDelta,
+    ToolArgumentsDelta,
+    ToolCallEnd,
+    ToolCallResult,
+    ToolCallStart,
     TurnStart,
 )
 from streamtool.agent.functions import FunctionTool, tool
-from streamtool.agent.servers import McpServer
-from streamtool.agent.tools import Answer, Tool
+from streamtool.agent.mcp_servers import McpServer
+from streamtool.agent.tools import ExecutableTool, ToolOutput
 
 __all__ = [
     "Agent",
-    "Answer",
-    "ArgumentsDelta",
-    "CallEnd",
-    "CallStart",
+    "AgentRun",
     "Event",
+    "ExecutableTool",
     "Final",
     "FunctionTool",
     "McpServer",
+    "OutputDelta",
     "Progress",
-    "ReasoningDelta",
     "Rejected",
-    "Result",
-    "Run",
-    "TextDelta",
-    "Tool",
+    "ThoughtDelta",
+    "ToolArgumentsDelta",
+    "ToolCallEnd",
+    "ToolCallResult",
+    "ToolCallStart",
+    "ToolOutput",
     "TurnStart",
     "tool",
 ]

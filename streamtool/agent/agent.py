@@ -24,21 +24,20 @@ from attrs import evolve, frozen
 from streamtool.agent.events import Event, Final
 from streamtool.agent.functions import FunctionTool
 from streamtool.agent.loop import Approve, Loop, Plan
-from streamtool.agent.names import Names
-from streamtool.agent.servers import McpServer, opened
-from streamtool.agent.talk import Talk, middleware_of
-from streamtool.agent.tools import Tool
-from streamtool.asgi import ASGIApp
-from streamtool.conversation import Conversation, Message, Text
-from streamtool.conversation import Tool as Offered
+from streamtool.agent.mcp_servers import McpServer, opened
+from streamtool.agent.model_client import ModelClient, middleware_of
+from streamtool.agent.tool_names import Names
+from streamtool.agent.tools import ExecutableTool
+from streamtool.conversation import Conversation, Message, TextPart, Tool
 from streamtool.errors import AgentError, SettingsError
-from streamtool.exchange import upstream_of
-from streamtool.middleware import ToolMiddleware
-from streamtool.observers import OnExchange
-from streamtool.prompting.whole import is_whole
+from streamtool.exchange import upstream_protocol_for
+from streamtool.http.asgi import ASGIApp
+from streamtool.http.middleware import ToolMiddleware
+from streamtool.http.upstream import HttpUpstream
+from streamtool.observe.observers import OnExchange
+from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
-from streamtool.settings import Mode, Settings, Speaks, UpstreamSettings
-from streamtool.upstream import HttpUpstream
+from streamtool.settings import Mode, ProtocolSetting, Settings, UpstreamSettings
 
 Json = Any  # a decoded JSON value
 Messages = str | Sequence[Mapping[str, Json]]
@@ -48,9 +47,9 @@ class Agent:
     """Lets a model call tools.
 
     `upstream` is a URL, an ASGI app, `"sample"` (the embedded model), or None: the upstreams of `settings`; it speaks
-    `speaks`, and gets `key`. `tools` are Python functions, `McpServer`s, or what else is a `Tool`. `mode`, `format` and
-    `retries` are those of the settings, which they replace; `retries` also bounds how often replies and calls that are
-    not accepted are asked for again. A run has at most `max_turns` replies, a call at most `timeout` seconds.
+    `protocol`, and gets `key`. `tools` are Python functions, `McpServer`s, or what else is a `Tool`. `mode`, `format`
+    and `retries` are those of the settings, which they replace; `retries` also bounds how often replies and calls that
+    are not accepted are asked for again. A run has at most `max_turns` replies, a call at most `timeout` seconds.
 
     `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
     again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
@@ -61,10 +60,10 @@ class Agent:
     def __init__(
         self,
         upstream: str | ASGIApp | None,
-        tools: Iterable[Callable[..., Any] | McpServer | Tool] = (),
+        tools: Iterable[Callable[..., Any] | McpServer | ExecutableTool] = (),
         *,
         model: str = "default",
-        speaks: Speaks = "auto",
+        protocol: ProtocolSetting = "auto",
         key: str | None = None,
         mode: Mode | None = None,
         format: str | None = None,
@@ -85,30 +84,30 @@ class Agent:
         changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         self._app: ASGIApp | None = None
         if isinstance(upstream, str):
-            changed["upstreams"] = {"agent": UpstreamSettings(name="agent", url=upstream, speaks=speaks, key=key)}
+            changed["upstreams"] = {"agent": UpstreamSettings(name="agent", url=upstream, protocol=protocol, key=key)}
         elif upstream is not None:
             self._app = upstream
-            changed |= {"upstreams": {}, "app_speaks": None if speaks == "auto" else speaks}
+            changed |= {"upstreams": {}, "app_protocol": None if protocol == "auto" else protocol}
         elif settings is None or not settings.upstreams:
             raise SettingsError("an agent needs an upstream: a url, an ASGI app, or one in the settings")
         self.settings = evolve(settings or Settings(), **changed)
         mine = self.settings.for_model(model)
         self._model = model
-        self._wire = upstream_of("chat", mine.speaks)
+        self._wire = upstream_protocol_for("chat", mine.protocol)
         self._native = mine.mode != "emulate"
         if max_turns < 1:
             raise SettingsError(f"max_turns: an agent needs at least one turn, not {max_turns}", param="max_turns")
         whole = strict and mine.mode != "native" and is_whole(mine.format)
         self._plan = Plan(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
         self._options = dict(options or {})
-        self._system = () if system is None else (Message("system", (Text(system),)),)
+        self._system = () if system is None else (Message("system", (TextPart(system),)),)
         self._servers: list[McpServer] = []
-        self._functions: list[Tool] = []
+        self._functions: list[ExecutableTool] = []
         for one in tools:
             if isinstance(one, McpServer):
                 self._servers.append(one)
             elif hasattr(one, "parameters") and hasattr(one, "call"):
-                self._functions.append(cast(Tool, one))
+                self._functions.append(cast(ExecutableTool, one))
             else:
                 self._functions.append(FunctionTool(one))
         self._on_exchange = on_exchange
@@ -146,18 +145,18 @@ class Agent:
             return (await run.final()).text
 
     @asynccontextmanager
-    async def run(self, messages: Messages) -> "AsyncIterator[Run]":
+    async def run(self, messages: Messages) -> "AsyncIterator[AgentRun]":
         """A run; inside of the block its events come out of it, the final answer last.
 
         `messages` is a text, or messages of Chat Completions; they are read and never changed. The iteration raises
         AgentError when there is no answer, RequestError and UpstreamError as an exchange does.
         """
         if isinstance(messages, str):
-            given: Sequence[Message] = (Message("user", (Text(messages),)),)
+            given: Sequence[Message] = (Message("user", (TextPart(messages),)),)
         else:
             given = chat.read_messages(list(messages))
         send, receive = anyio.create_memory_object_stream[Event](0)
-        run = Run(receive)
+        run = AgentRun(receive)
         failed: BaseException | None = None
         async with send, receive, anyio.create_task_group() as tasks:
             tasks.start_soon(self._drive, (*self._system, *given), send, run)
@@ -170,7 +169,7 @@ class Agent:
         if failed is not None:
             raise failed
 
-    async def _drive(self, messages: Sequence[Message], send: ObjectSendStream[Event], run: "Run") -> None:
+    async def _drive(self, messages: Sequence[Message], send: ObjectSendStream[Event], run: "AgentRun") -> None:
         """The run itself; what it raises is raised by the iteration."""
         async with send:
             try:
@@ -183,10 +182,10 @@ class Agent:
                 run._error = error  # noqa: SLF001  the two belong together
 
     async def _loop(self, found: "_Opened", messages: Sequence[Message], send: ObjectSendStream[Event]) -> None:
-        offered = tuple(Offered(tool.name, tool.description, tool.parameters) for tool in found.tools.values())
+        offered = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in found.tools.values())
         asked = Conversation("chat", self._model, (), offered, raw=self._options)
         names = Names(found.tools, restricted=self._native)
-        talk = Talk(found.middleware, asked, names, self._wire if self._plan.strict else None, self._headers)
+        talk = ModelClient(found.middleware, asked, names, self._wire if self._plan.strict else None, self._headers)
         await send.send(await Loop(talk, found.tools, self._plan, send.send).run(messages))
 
     @asynccontextmanager
@@ -220,10 +219,10 @@ class _Opened:
     """What a run needs that outlives it."""
 
     middleware: ToolMiddleware
-    tools: Mapping[str, Tool]
+    tools: Mapping[str, ExecutableTool]
 
 
-class Run:
+class AgentRun:
     """The events of one run, as they happen."""
 
     def __init__(self, events: ObjectReceiveStream[Event]) -> None:
@@ -256,8 +255,8 @@ async def _closed(app: HttpUpstream) -> None:
         await app.aclose()
 
 
-def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    found: dict[str, Tool] = {}
+def _by_name(tools: Sequence[ExecutableTool]) -> dict[str, ExecutableTool]:
+    found: dict[str, ExecutableTool] = {}
     for tool in tools:
         if found.setdefault(tool.name, tool) is not tool:
             raise SettingsError(

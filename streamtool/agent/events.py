@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from attrs import define, field, frozen
 
-from streamtool.conversation import Part, Text
+from streamtool.conversation import Part, TextPart
 from streamtool.reply import Reason, Usage
 
 Json = Any  # a decoded JSON value
@@ -29,21 +29,21 @@ class TurnStart:
 
 
 @define
-class TextDelta:
+class OutputDelta:
     """A piece of visible text."""
 
     text: str
 
 
 @define
-class ReasoningDelta:
+class ThoughtDelta:
     """A piece of the model's reasoning."""
 
     text: str
 
 
 @frozen
-class CallStart:
+class ToolCallStart:
     """The model begins to write a call."""
 
     id: str
@@ -51,7 +51,7 @@ class CallStart:
 
 
 @define
-class ArgumentsDelta:
+class ToolArgumentsDelta:
     """A piece of the call's arguments."""
 
     id: str
@@ -59,7 +59,7 @@ class ArgumentsDelta:
 
 
 @frozen
-class CallEnd:
+class ToolCallEnd:
     """The call is written; `complete` is False when it was cut off."""
 
     id: str
@@ -91,7 +91,7 @@ class Progress:
 
 
 @frozen
-class Result:
+class ToolCallResult:
     """What a call gave back, or why it gave nothing."""
 
     id: str
@@ -103,7 +103,7 @@ class Result:
     @property
     def text(self) -> str:
         """All text of it, joined by newlines."""
-        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
 
 @frozen
@@ -120,5 +120,14 @@ class Final:
 
 
 Event = (
-    TurnStart | TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd | Rejected | Progress | Result | Final
+    TurnStart
+    | OutputDelta
+    | ThoughtDelta
+    | ToolCallStart
+    | ToolArgumentsDelta
+    | ToolCallEnd
+    | Rejected
+    | Progress
+    | ToolCallResult
+    | Final
 )

@@ -22,8 +22,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from streamtool.agent.tools import Answer, Progressed
-from streamtool.conversation import Part, Text
+from streamtool.agent.tools import Progressed, ToolOutput
+from streamtool.conversation import Part, TextPart
 from streamtool.errors import SettingsError
 from streamtool.protocols import wire
 
@@ -113,7 +113,7 @@ class FunctionTool:
             schema["properties"][name].setdefault("default", plain)
         return schema | ({"$defs": parts} if parts else {})
 
-    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> Answer:  # noqa: ARG002  it tells none
+    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> ToolOutput:  # noqa: ARG002  it tells none
         """Run the function. What it raises is raised; arguments that do not convert are a ValueError."""
         try:
             struct = msgspec.convert(dict(arguments), self._struct, dec_hook=_foreign)
@@ -131,7 +131,7 @@ class FunctionTool:
             )  # none waits for the thread of another: that would be its own time
             if inspect.isawaitable(value):  # a lambda or a partial around a coroutine function
                 value = await value
-        return Answer(_content(value))
+        return ToolOutput(_content(value))
 
 
 def tool(
@@ -161,11 +161,11 @@ def _content(value: Json) -> tuple[Part, ...]:
         with suppress(UnicodeDecodeError):
             value = value.decode()
     if isinstance(value, str):
-        return (Text(wire.mended(value)),)
+        return (TextPart(wire.repaired(value)),)
     try:
-        return (Text(msgspec.json.encode(value, enc_hook=_plain).decode()),)
+        return (TextPart(msgspec.json.encode(value, enc_hook=_plain).decode()),)
     except (TypeError, ValueError, RecursionError):
-        return (Text(str(value)),)
+        return (TextPart(str(value)),)
 
 
 def _plain(value: Any) -> Json:

@@ -18,19 +18,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from attrs import frozen
 
-from streamtool.agent import strict
-from streamtool.agent.events import CallEnd, Final, Rejected, Result, TurnStart, Why
-from streamtool.agent.execute import Task, Tell, execute
-from streamtool.agent.talk import Talk, Told
-from streamtool.agent.tools import Tool
-from streamtool.conversation import Message, Text
-from streamtool.conversation import Result as ResultPart
+from streamtool.agent import one_object
+from streamtool.agent.events import Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart, Why
+from streamtool.agent.execution import Task, Tell, execute
+from streamtool.agent.model_client import ModelClient, ModelReply
+from streamtool.agent.tools import ExecutableTool
+from streamtool.conversation import Message, TextPart, ToolResult
 from streamtool.errors import AgentError
-from streamtool.policy.validation import Validator
 from streamtool.protocols import chat, wire
 from streamtool.reply import Usage
+from streamtool.validation.validator import Validator
 
-Approve = Callable[[CallEnd], bool | Awaitable[bool]]
+Approve = Callable[[ToolCallEnd], bool | Awaitable[bool]]
 """Whether a call may be executed."""
 
 
@@ -51,7 +50,7 @@ class Loop:
 
     __slots__ = ("_history", "_plan", "_talk", "_tell", "_tools", "_usage")
 
-    def __init__(self, talk: Talk, tools: Mapping[str, Tool], plan: Plan, tell: Tell) -> None:
+    def __init__(self, talk: ModelClient, tools: Mapping[str, ExecutableTool], plan: Plan, tell: Tell) -> None:
         self._talk = talk
         self._tools = tools
         self._plan = plan
@@ -83,7 +82,7 @@ class Loop:
             f"there is no final answer after {self._plan.max_turns} turns; max_turns allows more", code="turn_limit"
         )
 
-    async def _accepted(self, given: Sequence[Message]) -> Told:
+    async def _accepted(self, given: Sequence[Message]) -> ModelReply:
         """The next reply; one that keeps to the protocol, if that is asked for."""
         asked = [*given, *self._history]
         for _ in range(self._plan.retries + 1):
@@ -91,20 +90,20 @@ class Loop:
             self._usage += told.usage
             # a reply of native calls alone has no text
             asks = self._plan.strict if told.raw or not told.calls else None
-            wrong = None if asks is None else strict.problem(told.raw, asks)
+            wrong = None if asks is None else one_object.problem(told.raw, asks)
             if wrong is None:
                 return told
-            correction = strict.correction(wrong, told.raw)
+            correction = one_object.correction(wrong, told.raw)
             await self._tell(Rejected("protocol", correction))
-            asked = [*given, *self._history, Message("user", (Text(correction),))]
+            asked = [*given, *self._history, Message("user", (TextPart(correction),))]
         raise AgentError(
             f"the model does not keep to the protocol, after {self._plan.retries + 1} tries: {wrong}", code="protocol"
         )
 
-    async def _results(self, calls: Sequence[CallEnd]) -> tuple[list[Result], bool]:
+    async def _results(self, calls: Sequence[ToolCallEnd]) -> tuple[list[ToolCallResult], bool]:
         """The results of all calls, in order, and whether any was executed."""
         tasks: list[Task] = []
-        rejected: dict[str, Result] = {}
+        rejected: dict[str, ToolCallResult] = {}
         for call in calls:
             task = self._task(call)
             if isinstance(task, Task) and not await self._approved(call):
@@ -113,12 +112,12 @@ class Loop:
                 tasks.append(task)
                 continue
             await self._tell(Rejected(task.why, task.message, call.id, call.name))
-            rejected[call.id] = Result(call.id, call.name, (Text(task.message),), error=True)
+            rejected[call.id] = ToolCallResult(call.id, call.name, (TextPart(task.message),), error=True)
         done = {result.id: result for result in await execute(tasks, self._plan.timeout, self._tell)}
         refused = any(call.id in rejected for call in calls) and not tasks
         return [done.get(call.id) or rejected[call.id] for call in calls], not refused
 
-    def _task(self, call: CallEnd) -> Task | Rejected:
+    def _task(self, call: ToolCallEnd) -> Task | Rejected:
         """The call as something to execute, or what the model is told instead."""
         tool = self._tools.get(call.name)
         if tool is None:
@@ -135,7 +134,7 @@ class Loop:
             return _rejected("arguments", f"{fault.sentence}\nThe call was not executed. Write it again.")
         return Task(call.id, tool, wire.decode(arguments) if arguments.strip() else {})
 
-    async def _approved(self, call: CallEnd) -> bool:
+    async def _approved(self, call: ToolCallEnd) -> bool:
         if self._plan.approve is None:
             return True
         answer = self._plan.approve(call)
@@ -146,7 +145,7 @@ def _rejected(why: Why, message: str) -> Rejected:
     return Rejected(why, message)
 
 
-def _message(results: Sequence[Result]) -> Message:
+def _message(results: Sequence[ToolCallResult]) -> Message:
     """The results as a message of the history."""
-    parts = [ResultPart(result.id, result.content, result.error, result.name) for result in results]
+    parts = [ToolResult(result.id, result.content, result.error, result.name) for result in results]
     return Message("user", results=tuple(parts))

@@ -14,14 +14,14 @@ Progressed = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
 @frozen
-class Answer:
+class ToolOutput:
     """What a tool gave back."""
 
     content: tuple[Part, ...]
     error: bool = False
 
 
-class Tool(Protocol):
+class ExecutableTool(Protocol):
     """A tool that can be executed."""
 
     @property
@@ -42,7 +42,7 @@ class Tool(Protocol):
         """Seconds for one call; None: the agent's."""
         ...
 
-    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> Answer:
+    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> ToolOutput:
         """Execute one call. Whatever it raises becomes its result."""
         ...
 

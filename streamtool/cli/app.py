@@ -172,7 +172,7 @@ def serve(
     upstream: Annotated[
         str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
     ] = None,
-    speaks: Annotated[
+    protocol: Annotated[
         str | None,
         typer.Option(
             metavar="PROTOCOL", help="What the upstream speaks: auto, chat, messages, ollama, gemini, completions."
@@ -213,11 +213,12 @@ def serve(
       streamtool serve --upstream https://api.example.com/v1 --key-env EXAMPLE_KEY
       streamtool serve --config streamtool.toml --check
     """
-    from streamtool.cli.serve import Flags  # noqa: PLC0415  the other commands need no server
+    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  the other commands need no server
     from streamtool.cli.serve import run as run_serve  # noqa: PLC0415
 
     run_serve(
-        Flags(upstream, speaks, key_env, model, mode, format_, config, host, port, server, insecure), only_check=check
+        ServeFlags(upstream, protocol, key_env, model, mode, format_, config, host, port, server, insecure),
+        only_check=check,
     )
 
 
@@ -225,7 +226,7 @@ def serve(
 def probe(
     *,
     url: Annotated[str, typer.Argument(metavar="URL|sample", help="Where the model is served.")],
-    speaks: Annotated[
+    protocol: Annotated[
         str | None,
         typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini, completions; default: all are tried."),
     ] = None,
@@ -250,10 +251,10 @@ def probe(
       streamtool probe https://api.example.com/v1 --key-env EXAMPLE_KEY --tries 3
       streamtool probe sample --json
     """
-    from streamtool.cli.probe import Flags  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.probe import ProbeFlags  # noqa: PLC0415  a command loads what it needs
     from streamtool.cli.probe import run as run_probe  # noqa: PLC0415
 
-    run_probe(Flags(url, speaks, model, key_env, tries, timeout), as_json=as_json)
+    run_probe(ProbeFlags(url, protocol, model, key_env, tries, timeout), as_json=as_json)
 
 
 @app.command("run")
@@ -271,7 +272,7 @@ def run_task(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Execute calls without asking.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event.")] = False,
-    speaks: Annotated[
+    protocol: Annotated[
         str | None,
         typer.Option(
             metavar="PROTOCOL", help="What the upstream speaks: auto, chat, messages, ollama, gemini, completions."
@@ -299,12 +300,12 @@ def run_task(
       streamtool run "Sum up my notes" --upstream http://127.0.0.1:11434 --model qwen3:8b --mcp "python notes.py"
       streamtool run "List the issues" --mcp https://example.com/mcp --json --yes > events.jsonl
     """
-    from streamtool.cli.run import Flags  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.run import RunFlags  # noqa: PLC0415  a command loads what it needs
     from streamtool.cli.run import run as run_agent  # noqa: PLC0415
 
     run_agent(
-        Flags(
-            task, upstream, speaks, key_env, model, mode, format_, config, system, tool or (), mcp or (), max_turns,
+        RunFlags(
+            task, upstream, protocol, key_env, model, mode, format_, config, system, tool or (), mcp or (), max_turns,
             timeout, yes, as_json,
         )
     )  # fmt: skip

@@ -19,18 +19,18 @@ import httpx
 import uvicorn
 from attrs import define, field
 
-from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.cli.common import Screen, quoted
 from streamtool.cli.serve import address, bind
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import Record
+from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.upstream import HttpUpstream
 from streamtool.protocols import chat
 from streamtool.proxy import Proxy
-from streamtool.reply import TextDelta
+from streamtool.reply import ReplyTextDelta
 from streamtool.sample import Sample
 from streamtool.settings import load
-from streamtool.sse import Reader
-from streamtool.upstream import HttpUpstream
+from streamtool.sse import SseReader
 
 QUESTION = "What is the weather in Paris today?"
 TOOLS: Sequence[Mapping[str, Any]] = (
@@ -117,7 +117,7 @@ def converse(ask: Ask, board: "Board", model: str) -> str:
     board.question(QUESTION)
     for _ in range(TURNS):
         board.turn()
-        reply = Reply()
+        reply = DemoReply()
         for chunk in ask({"model": model, "messages": messages, "tools": list(TOOLS), "stream": True}):
             for kind, text in reply.add(chunk):
                 board.client(kind, text)
@@ -144,7 +144,7 @@ def execute(name: str, arguments: str) -> str:
 
 
 @define
-class Reply:
+class DemoReply:
     """What the chunks of one reply amount to."""
 
     text: str = ""
@@ -192,7 +192,7 @@ def client_for(url: str) -> tuple[str, Ask]:
 
 def ask_httpx(url: str, request: Mapping[str, Any]) -> Iterator[Chunk]:
     """The same with httpx alone."""
-    reader = Reader()
+    reader = SseReader()
     with (
         httpx.Client(trust_env=False, timeout=None) as client,  # noqa: S113  the proxy keeps the time
         client.stream("POST", f"{url}/v1/chat/completions", json=dict(request)) as response,
@@ -252,7 +252,7 @@ class Tap:
         async def watch_reply(message: Message) -> None:
             if message["type"] == "http.response.body":
                 for event in reader.feed(message.get("body", b"")):
-                    if isinstance(event, TextDelta):
+                    if isinstance(event, ReplyTextDelta):
                         self._board.model(event.text)
             await send(message)
 

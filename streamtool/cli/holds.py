@@ -41,7 +41,7 @@ class Holds:
 
 def holds(form: Format, name: str, key: str) -> Holds:
     """The bounds for a call of a tool with this name, whose keys are no longer than this one."""
-    text = Text(form, "Q" * len(name), "Z" * len(key))
+    text = HeldText(form, "Q" * len(name), "Z" * len(key))
     return Holds(
         marker=max((len(marker) - 1 for marker in openers(form)), default=0),
         opening=max(text.opening(), text.empty()),
@@ -59,7 +59,7 @@ def openers(form: Format) -> Iterator[str]:
     yield from (f"```{info}" for info in form.fence)
 
 
-class Text:
+class HeldText:
     """A format as it is written, with a name and a key whose letters occur nowhere else."""
 
     __slots__ = ("form", "key", "name", "shape")

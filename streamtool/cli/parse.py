@@ -23,8 +23,8 @@ from statemachine import (
 )
 from streamtool.cli.common import Screen, open_source, quoted, read_tools
 from streamtool.errors import SettingsError
+from streamtool.observe.recordings import event_as_json
 from streamtool.settings.readers import format_name
-from streamtool.traces import event_as_json
 
 _READ = 65536  # bytes of one read, at most
 
@@ -92,8 +92,8 @@ def as_line(event: Event) -> list[str | tuple[str, str]]:
             return [("arguments  ", "dim"), (quoted(text), "green")]
         case CallEnd():
             word = "complete" if event.complete else "incomplete"
-            mended = f"  repaired: {', '.join(event.repairs)}" if event.repairs else ""
-            return [("end        ", "dim"), (word, "green" if event.complete else "bold red"), (mended, "yellow")]
+            coerced = f"  repaired: {', '.join(event.repairs)}" if event.repairs else ""
+            return [("end        ", "dim"), (word, "green" if event.complete else "bold red"), (coerced, "yellow")]
         case Discarded(text=text, reason=reason):
             return [("discarded  ", "dim"), (quoted(text), "red"), (f"  {reason}", "dim")]
         case _:

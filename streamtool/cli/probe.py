@@ -21,20 +21,20 @@ from attrs import asdict, frozen
 
 from streamtool.cli.common import Screen, complain
 from streamtool.errors import SettingsError
-from streamtool.probe import Answer, Findings, Stream, Taught, Tools, probe
+from streamtool.probe import Findings, ProbeAnswer, Stream, Taught, Tools, probe
 from streamtool.settings import UpstreamSettings, load
 
 _WIDTH = 20
-_FLAGS = {"url": "URL", "speaks": "--speaks", "key": "--key-env"}
+_FLAGS = {"url": "URL", "protocol": "--protocol", "key": "--key-env"}
 """Settings of the upstream, and what sets them here."""
 
 
 @frozen
-class Flags:
+class ProbeFlags:
     """What the command line says."""
 
     url: str
-    speaks: str | None = None
+    protocol: str | None = None
     model: str | None = None
     key_env: str | None = None
     tries: int = 1
@@ -42,7 +42,7 @@ class Flags:
 
     def upstream(self) -> UpstreamSettings:
         """The upstream to ask. Raises SettingsError."""
-        fields = {"url": self.url, "speaks": self.speaks, "key": self.key_env and f"env:{self.key_env}"}
+        fields = {"url": self.url, "protocol": self.protocol, "key": self.key_env and f"env:{self.key_env}"}
         name = name_of(self.url)
         environ = {key: value for key, value in os.environ.items() if key == self.key_env}
         try:
@@ -53,7 +53,7 @@ class Flags:
             raise SettingsError(f"{flag}: {what}", param=flag, code=error.code) from None
 
 
-def run(flags: Flags, *, as_json: bool) -> None:
+def run(flags: ProbeFlags, *, as_json: bool) -> None:
     """Ask, and print what was found. Raises StreamtoolError."""
     upstream = flags.upstream()
     watch = _watched if sys.stderr.isatty() else _unwatched
@@ -108,7 +108,7 @@ def _said(text: str) -> str:
     return f": {printable(text)}" if text else ""
 
 
-def _answer(answer: Answer, yes: str, no: str) -> str:
+def _answer(answer: ProbeAnswer, yes: str, no: str) -> str:
     match answer.word:
         case "yes":
             return yes
@@ -185,7 +185,7 @@ def printable(text: str) -> str:
 
 def settings_text(found: Findings, upstream: UpstreamSettings, key_env: str | None) -> str:
     """TOML for streamtool.toml. The key is named, never shown."""
-    lines = [f"[upstream.{upstream.name}]", f"url = {toml(found.url)}", f"speaks = {toml(found.protocol)}"]
+    lines = [f"[upstream.{upstream.name}]", f"url = {toml(found.url)}", f"protocol = {toml(found.protocol)}"]
     if key_env is not None:
         lines.append(f"key = {toml(f'env:{key_env}')}")
     if found.protocol == "completions":
@@ -196,8 +196,8 @@ def settings_text(found: Findings, upstream: UpstreamSettings, key_env: str | No
         return "\n".join(lines) + "\n"
     lines.append('mode = "emulate"')
     lines.append(f"format = {toml(found.format)}" if found.format else "# no format was obeyed; see above what came")
-    if found.forces is not None:
-        lines.append(f"forces = {toml(found.forces)}  # when a client demands a call")
+    if found.forcing is not None:
+        lines.append(f"forces = {toml(found.forcing)}  # when a client demands a call")
     if not found.system_role:
         lines.append("system_role = false")
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """`streamtool prompt`: the exact text that the model would read for a request."""
 
 from streamtool.cli.common import Screen, complain, read_settings, read_source
-from streamtool.conversation import Media, Part, Text
+from streamtool.conversation import MediaPart, Part, TextPart
 from streamtool.errors import SettingsError
 from streamtool.exchange import CLIENTS
 from streamtool.prompting import project
@@ -12,10 +12,10 @@ def run(request: str, format_name: str | None, config: str | None, protocol: str
     """Print the projected messages, each below its role. Raises RequestError and SettingsError."""
     settings = read_settings(config, {"format": format_name})
     body = read_source(request)
-    speaks = protocol or guess(body)
-    if speaks not in CLIENTS:
-        raise SettingsError(f'--protocol: "{speaks}" is none of {", ".join(CLIENTS)}', param="protocol")
-    conversation = CLIENTS[speaks].read_request(body, settings.limits)
+    protocol = protocol or guess(body)
+    if protocol not in CLIENTS:
+        raise SettingsError(f'--protocol: "{protocol}" is none of {", ".join(CLIENTS)}', param="protocol")
+    conversation = CLIENTS[protocol].read_request(body, settings.limits)
     model = settings.for_model(conversation.model)
     taught = model.format if format_name in (None, "auto") else format_name
     projected = project(conversation, model, taught)
@@ -44,7 +44,7 @@ def guess(body: bytes) -> str:
 def shown(part: Part) -> str:
     """A part as text; what is no text by its kind."""
     match part:
-        case Text(text=text):
+        case TextPart(text=text):
             return text
-        case Media(kind=kind):
+        case MediaPart(kind=kind):
             return f"[{kind}]"

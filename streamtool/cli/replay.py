@@ -13,8 +13,8 @@ from streamtool.cli.common import Screen, read_source
 from streamtool.cli.parse import show
 from streamtool.errors import SettingsError
 from streamtool.exchange import ParserOptions
-from streamtool.policy import Plain, TextParser
-from streamtool.traces import VERSION, event_as_json, options_from_json
+from streamtool.observe.recordings import VERSION, event_as_json, options_from_json
+from streamtool.policy import NullParser, TextParser
 
 _BAD = (KeyError, TypeError, ValueError, AttributeError)
 
@@ -67,7 +67,7 @@ class Replay:
                 if "made_with" in line:
                     made_with = line["made_with"]
                     self._options = None if made_with is None else options_from_json(made_with)
-                self._parsers[line["parser"]] = Plain() if self._options is None else self._options.parser()
+                self._parsers[line["parser"]] = NullParser() if self._options is None else self._options.parser()
             case "text":
                 self._compare(number, line, self._parsers[line["parser"]].feed(line["text"]))
                 self.pieces += 1

@@ -20,38 +20,38 @@ import attrs
 from rich.console import Console
 from rich.text import Text
 
-from streamtool import logs
 from streamtool.agent import (
     Agent,
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
     Event,
     Final,
     McpServer,
+    OutputDelta,
     Progress,
-    ReasoningDelta,
     Rejected,
-    Result,
-    TextDelta,
+    ThoughtDelta,
+    ToolArgumentsDelta,
+    ToolCallEnd,
+    ToolCallResult,
+    ToolCallStart,
     TurnStart,
 )
 from streamtool.agent.functions import THREADS
 from streamtool.cli.common import DONE, HARMLESS, INTERRUPTED
-from streamtool.cli.serve import Flags as ServeFlags
+from streamtool.cli.serve import ServeFlags
 from streamtool.errors import SettingsError
+from streamtool.observe import logs
 
 _SHOWN = 160
 """Characters of a result, or of what is told of a rejection, that are shown."""
 
 
 @attrs.frozen
-class Flags:
+class RunFlags:
     """The flags of `run`; None: not given."""
 
     task: str
     upstream: str | None = None
-    speaks: str | None = None
+    protocol: str | None = None
     key_env: str | None = None
     model: str | None = None
     mode: str | None = None
@@ -68,7 +68,7 @@ class Flags:
     def agent(self) -> Agent:
         """The agent that these flags, the environment and the settings file amount to. Raises SettingsError."""
         settings = ServeFlags(
-            self.upstream, self.speaks, self.key_env, self.model, self.mode, self.format, self.config, insecure=True
+            self.upstream, self.protocol, self.key_env, self.model, self.mode, self.format, self.config, insecure=True
         ).settings()
         if settings.debug:
             logs.configure(settings)
@@ -88,10 +88,10 @@ class Flags:
         )
 
 
-def run(flags: Flags) -> None:
+def run(flags: RunFlags) -> None:
     """Run the task to its end. Raises StreamtoolError."""
     agent = flags.agent()
-    show: Callable[[Event], None] = Lines().show if flags.json else Live().show
+    show: Callable[[Event], None] = InputLines().show if flags.json else Live().show
 
     async def main() -> None:
         async with agent.run(flags.task) as events:
@@ -140,7 +140,7 @@ class Asking:
         self._screen = screen
         self._all = False
 
-    async def __call__(self, call: CallEnd) -> bool:
+    async def __call__(self, call: ToolCallEnd) -> bool:
         """Whether the call may be executed."""
         if self._all:
             return True
@@ -180,28 +180,28 @@ class Live:
     def show(self, event: Event) -> None:
         """Show what happened."""
         match event:
-            case TextDelta(text=text):
+            case OutputDelta(text=text):
                 if self._thinks:
                     self._line()
                 self._thinks = False
                 self._print(self._said, text, "")
-            case ReasoningDelta(text=text):
+            case ThoughtDelta(text=text):
                 if not self._thinks:
                     self._line()
                 self._thinks = True
                 self._print(self._told, text, "dim italic")
-            case CallStart(name=name):
+            case ToolCallStart(name=name):
                 self._line()
                 self._calls += 1
                 self._print(self._told, f"● {name}(", "green")
-            case ArgumentsDelta(text=text):
+            case ToolArgumentsDelta(text=text):
                 self._print(self._told, text, "green")
-            case CallEnd(complete=complete):
+            case ToolCallEnd(complete=complete):
                 self._print(self._told, ")" if complete else " … cut off", "green")
                 self._line()
             case Progress():
                 self._note(f"  {event.name}: {event.message or ''} {_share(event)}".rstrip(), "dim")
-            case Result(name=name, text=text, error=error, seconds=seconds):
+            case ToolCallResult(name=name, text=text, error=error, seconds=seconds):
                 self._note(f"  {name} → {_short(text)}", "red" if error else "", f"  {seconds:.2f} s")
             case Rejected(why=why, name=name, message=message):
                 self._note(f"  rejected {name or 'the reply'} ({why}): {_short(message)}", "yellow")
@@ -231,7 +231,7 @@ class Live:
             self._open = None if text.endswith("\n") else console
 
 
-class Lines:
+class InputLines:
     """Prints each event as one JSON object."""
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ class Lines:
 
 def _fields(event: Event) -> dict[str, Any]:
     match event:
-        case Result():
+        case ToolCallResult():
             return {"id": event.id, "name": event.name, "text": event.text, "error": event.error,
                     "seconds": round(event.seconds, 3)}  # fmt: skip
         case Final():

@@ -1,7 +1,7 @@
 """`streamtool serve`: the proxy under a real server.
 
 The socket is opened before anything is printed, so the address that is shown is the one that answers (also for port 0).
-What happens then is told by the log (`streamtool.logs`), a line for each exchange, on standard error.
+What happens then is told by the log (`streamtool.observe.logs`), a line for each exchange, on standard error.
 uvicorn runs the proxy on asyncio; hypercorn runs it on trio.
 """
 
@@ -20,11 +20,11 @@ from typing import Any
 import trio
 from attrs import evolve, frozen
 
-from streamtool import logs
-from streamtool.asgi import ASGIApp
 from streamtool.cli.common import Screen, read_settings
 from streamtool.errors import SettingsError, StreamtoolError
-from streamtool.phrases import open_phrases
+from streamtool.http.asgi import ASGIApp
+from streamtool.http.phrases import open_phrases
+from streamtool.observe import logs
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.settings import check as check_safety
@@ -34,16 +34,16 @@ GRACE = 3
 _ANY = "default"
 """A model that some upstreams take for theirs, whatever it is."""
 
-_FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.speaks": "--speaks", "upstream.flag.key": "--key-env"}
+_FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.protocol": "--protocol", "upstream.flag.key": "--key-env"}
 """Where settings that only a flag can have made are found wrong, and that flag."""
 
 
 @frozen
-class Flags:
+class ServeFlags:
     """The flags of `serve`; None: not given."""
 
     upstream: str | None = None
-    speaks: str | None = None
+    protocol: str | None = None
     key_env: str | None = None
     model: str | None = None
     mode: str | None = None
@@ -56,14 +56,14 @@ class Flags:
 
     def settings(self) -> Settings:
         """The settings that these flags, the environment and the file amount to. Raises SettingsError."""
-        if self.upstream is None and (self.speaks is not None or self.key_env is not None):
-            raise SettingsError("--speaks and --key-env say something about --upstream, which is missing")
+        if self.upstream is None and (self.protocol is not None or self.key_env is not None):
+            raise SettingsError("--protocol and --key-env say something about --upstream, which is missing")
         if self.server not in SERVERS:
             raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
         overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
         if self.upstream is not None:
             key = None if self.key_env is None else f"env:{self.key_env}"
-            overrides["upstream"] = {"flag": {"url": self.upstream, "speaks": self.speaks, "key": key}}
+            overrides["upstream"] = {"flag": {"url": self.upstream, "protocol": self.protocol, "key": key}}
         if self.model is not None:
             overrides["model"] = [{"match": "*", "use": self.model}]
         try:
@@ -80,15 +80,15 @@ class Flags:
         return check_safety(found)
 
 
-def run(flags: Flags, *, only_check: bool) -> None:
+def run(flags: ServeFlags, *, only_check: bool) -> None:
     """Serve until interrupted. Raises SettingsError; StreamtoolError when the proxy cannot start."""
     settings = flags.settings()
     screen = Screen()
     if only_check:
         open_phrases(settings)  # whose file nothing else would read
-        for wanted, module in ((settings.metrics, "metrics"), (settings.spans, "spans")):
+        for wanted, module in ((settings.metrics, "metrics"), (settings.otel, "otel")):
             if wanted:
-                importlib.import_module(f"streamtool.{module}")  # which needs an extra
+                importlib.import_module(f"streamtool.observe.{module}")  # which needs an extra
         describe(settings, settings.listen, screen)
         screen.line(("the settings are fine", "bold green"))
         return
@@ -111,7 +111,7 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
         screen.line("  upstream  the embedded sample model (--upstream URL puts a real one there)")
     for name, upstream in settings.upstreams.items():
         key = "its own key" if upstream.key else "the client's authorization"
-        screen.line(f"  upstream  {name}: {upstream.url}, {upstream.speaks}, with {key}")
+        screen.line(f"  upstream  {name}: {upstream.url}, {upstream.protocol}, with {key}")
     for rule in settings.models:
         target = f" at {rule.upstream}" if rule.upstream else ""
         screen.line(f"  model     {rule.match} → {rule.use or 'the same name'}{target}")
@@ -119,8 +119,8 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
     screen.line(f"  clients   {'need a key' if settings.client_keys else 'need no key'}")
     if settings.metrics:
         screen.line(f"  metrics   http://{listening}/metrics")
-    if settings.trace is not None:
-        screen.line("  trace     prompts and replies are written to ", (settings.trace, "bold"))
+    if settings.recordings is not None:
+        screen.line("  trace     prompts and replies are written to ", (settings.recordings, "bold"))
     if settings.contents:
         screen.line("  contents  prompts and replies may stand in the log")
 

@@ -4,9 +4,9 @@ Nothing here is written per format. How a call looks around its arguments is ask
 and what stands inside is the tool's JSON Schema. Every sentence of a constraint is one that the parser reads.
 """
 
-from streamtool.constraints.frames import Frame, frame
+from streamtool.constraints.call_frames import CallFrame, frame
 from streamtool.constraints.grammar import grammar
 from streamtool.constraints.json_schema import call_schema
 from streamtool.constraints.structural_tag import structural_tag
 
-__all__ = ["Frame", "call_schema", "frame", "grammar", "structural_tag"]
+__all__ = ["CallFrame", "call_schema", "frame", "grammar", "structural_tag"]

@@ -8,7 +8,7 @@ others. What an object, an array or a string may hold is kept to as far as a gra
 any JSON value: so a sentence may break a `pattern`, and never the form.
 
 A schema comes from the caller, so nothing about it is trusted: depth, nodes and the size of all rules are bounded. A
-schema beyond them is any object (`TooLargeError` says so to whoever converts).
+schema beyond them is any object (`GrammarTooLargeError` says so to whoever converts).
 
 Source: the guide to GBNF in llama.cpp's `grammars/README.md`.
 """
@@ -55,7 +55,7 @@ EMPTY: Final = '""'
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
-class TooLargeError(Exception):
+class GrammarTooLargeError(Exception):
     """The schema does not fit into a grammar."""
 
 
@@ -70,7 +70,7 @@ def joined(ways: Iterable[str]) -> str:
     return " | ".join(dict.fromkeys(ways))
 
 
-class Rules:
+class GbnfRules:
     """The rules of one grammar, each under a name of its own."""
 
     __slots__ = ("_left", "_made", "_size")
@@ -85,7 +85,7 @@ class Rules:
         name = name or f"r{len(self._made)}"
         self._size += len(body) - len(self._made.get(name, ""))
         if self._size > SIZE:
-            raise TooLargeError
+            raise GrammarTooLargeError
         self._made[name] = body
         return name
 
@@ -105,7 +105,7 @@ class Rules:
         """One more schema is read."""
         self._left -= 1
         if self._left < 0:
-            raise TooLargeError
+            raise GrammarTooLargeError
 
     def text(self) -> str:
         """The grammar; one of the rules is `root`."""
@@ -118,7 +118,7 @@ class Converter:
 
     __slots__ = ("_at_once", "_known", "_root", "_rules")
 
-    def __init__(self, rules: Rules, root: Schema) -> None:
+    def __init__(self, rules: GbnfRules, root: Schema) -> None:
         self._rules = rules
         self._root = root
         self._known: dict[str, str] = {}
@@ -153,7 +153,7 @@ class Converter:
         """A value that the schema describes, as an element of a rule: a name, or a group."""
         self._rules.visit()
         if depth > DEPTH:
-            raise TooLargeError
+            raise GrammarTooLargeError
         if not isinstance(schema, Mapping) or not schema or schema.get("$ref") in self._at_once:
             return self._rules.plain("value")
         reference = schema.get("$ref")
@@ -268,7 +268,7 @@ def _times(least: int, most: int | None) -> str:
     return f"{{{least},{max(least, most)}}}"
 
 
-def until(rules: Rules, ends: Mapping[str, str], *, line: bool = False) -> str:
+def until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False) -> str:
     """The rule of free text in which none of `ends` stands but at its end, where what `ends` says follows it.
 
     It may end anywhere too if one of `ends` is "". With `line`, the ends begin at line starts, of which the first

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from statemachine.writing.bodies import parameter
-from streamtool.constraints.frames import Frame, frame, parameters_of, separator, several
-from streamtool.constraints.gbnf import EMPTY, Converter, Rules, TooLargeError, joined, literal, until
+from streamtool.constraints.call_frames import CallFrame, frame, parameters_of, separator, several
+from streamtool.constraints.gbnf import EMPTY, Converter, GbnfRules, GrammarTooLargeError, joined, literal, until
 from streamtool.constraints.json_schema import OBJECT, arguments_schema
 from streamtool.conversation import Tool
 from streamtool.schema import Schema
@@ -47,7 +47,7 @@ def _grammar(
     triggers = tuple(dict.fromkeys(around.trigger for around in frames))
     if not forced and sum(map(len, triggers)) > _TRIGGERS:
         return None
-    rules = Rules()
+    rules = GbnfRules()
     try:
         inner = [_inner(rules, format, tool, around, plain) for tool, around in zip(tools, frames, strict=True)]
         call = rules.add(joined(f"{literal(one.begin)} {body}" for one, body in zip(frames, inner, strict=True)))
@@ -65,17 +65,17 @@ def _grammar(
                 ends[trigger] = rules.add(f"( {joined(rest)} ) {more}".rstrip())
             root = until(rules, ends, line=frames[0].line)
         rules.add(root, "root")
-    except TooLargeError:
+    except GrammarTooLargeError:
         return None
     return rules.text(), triggers if lazy and not forced else ()
 
 
-def _more(rules: Rules, call: str, format: str) -> str:
+def _more(rules: GbnfRules, call: str, format: str) -> str:
     between = separator(format)
     return rules.add(f"( {literal(between)} {call} )*" if between else f"{call}*")
 
 
-def _inner(rules: Rules, format: str, tool: Tool, around: Frame, plain: bool) -> str:
+def _inner(rules: GbnfRules, format: str, tool: Tool, around: CallFrame, plain: bool) -> str:
     """The arguments of a tool, and what ends the call."""
     if around.inside == "free":
         return until(rules, {around.end: EMPTY})
@@ -94,7 +94,7 @@ class _Marked:
 
     __slots__ = ("_body", "_converter", "_form", "_rules", "_schema")
 
-    def __init__(self, rules: Rules, format: str, schema: Schema) -> None:
+    def __init__(self, rules: GbnfRules, format: str, schema: Schema) -> None:
         self._rules = rules
         self._form, self._body = parameters_of(format)
         self._schema = schema

@@ -7,7 +7,7 @@ both servers. `end` may not be empty everywhere, so a format without a closer en
 
 from collections.abc import Sequence
 
-from streamtool.constraints.frames import frame
+from streamtool.constraints.call_frames import frame
 from streamtool.constraints.json_schema import arguments_schema
 from streamtool.conversation import Json, Tool
 

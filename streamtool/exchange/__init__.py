@@ -1,26 +1,34 @@
 """One client request and its reply, attempts included; bytes in, bytes out, no I/O. `machine` tells how."""
 
 from streamtool.exchange.encoding import Inflate, decode_body
-from streamtool.exchange.machine import Exchange
-from streamtool.exchange.shapes import ClientWire, Head, Headers, Memory, Record, UpstreamRequest, UpstreamWire
-from streamtool.exchange.traced import ParserOptions, Trace
-from streamtool.exchange.wires import CLIENTS, UPSTREAMS, upstream_of, wire_of
+from streamtool.exchange.exchange import Exchange
+from streamtool.exchange.interfaces import (
+    ClientProtocol,
+    Headers,
+    Memory,
+    Record,
+    ResponseHead,
+    UpstreamProtocol,
+    UpstreamRequest,
+)
+from streamtool.exchange.listener import ExchangeListener, ParserOptions
+from streamtool.exchange.wires import CLIENTS, UPSTREAMS, client_protocol, upstream_protocol_for
 
 __all__ = [
     "CLIENTS",
     "UPSTREAMS",
-    "ClientWire",
+    "ClientProtocol",
     "Exchange",
-    "Head",
+    "ExchangeListener",
     "Headers",
     "Inflate",
     "Memory",
     "ParserOptions",
     "Record",
-    "Trace",
+    "ResponseHead",
+    "UpstreamProtocol",
     "UpstreamRequest",
-    "UpstreamWire",
+    "client_protocol",
     "decode_body",
-    "upstream_of",
-    "wire_of",
+    "upstream_protocol_for",
 ]

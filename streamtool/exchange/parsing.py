@@ -1,31 +1,40 @@
 """The parsers of an exchange: one for each attempt of each choice, made of the request, the rules and the settings.
 
 The real parser may stand in others: one that knows a beginning which the prompt already holds (`Prefilled`), one that
-doubts calls whose words stand in the conversation (`Wary`), one that tells a trace (`Traced`).
+doubts calls whose words stand in the conversation (`QuotationFilter`), one that tells a trace (`ObservedParser`).
 """
 
 from collections.abc import Sequence
 
 import statemachine
-from streamtool.exchange.request import Request
-from streamtool.exchange.toolsets import remember
-from streamtool.exchange.traced import ParserOptions, Trace, Traced
-from streamtool.policy import HoldingParser, Plain, Prefilled, Rules, TextParser, Wary, goes_on, quotable
+from streamtool.exchange.listener import ExchangeListener, ObservedParser, ParserOptions
+from streamtool.exchange.request import ClientRequest
+from streamtool.policy import (
+    HoldingParser,
+    NullParser,
+    Prefilled,
+    QuotationFilter,
+    Rules,
+    TextParser,
+    goes_on,
+    quotation_sources,
+)
 from streamtool.prompting import key, words
 from streamtool.settings import Settings
+from streamtool.state.tool_sets import remember
 
 
 class Parsing:
     """Makes the parsers of one exchange."""
 
-    __slots__ = ("_quotable", "_request", "_settings", "trace")
+    __slots__ = ("_quotable", "_request", "_settings", "listener")
 
-    def __init__(self, settings: Settings, request: Request, rules: Rules) -> None:
+    def __init__(self, settings: Settings, request: ClientRequest, rules: Rules) -> None:
         self._settings = settings
         self._request = request
         wary = request.reads and settings.quoted == "text"
-        self._quotable = quotable(request.conversation, rules.callable) if wary else None
-        self.trace: Trace | None = None
+        self._quotable = quotation_sources(request.conversation, rules.callable) if wary else None
+        self.listener: ExchangeListener | None = None
 
     @property
     def quoted(self) -> int:
@@ -62,12 +71,12 @@ class Parsing:
         parser = self._traced(choice, options)
         if self._quotable is None:
             return parser
-        return Wary(parser, self._quotable, limit=limits.held, begun=bool(prefix), counts=choice is not None)
+        return QuotationFilter(parser, self._quotable, limit=limits.held, begun=bool(prefix), counts=choice is not None)
 
     def _traced(self, choice: int | None, options: ParserOptions | None) -> HoldingParser:
-        if self.trace is not None and choice is not None:
-            return Traced(self.trace, choice, options)
-        return Plain() if options is None else options.parser()
+        if self.listener is not None and choice is not None:
+            return ObservedParser(self.listener, choice, options)
+        return NullParser() if options is None else options.parser()
 
     def keep(self, text: str, called: Sequence[str], rules: Rules) -> None:
         """Remember how the model wrote a reply with these calls, for the prompt of the next turn."""

@@ -12,16 +12,23 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation, Forcing, Message, Text
+from streamtool.conversation import HOSTED, Conversation, Forcing, Message, TextPart
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.encoding import decode_body
-from streamtool.exchange.shapes import Abilities, ClientWire, Headers, Memory, UpstreamRequest, UpstreamWire
-from streamtool.exchange.signatures import SIGNING, signed
-from streamtool.exchange.toolsets import shared, with_tools
-from streamtool.exchange.wires import upstream_of
-from streamtool.policy import Cause, can_force, denies_forcing, denies_tools, forcing, way_of
+from streamtool.exchange.interfaces import (
+    Capabilities,
+    ClientProtocol,
+    Headers,
+    Memory,
+    UpstreamProtocol,
+    UpstreamRequest,
+)
+from streamtool.exchange.wires import upstream_protocol_for
+from streamtool.policy import Cause, can_force, denies_forcing, denies_tools, forcing, forcing_method_for
 from streamtool.protocols.wire import with_key
 from streamtool.settings import ModelSettings, Settings
+from streamtool.state.signatures import SIGNING, signed
+from streamtool.state.tool_sets import shared, with_tools
 
 _DROPPED = frozenset(
     (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
@@ -30,7 +37,7 @@ _OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-")
 """Beginnings of headers that mean nothing to another protocol."""
 
 
-class Request:
+class ClientRequest:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
     __slots__ = (
@@ -41,22 +48,22 @@ class Request:
     def __init__(
         self,
         settings: Settings,
-        client: ClientWire,
+        client: ClientProtocol,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
         *,
         memory: Memory | None,
-        abilities: Abilities | None,
+        capabilities: Capabilities | None,
     ) -> None:
         self._settings = settings
-        self._abilities = abilities
+        self._abilities = capabilities
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
         self.conversation: Conversation = shared(self._read(client, memory))
         self.model: ModelSettings = self._overridden(settings.for_model(self.conversation.model))
         self.native = self._begins_native()
         """Tools reach the upstream as what they are."""
-        self.upstream: UpstreamWire = upstream_of(client.NAME, self.model.speaks)
+        self.upstream: UpstreamProtocol = upstream_protocol_for(client.NAME, self.model.protocol)
         self.same = self.upstream.NAME == client.NAME
         """Client and upstream speak the same protocol."""
         self.dropped = self.conversation.dropped
@@ -84,8 +91,8 @@ class Request:
         """The way in which it is held; the word of the log record."""
         self._unable = False
         """The upstream has just refused that way."""
-        if self.emulates and not can_force(self.model.forces, self.upstream.NAME):
-            self.dropped += (f"forcing by {self.model.forces}",)
+        if self.emulates and not can_force(self.model.forcing, self.upstream.NAME):
+            self.dropped += (f"forcing by {self.model.forcing}",)
         self.size = 0
         """Bytes of the last attempt."""
         if not self.passthrough:
@@ -94,7 +101,7 @@ class Request:
         if hosted and settings.hosted_tools == "refuse":
             raise RequestError(f"a {hosted[0]} can only be run by its own origin: leave it out", param="tools")
 
-    def _read(self, client: ClientWire, memory: Memory | None) -> Conversation:
+    def _read(self, client: ClientProtocol, memory: Memory | None) -> Conversation:
         """The conversation; one without messages if it cannot be read and need not be, since it may pass as it came."""
         settings = self._settings
         body = decode_body(self._body, self._headers, settings.limits.body)
@@ -104,7 +111,10 @@ class Request:
             return client.read_request(body, settings.limits)
         except RequestError:
             unread = client.read_unread(body, settings.limits)
-            if unread is None or upstream_of(client.NAME, settings.for_model(unread.model).speaks).NAME != client.NAME:
+            if (
+                unread is None
+                or upstream_protocol_for(client.NAME, settings.for_model(unread.model).protocol).NAME != client.NAME
+            ):
                 raise
             return unread
 
@@ -223,7 +233,7 @@ class Request:
     def _held_to_a_call(self, projected: Conversation) -> Conversation:
         """The projected conversation with what forces a call, as far as the client wants one and the upstream can."""
         asked = self.conversation
-        way = way_of(asked, self.model, self.upstream.NAME)
+        way = forcing_method_for(asked, self.model, self.upstream.NAME)
         self.forcing, self.forced = None, way or ""
         if way is None or way == "prompt":
             return projected
@@ -234,7 +244,7 @@ class Request:
             return projected
         messages = projected.messages
         if way == "prefill":
-            messages = (*messages, Message("assistant", (Text(self.forcing.value),)))
+            messages = (*messages, Message("assistant", (TextPart(self.forcing.value),)))
         return evolve(projected, messages=messages, forcing=self.forcing)
 
     @property

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from streamtool.errors import StreamtoolError
-from streamtool.exchange.request import Request
-from streamtool.exchange.shapes import ClientWire, Head, Headers, Memory, Writer
-from streamtool.exchange.signatures import remember
-from streamtool.reply import Fold, ReplyEvent, Start
+from streamtool.exchange.interfaces import ClientProtocol, ClientWriter, Headers, Memory, ResponseHead
+from streamtool.exchange.request import ClientRequest
+from streamtool.reply import ReplyAccumulator, ReplyEvent, ReplyStart
+from streamtool.state.signatures import remember
 
 _DROPPED = frozenset(
     (
@@ -23,7 +23,7 @@ _DROPPED = frozenset(
 _RETRY_HINTS = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
 
 
-class Response:
+class ClientResponse:
     """One reply on its way to the client."""
 
     __slots__ = (
@@ -33,8 +33,8 @@ class Response:
 
     def __init__(
         self,
-        wire: ClientWire,
-        request: Request,
+        wire: ClientProtocol,
+        request: ClientRequest,
         *,
         new_id: Callable[[str], str],
         now: int,
@@ -51,11 +51,11 @@ class Response:
         self.began: float | None = None
         """When the first of it left."""
         self._memory = None if wire.memories is None else memory
-        self._fold = None if conversation.stream else Fold()
-        self._writer: Writer | None = None
-        self._start = Start()
+        self._fold = None if conversation.stream else ReplyAccumulator()
+        self._writer: ClientWriter | None = None
+        self._start = ReplyStart()
         self._kept: Headers = ()
-        self.head: Head | None = None
+        self.head: ResponseHead | None = None
         """What to send first; None while the status is withheld."""
         self.started = False
         """The reply has its name: its first event has been made."""
@@ -78,17 +78,17 @@ class Response:
         told = found.get(b"x-request-id") or found.get(b"request-id") or b""
         self.request_id = told.decode("latin-1") or self.request_id
 
-    def name(self, start: Start) -> None:
+    def name(self, start: ReplyStart) -> None:
         """Take the upstream's own Start; it counts while the reply has not begun."""
         self.served_model = start.model
         if not self.started:
             self._start = start
 
-    def begin(self) -> Start:
+    def begin(self) -> ReplyStart:
         """The reply's own Start: what the upstream did not tell is made here."""
         self.started = True
         start = self._start
-        self._start = Start(
+        self._start = ReplyStart(
             (start.id if self._same else None) or self._new_id(self._wire.REPLY_ID),
             start.created or self._now,
             start.model or self._conversation.model,
@@ -115,7 +115,7 @@ class Response:
 
     def _first(self, out: list[ReplyEvent], *, done: bool, error: StreamtoolError | None) -> bytes:
         """The beginning of a stream, a whole reply, or an error with its own status."""
-        nothing = len(out) == 1 + self.started and (not self.started or type(out[0]) is Start)
+        nothing = len(out) == 1 + self.started and (not self.started or type(out[0]) is ReplyStart)
         if error is not None and self.head is None and (nothing or self._fold is not None):
             return self._failure(error)
         if not self.started:
@@ -131,17 +131,17 @@ class Response:
         )
         return self._writer.feed(out)
 
-    def _all(self, fold: Fold) -> bytes:
+    def _all(self, fold: ReplyAccumulator) -> bytes:
         start = self._start
         self.began = self._clock()
-        body = self._wire.write_whole(
+        body = self._wire.write_complete(
             self._conversation,
             fold.close(),
             id=cast(str, start.id),
             created=cast(int, start.created),
             model=cast(str, start.model),
         )
-        self.head = Head(200, (*self._kept, *self._own(body), *self._marks()))
+        self.head = ResponseHead(200, (*self._kept, *self._own(body), *self._marks()))
         self._remember(body)
         return body
 
@@ -154,14 +154,14 @@ class Response:
     def _failure(self, error: StreamtoolError) -> bytes:
         body = self._wire.write_error(error, self.request_id)
         hints = tuple(pair for pair in self._kept if pair[0] in _RETRY_HINTS)
-        self.head = Head(error.status, (*hints, *self._own(body), *self._marks()))
+        self.head = ResponseHead(error.status, (*hints, *self._own(body), *self._marks()))
         return body
 
-    def _stream_head(self) -> Head:
-        return Head(200, (*self._kept, *self._wire.STREAM_HEADERS, *self._marks()))
+    def _stream_head(self) -> ResponseHead:
+        return ResponseHead(200, (*self._kept, *self._wire.STREAM_HEADERS, *self._marks()))
 
     def _own(self, body: bytes) -> Headers:
-        return (*self._wire.WHOLE_HEADERS, (b"content-length", str(len(body)).encode()))
+        return (*self._wire.COMPLETE_HEADERS, (b"content-length", str(len(body)).encode()))
 
     def _marks(self) -> Headers:
         return (

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from streamtool.constraints import call_schema, frame, grammar, structural_tag
-from streamtool.conversation import Conversation, Forcing, Tool, Way
-from streamtool.prompting.whole import is_whole
-from streamtool.settings import FORCES, Forces, ModelSettings
+from streamtool.conversation import Conversation, Forcing, ForcingMethod, Tool
+from streamtool.prompting.one_object import is_whole
+from streamtool.settings import FORCING_METHODS, ForcingSetting, ModelSettings
 
-Means = Way | Literal["prompt"]
+ForcingChoice = ForcingMethod | Literal["prompt"]
 """`prompt`: by words alone."""
-AUTO: Final[Mapping[str, Means]] = {"ollama": "schema", "completions": "prefill"}
+AUTO: Final[Mapping[str, ForcingChoice]] = {"ollama": "schema", "completions": "prefill"}
 """What every server of a protocol can do; the others are asked in words."""
 _FREE: Final = frozenset(("structural_tag", "grammar"))
 """Ways that leave text free."""
@@ -28,17 +28,17 @@ _LAZY: Final = frozenset(("completions",))
 """Where llama.cpp reads the triggers of a grammar; in a chat request it overwrites them by those of the template."""
 
 
-def can_force(way: Forces, protocol: str) -> bool:
+def can_force(way: ForcingSetting, protocol: str) -> bool:
     """Whether there is this way in this protocol."""
-    return way == "auto" or way in FORCES[protocol]
+    return way == "auto" or way in FORCING_METHODS[protocol]
 
 
-def way_of(conversation: Conversation, model: ModelSettings, protocol: str) -> Means | None:
+def forcing_method_for(conversation: Conversation, model: ModelSettings, protocol: str) -> ForcingChoice | None:
     """The way to force a call of this conversation; `prompt` by words alone, None: nothing is forced."""
     mode = conversation.choice.mode
     if not conversation.tools or mode == "none":
         return None
-    way: Means = AUTO.get(protocol, "prompt") if model.forces == "auto" else model.forces
+    way: ForcingChoice = AUTO.get(protocol, "prompt") if model.forcing == "auto" else model.forcing
     own = conversation.options.output is not None or not _OWN.isdisjoint(conversation.raw)
     if own or not can_force(way, protocol):
         way = "prompt"
@@ -47,7 +47,7 @@ def way_of(conversation: Conversation, model: ModelSettings, protocol: str) -> M
     return way if way in _FREE and not is_whole(model.format) else None
 
 
-def forcing(conversation: Conversation, way: Way, format: str, protocol: str) -> Forcing | None:
+def forcing(conversation: Conversation, way: ForcingMethod, format: str, protocol: str) -> Forcing | None:
     """What to ask of the upstream so that the model writes an allowed call; None: it cannot be said in this way."""
     choice = conversation.choice
     tools = [tool for tool in conversation.tools if not choice.names or tool.name in choice.names]

@@ -13,24 +13,24 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 import statemachine
+from streamtool.policy.call_ids import CallIds
 from streamtool.policy.causes import Cause
-from streamtool.policy.ids import Ids
-from streamtool.policy.invented import Invented
+from streamtool.policy.fabricated_results import FabricatedResultFilter
+from streamtool.policy.null_parser import TextParser
 from streamtool.policy.open_call import OpenCall
-from streamtool.policy.plain import TextParser
-from streamtool.policy.refusals import Opening
+from streamtool.policy.refusals import OpeningWatch
 from streamtool.policy.rules import Rules
-from streamtool.policy.stops import Stops
-from streamtool.policy.validation import Fault
+from streamtool.policy.stop_sequences import StopSequences
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
     Reason,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
     ReplyEvent,
-    TextDelta,
+    ReplyReasoningDelta,
+    ReplyTextDelta,
 )
+from streamtool.validation.validator import InvalidArguments
 
 _CLOSE: dict[Reason, str | None] = {
     Reason.STOP: None,
@@ -41,7 +41,7 @@ _CLOSE: dict[Reason, str | None] = {
 }
 """How the parser is told why the text ended; None: the model stopped by itself."""
 
-Upstream = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta | CallEnd
+UpstreamEvent = ReplyTextDelta | ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd
 """What a gate takes from the upstream."""
 
 
@@ -59,7 +59,7 @@ class Gate:
         self,
         rules: Rules,
         choice: int,
-        ids: Ids,
+        ids: CallIds,
         new_parser: Callable[[], TextParser],
         *,
         clock: Callable[[], float] | None = None,
@@ -71,7 +71,7 @@ class Gate:
         self._new_parser = new_parser
         self._parser = new_parser()
         self._forced = rules.forced
-        self._held: list[TextDelta | ReasoningDelta] = []
+        self._held: list[ReplyTextDelta | ReplyReasoningDelta] = []
         self._held_size = 0
         self._open: OpenCall | None = None
         self._direct = False
@@ -81,12 +81,12 @@ class Gate:
         """When the client saw the first call begin."""
         # a buffer of bytes: pieces of text, or io.StringIO, which keeps them, would take ten times the memory
         self._wrote = bytearray() if rules.keeps else None
-        self._stops = Stops(rules.stop) if rules.stop else None
+        self._stops = StopSequences(rules.stop) if rules.stop else None
         self._again = again
         """Another attempt may follow this one."""
         self.visible = False
         """The client has seen text or a call."""
-        self._behind: Invented | None = None
+        self._behind: FabricatedResultFilter | None = None
         """Directly behind a call that the model has written."""
         self._opening = self._new_opening()
         """While the reply may still turn out to deny its tools."""
@@ -96,7 +96,7 @@ class Gate:
         """What the model is told of it, or the phrase that gave it away."""
         self.lacks: Cause | None = None
         """For what this attempt would not be accepted if it were not the last one."""
-        self.fault: Fault | None = None
+        self.fault: InvalidArguments | None = None
         """What is wrong with the arguments of the last call that went out whole."""
         self.forwards = not rules.forced and self._stops is None and self._opening is None
         """Visible text goes out at once, as the event that came."""
@@ -133,8 +133,8 @@ class Gate:
         """What the model wrote, markup included, in all attempts of which something was seen."""
         return "" if self._wrote is None else self._wrote.decode("utf-8", "surrogatepass")
 
-    def _new_opening(self) -> Opening | None:
-        return Opening(self._rules.phrases) if self._rules.watches and not self.visible else None
+    def _new_opening(self) -> OpeningWatch | None:
+        return OpeningWatch(self._rules.phrases) if self._rules.watches and not self.visible else None
 
     def restart(self, *, again: bool) -> None:
         """The next attempt begins: what the last one held back is dropped, what it showed stays."""
@@ -154,9 +154,9 @@ class Gate:
         self._forced = self._rules.forced and not self.called
         self.forwards = not self._forced and self._stops is None and self._opening is None
 
-    def feed(self, event: Upstream, out: list[ReplyEvent]) -> None:
+    def feed(self, event: UpstreamEvent, out: list[ReplyEvent]) -> None:
         """One event of the upstream."""
-        if type(event) is TextDelta:
+        if type(event) is ReplyTextDelta:
             text = event.text
             self.length += len(text)
             if self._wrote is not None:
@@ -173,7 +173,7 @@ class Gate:
                         self._opens(event, self._opening, out)
                         return
                 elif type(first) is statemachine.ArgumentsDelta and self._direct:
-                    out.append(ArgumentsDelta(self.choice, len(self.called) - 1, first.text))
+                    out.append(ReplyArgumentsDelta(self.choice, len(self.called) - 1, first.text))
                     return
             if found:
                 self._found(found, out)
@@ -181,21 +181,21 @@ class Gate:
         if self.over:
             return
         match event:
-            case TextDelta():
+            case ReplyTextDelta():
                 raise AssertionError("handled above")
-            case ReasoningDelta(text=text, signature=signature):
+            case ReplyReasoningDelta(text=text, signature=signature):
                 if text:
                     self._reasoning(text, out)
                 if signature is not None and self._rules.reasoning == "emit" and not self._held:
-                    out.append(ReasoningDelta(self.choice, "", signature))
-            case CallStart(id=call_id, name=name, signature=signature):
+                    out.append(ReplyReasoningDelta(self.choice, "", signature))
+            case ReplyCallStart(id=call_id, name=name, signature=signature):
                 self._found(self._parser.close(), out)
                 if not self.over:
                     self._parser = self._new_parser()
                     self._begin(name, call_id, out, native=True, signature=signature)
-            case ArgumentsDelta(text=text):
+            case ReplyArgumentsDelta(text=text):
                 self._arguments(text, out)
-            case CallEnd(complete=complete):
+            case ReplyCallEnd(complete=complete):
                 self._end(complete, out)
             case _:
                 assert_never(event)
@@ -222,7 +222,7 @@ class Gate:
         if behind is not None:
             self.forwards = self._stops is None
             if text := behind.close():
-                self._show(TextDelta(self.choice, text), out)
+                self._show(ReplyTextDelta(self.choice, text), out)
 
     def release(self, out: list[ReplyEvent]) -> None:
         """What waited comes out, in order."""
@@ -243,7 +243,7 @@ class Gate:
                 return
             match event:
                 case statemachine.TextDelta(text=text):
-                    self._text(TextDelta(self.choice, text), out)
+                    self._text(ReplyTextDelta(self.choice, text), out)
                 case statemachine.ArgumentsDelta(text=text):
                     self._arguments(text, out)
                 case statemachine.CallStart(name=name, id=call_id, format=format_):
@@ -263,7 +263,7 @@ class Gate:
                 case _:
                     assert_never(event)
 
-    def _text(self, event: TextDelta, out: list[ReplyEvent]) -> None:
+    def _text(self, event: ReplyTextDelta, out: list[ReplyEvent]) -> None:
         if self._forced:
             self._wait(event, out)
         elif self._opening is not None:
@@ -273,13 +273,13 @@ class Gate:
         else:
             self._show(event, out)
 
-    def _opens(self, event: TextDelta, opening: Opening, out: list[ReplyEvent]) -> None:
+    def _opens(self, event: ReplyTextDelta, opening: OpeningWatch, out: list[ReplyEvent]) -> None:
         """A piece of the opening: it waits with those before it until it is clear that nothing is denied."""
         self._held.append(event)
         opening.feed(event.text)
         self._opened(opening, out)
 
-    def _opened(self, opening: Opening, out: list[ReplyEvent]) -> None:
+    def _opened(self, opening: OpeningWatch, out: list[ReplyEvent]) -> None:
         """Let go of the opening, each piece as it came, once it is decided; if it is a denial, the attempt is over.
 
         The last attempt is only looked at.
@@ -299,7 +299,7 @@ class Gate:
         if opening.decided or not self._again:
             self._let_go(out)
 
-    def _follows(self, text: str, behind: Invented, out: list[ReplyEvent]) -> None:
+    def _follows(self, text: str, behind: FabricatedResultFilter, out: list[ReplyEvent]) -> None:
         """What follows a call; a result that the model makes up ends the reply."""
         if behind.found:
             self._discard(behind.close(), "invented result")
@@ -309,14 +309,14 @@ class Gate:
             self._behind = None
             self.forwards = self._stops is None
         if text:
-            self._show(TextDelta(self.choice, text), out)
+            self._show(ReplyTextDelta(self.choice, text), out)
 
     def _malformed(self, text: str, out: list[ReplyEvent]) -> None:
         """What was meant as a call and cannot be read: asked for again, or else the text that it was."""
         if self._again and not self.called:
             self._deny("malformed", "")
         else:
-            self._text(TextDelta(self.choice, text), out)
+            self._text(ReplyTextDelta(self.choice, text), out)
 
     def _unknown(self, text: str, out: list[ReplyEvent]) -> None:
         """A call of a tool that is not offered: asked for again, or else the text that it was."""
@@ -327,14 +327,14 @@ class Gate:
                 return
             self.lacks = why
         if text:
-            self._text(TextDelta(self.choice, text), out)
+            self._text(ReplyTextDelta(self.choice, text), out)
 
     def _deny(self, why: Cause, detail: str) -> None:
         self.denied, self.detail = why, detail
         self.over = True
         self.forwards = False
 
-    def _wait(self, event: TextDelta | ReasoningDelta, out: list[ReplyEvent]) -> None:
+    def _wait(self, event: ReplyTextDelta | ReplyReasoningDelta, out: list[ReplyEvent]) -> None:
         """Hold `event` back until a forced call comes, or the limit is reached."""
         self._held.append(event)
         self._held_size += len(event.text)
@@ -342,21 +342,21 @@ class Gate:
         if self._held_size > self._rules.held:
             self.release(out)
 
-    def _show(self, event: TextDelta | ReasoningDelta, out: list[ReplyEvent]) -> None:
+    def _show(self, event: ReplyTextDelta | ReplyReasoningDelta, out: list[ReplyEvent]) -> None:
         if self.over:
             return
-        if type(event) is TextDelta:
+        if type(event) is ReplyTextDelta:
             if self._stops is None:
                 self._say(event, out)
                 return
             text, self.stopped = self._stops.feed(event.text)
             self.over = self.stopped is not None
-            self._say(TextDelta(self.choice, text), out)
+            self._say(ReplyTextDelta(self.choice, text), out)
         else:
             self._no_stop(out)
             out.append(event)
 
-    def _say(self, event: TextDelta, out: list[ReplyEvent]) -> None:
+    def _say(self, event: ReplyTextDelta, out: list[ReplyEvent]) -> None:
         if event.text:
             self.visible = True
             out.append(event)
@@ -364,16 +364,16 @@ class Gate:
     def _no_stop(self, out: list[ReplyEvent]) -> None:
         """What might have become a stop string is text: something else follows."""
         if self._stops is not None:
-            self._say(TextDelta(self.choice, self._stops.close()), out)
+            self._say(ReplyTextDelta(self.choice, self._stops.close()), out)
 
     def _reasoning(self, text: str, out: list[ReplyEvent]) -> None:
         match self._rules.reasoning:
             case "emit" if self._held:
-                self._wait(ReasoningDelta(self.choice, text), out)
+                self._wait(ReplyReasoningDelta(self.choice, text), out)
             case "emit":
-                self._show(ReasoningDelta(self.choice, text), out)
+                self._show(ReplyReasoningDelta(self.choice, text), out)
             case "text":
-                self._text(TextDelta(self.choice, text), out)
+                self._text(ReplyTextDelta(self.choice, text), out)
             case "drop":
                 self._discard(text, "reasoning")
             case _:
@@ -411,7 +411,7 @@ class Gate:
         self.over, self.stopped = False, None  # the call stands, whatever was said before it
         self.visible = True
         self.forwards = self._stops is None
-        out.append(CallStart(self.choice, self.calls, call.id, call.name, call.signature))
+        out.append(ReplyCallStart(self.choice, self.calls, call.id, call.name, call.signature))
         if not self.called:
             self.called_at = None if self._clock is None else self._clock()
             self.lacks = None if self.fault is None else "schema"
@@ -421,7 +421,7 @@ class Gate:
         if self._open is None:
             self._discard(text, "forbidden" if self._rules.forbidden else "unknown")
         elif text := self._open.feed(text):
-            out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
+            out.append(ReplyArgumentsDelta(self.choice, self.calls - 1, text))
 
     def _end(self, complete: bool, out: list[ReplyEvent]) -> None:
         call, self._open = self._open, None
@@ -436,8 +436,8 @@ class Gate:
                 self._commit(call, out)
             text += call.close(complete=complete)
             if text:
-                out.append(ArgumentsDelta(self.choice, self.calls - 1, text))
-            out.append(CallEnd(self.choice, self.calls - 1, complete))
+                out.append(ReplyArgumentsDelta(self.choice, self.calls - 1, text))
+            out.append(ReplyCallEnd(self.choice, self.calls - 1, complete))
         else:
             self._discard(call.waiting, "invalid" if complete else "incomplete")
             self.spoilt = self.spoilt or not complete
@@ -445,7 +445,7 @@ class Gate:
         if call.malformed:
             self.discarded["malformed"] = self.discarded.get("malformed", 0) + call.malformed
         if self.called and not self._rules.native:
-            self._behind = Invented()
+            self._behind = FabricatedResultFilter()
             self.forwards = False
         if self._rules.single and self.called:
             self.over = True

@@ -4,10 +4,10 @@ Its arguments go out as they come, unless the call waits until it is whole (`arg
 custom tool, whose raw text is taken out of the JSON around it. A call of the upstream's own is mended on the way.
 """
 
-from streamtool.policy.native import NativeArguments
+from streamtool.policy.native_arguments import NativeArguments
 from streamtool.policy.raw_input import RawInput
 from streamtool.policy.rules import Rules
-from streamtool.policy.validation import Fault, Validator
+from streamtool.validation.validator import InvalidArguments, Validator
 
 
 class OpenCall:
@@ -55,7 +55,7 @@ class OpenCall:
         self.repairs, self.malformed = native.repairs, native.malformed
         return (self.feed(text) if text else ""), native.complete
 
-    def judge(self) -> Fault | None:
+    def judge(self) -> InvalidArguments | None:
         """What is wrong with the arguments that waited, once they are whole and mended as far as that is possible."""
         if self._raw is not None:
             return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import statemachine
 from streamtool.conversation import Forcing
-from streamtool.policy.plain import TextParser
+from streamtool.policy.null_parser import TextParser
 
 _BLANKS = 1000
 """White space that may come before a repeated beginning."""

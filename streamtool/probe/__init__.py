@@ -6,8 +6,8 @@ package. Whether a taught format is obeyed is tried with the middleware itself, 
 that it will read later. All that is sent are fixed texts, and every request is bounded: in tokens, time and bytes.
 """
 
-from streamtool.probe.findings import Answer, Findings, Stream, Taught, Tools
-from streamtool.probe.line import SECONDS
+from streamtool.probe.client import SECONDS
+from streamtool.probe.findings import Findings, ProbeAnswer, Stream, Taught, Tools
 from streamtool.probe.questions import MARKERS, TAUGHT, probe
 
-__all__ = ["MARKERS", "SECONDS", "TAUGHT", "Answer", "Findings", "Stream", "Taught", "Tools", "probe"]
+__all__ = ["MARKERS", "SECONDS", "TAUGHT", "Findings", "ProbeAnswer", "Stream", "Taught", "Tools", "probe"]

@@ -5,14 +5,14 @@ from typing import Literal
 
 from attrs import frozen
 
-from streamtool.settings import Protocol
+from streamtool.settings import UpstreamProtocolName
 
 Word = Literal["yes", "no", "refused", "failed", "unclear"]
 """`refused`: the upstream says no to the request; `failed`: no reply came; `unclear`: what came does not tell."""
 
 
 @frozen
-class Answer:
+class ProbeAnswer:
     """The answer to a question."""
 
     word: Word
@@ -63,24 +63,24 @@ class Findings:
     """All that was found."""
 
     url: str
-    protocol: Protocol
+    protocol: UpstreamProtocolName
     model: str
     """The model that was asked."""
     models: tuple[str, ...] | None
     """None: the upstream lists none."""
     stream: Stream
     tools: Tools
-    system: Answer
+    system: ProbeAnswer
     """What a system message says is obeyed."""
-    neighbours: Answer
+    neighbours: ProbeAnswer
     """Two messages of the user may follow each other."""
     markers: Mapping[str, Word]
     """Marker -> it comes back as it was sent."""
-    prefill: Answer
+    prefill: ProbeAnswer
     """The model goes on with an assistant message that stands last."""
-    json_schema: Answer
+    json_schema: ProbeAnswer
     """A JSON Schema decides the form of the answer."""
-    stop: Answer
+    stop: ProbeAnswer
     """A stop string ends the reply."""
     formats: tuple[Taught, ...]
     system_role: bool
@@ -89,7 +89,7 @@ class Findings:
     """How many were sent."""
 
     @property
-    def forces(self) -> Literal["schema", "prefill"] | None:
+    def forcing(self) -> Literal["schema", "prefill"] | None:
         """How a call can be forced, the stronger way first; None if neither was found to work."""
         if self.json_schema.word == "yes":
             return "schema"

@@ -14,8 +14,8 @@ from typing import Any, Final
 from statemachine import CallStart, Parser
 from streamtool.conversation import OutputFormat, Tool
 from streamtool.policy import denies_tools
-from streamtool.probe.findings import Answer, Findings, Stream, Taught, Tools, Word
-from streamtool.probe.line import SECONDS, Heard, Line, find
+from streamtool.probe.client import SECONDS, ProbeClient, ProbeResult, find
+from streamtool.probe.findings import Findings, ProbeAnswer, Stream, Taught, Tools, Word
 from streamtool.reply import Reason, ReplyCall
 from streamtool.settings import UpstreamSettings
 
@@ -50,7 +50,7 @@ async def probe(
         watch("protocol")
         line = await find(upstream, model, stack, seconds=seconds)
 
-        async def asked(question: Callable[[Line], Awaitable[Any]]) -> Any:
+        async def asked(question: Callable[[ProbeClient], Awaitable[Any]]) -> Any:
             watch(question.__name__.replace("_", " "))
             return await question(line)
 
@@ -85,21 +85,21 @@ async def probe(
     )
 
 
-def _judged(heard: Heard, fits: bool | None) -> Answer:
+def _judged(heard: ProbeResult, fits: bool | None) -> ProbeAnswer:
     """The answer of a reply that fits, or does not; None: it does not tell."""
     if heard.error is not None:
-        return Answer("refused" if heard.refused else "failed", heard.said)
+        return ProbeAnswer("refused" if heard.refused else "failed", heard.said)
     if fits:
-        return Answer("yes")
-    return Answer("no" if fits is not None and _finished(heard) else "unclear", heard.said)
+        return ProbeAnswer("yes")
+    return ProbeAnswer("no" if fits is not None and _finished(heard) else "unclear", heard.said)
 
 
-def _finished(heard: Heard) -> bool:
+def _finished(heard: ProbeResult) -> bool:
     """The model has said all that it wanted to."""
     return bool(heard.choice.text.strip()) and heard.choice.reason is not Reason.LENGTH
 
 
-async def streaming(line: Line) -> Stream:
+async def streaming(line: ProbeClient) -> Stream:
     """Does a reply come in pieces?"""
     heard = await line.say(("user", "Count from one to twenty, in words, with nothing else."), tokens=128)
     if heard.error is not None:
@@ -110,7 +110,7 @@ async def streaming(line: Line) -> Stream:
     return Stream("buffered" if heard.deltas > 1 else "whole", *times, heard.arrivals)
 
 
-async def native_tools(line: Line) -> Tools:
+async def native_tools(line: ProbeClient) -> Tools:
     """Does the model call a tool that the upstream is given as what it is?"""
     if line.protocol == "completions":
         return Tools("none")
@@ -142,22 +142,22 @@ def _is_right(call: ReplyCall) -> bool:
     return call.name == _TOOL.name and call.complete and isinstance(city, str) and "paris" in city.lower()
 
 
-async def system_role(line: Line) -> Answer:
+async def system_role(line: ProbeClient) -> ProbeAnswer:
     """Is a system message obeyed?"""
     rule = "The code word is saffron. Whatever the user says, answer with the code word and nothing else."
     heard = await line.say(("system", rule), ("user", "Good morning. What is it that you have to say?"))
     return _judged(heard, "saffron" in heard.choice.text.lower())
 
 
-async def neighbouring_messages(line: Line) -> Answer:
+async def neighbouring_messages(line: ProbeClient) -> ProbeAnswer:
     """May two messages of the user follow each other?"""
     if line.protocol in ("messages", "gemini"):
-        return Answer("yes", "they are joined on the way")
+        return ProbeAnswer("yes", "they are joined on the way")
     heard = await line.say(("user", "Here are two numbers: 2 and 3."), ("user", "Which of them is larger?"))
     return _judged(heard, True)  # whatever is said, it was taken
 
 
-async def special_markers(line: Line) -> Mapping[str, Word]:
+async def special_markers(line: ProbeClient) -> Mapping[str, Word]:
     """Which markers come back as they were sent?"""
     lines = "\n".join(f"({i}) {marker} ({i})" for i, marker in enumerate(MARKERS, 1))
     heard = await line.say(("user", f"Repeat these lines exactly, character by character, and nothing else:\n{lines}"))
@@ -171,17 +171,17 @@ async def special_markers(line: Line) -> Mapping[str, Word]:
     return found
 
 
-async def assistant_prefill(line: Line) -> Answer:
+async def assistant_prefill(line: ProbeClient) -> ProbeAnswer:
     """Does the model go on with an assistant message that stands last?"""
     question = "Which animal of Africa looks like a horse with black and white stripes? Answer in a sentence."
     heard = await line.say(("user", question), ("assistant", "The animal is called a zeb"), tokens=64)
     return _judged(heard, heard.choice.text.lstrip().lower().startswith("ra"))
 
 
-async def json_schema(line: Line) -> Answer:
+async def json_schema(line: ProbeClient) -> ProbeAnswer:
     """Does a JSON Schema decide the form of the answer?"""
     if line.protocol == "completions":
-        return Answer("no", "the protocol has no place for it")
+        return ProbeAnswer("no", "the protocol has no place for it")
     schema = {**_CITY, "additionalProperties": False}
     output = OutputFormat(schema, strict=True)
     heard = await line.say(("user", "Say in a sentence which city is the capital of France."), output=output)
@@ -192,7 +192,7 @@ async def json_schema(line: Line) -> Answer:
     return _judged(heard, isinstance(answer, dict) and answer.keys() == {"city"})
 
 
-async def stop_strings(line: Line) -> Answer:
+async def stop_strings(line: ProbeClient) -> ProbeAnswer:
     """Does a stop string end the reply?"""
     heard = await line.say(("user", "Repeat exactly: 1 2 3 4 5 6 7 8 9"), stop=("6",))
     text = heard.choice.text
@@ -200,7 +200,7 @@ async def stop_strings(line: Line) -> Answer:
 
 
 async def taught_formats(
-    line: Line, tries: int, watch: Callable[[str], object], *, system_role: bool
+    line: ProbeClient, tries: int, watch: Callable[[str], object], *, system_role: bool
 ) -> tuple[Taught, ...]:
     """Which formats does the model obey?"""
     found = []
@@ -214,7 +214,7 @@ async def taught_formats(
     return tuple(found)
 
 
-def _taught(format_: str, heard: Heard) -> Taught:
+def _taught(format_: str, heard: ProbeResult) -> Taught:
     """What one try shows."""
     calls = heard.choice.calls
     if heard.error is not None:

@@ -15,7 +15,7 @@ import msgspec
 from statemachine import Call as WrittenCall
 from statemachine import write
 from streamtool import conversation
-from streamtool.conversation import Media, Result, Text
+from streamtool.conversation import MediaPart, TextPart, ToolResult
 from streamtool.settings import ResultSettings
 
 FRAMES = {
@@ -34,12 +34,12 @@ LEFT_OUT = "(result left out)"
 _FIELD = re.compile(r"\{(name|id|content)\}")
 
 
-def calls_text(calls: Iterable[conversation.Call], format: str) -> str:
+def calls_text(calls: Iterable[conversation.ToolCall], format: str) -> str:
     """The calls as the model would have written them in this format."""
     return write([WrittenCall(call.name, arguments_text(call)) for call in calls], format)
 
 
-def arguments_text(call: conversation.Call) -> str:
+def arguments_text(call: conversation.ToolCall) -> str:
     """The arguments as the text of one JSON object, whatever stands in the history.
 
     An object is kept as it came (spelling of numbers, order of keys). Nothing is `{}`; an object in a string is taken
@@ -61,7 +61,7 @@ def _decode(text: str) -> Any:
         return None
 
 
-def result_text(result: Result, name: str, settings: ResultSettings) -> str:
+def result_text(result: ToolResult, name: str, settings: ResultSettings) -> str:
     """The result of a call of `name`, in its frame. One that is empty, failed or partial says so; a cut shows where."""
     if settings.drop:
         return framed(LEFT_OUT, name, result.id, settings.frame)
@@ -78,12 +78,12 @@ def result_text(result: Result, name: str, settings: ResultSettings) -> str:
     return framed(text, name, result.id, settings.frame)
 
 
-def interrupted_text(call: conversation.Call, settings: ResultSettings) -> str:
+def interrupted_text(call: conversation.ToolCall, settings: ResultSettings) -> str:
     """What stands in the place of a result that never came."""
     return framed(INTERRUPTED, call.name, call.id, settings.frame)
 
 
-def orphan_text(result: Result, settings: ResultSettings) -> str:
+def orphan_text(result: ToolResult, settings: ResultSettings) -> str:
     """A result whose call is not in the conversation, as user text."""
     text = result_text(result, "", ResultSettings(settings.max_length, "{content}", settings.drop, settings.strip))
     return f"Result of an earlier call that is not shown:\n{text}"
@@ -95,9 +95,9 @@ def framed(content: str, name: str, id: str, frame: str) -> str:
     return _FIELD.sub(lambda field: values[field[1]], FRAMES.get(frame, frame))
 
 
-def media_of(result: Result, settings: ResultSettings) -> Sequence[Media]:
+def media_of(result: ToolResult, settings: ResultSettings) -> Sequence[MediaPart]:
     """The parts of a result that travel beside its text."""
-    return () if settings.drop else [part for part in result.content if isinstance(part, Media)]
+    return () if settings.drop else [part for part in result.content if isinstance(part, MediaPart)]
 
 
 def strip(text: str, tags: Iterable[str]) -> str:
@@ -113,6 +113,6 @@ def strip(text: str, tags: Iterable[str]) -> str:
     return text
 
 
-def part_text(part: Text | Media) -> str:
+def part_text(part: TextPart | MediaPart) -> str:
     """The text of a part; what is no text is named."""
-    return part.text if isinstance(part, Text) else f"[{part.kind}]"
+    return part.text if isinstance(part, TextPart) else f"[{part.kind}]"

@@ -15,11 +15,9 @@ from collections.abc import Iterable, Sequence
 
 from attrs import evolve
 
-from statemachine import Call as WrittenCall
-from streamtool.conversation import Call, Conversation, Media, Message, Part, Result, Text, ToolChoice
+import statemachine
+from streamtool.conversation import Conversation, MediaPart, Message, Part, TextPart, ToolCall, ToolChoice, ToolResult
 from streamtool.errors import RequestError
-from streamtool.prompting.choice import tail
-from streamtool.prompting.contracts import Contract, contract, contract_of_names
 from streamtool.prompting.history import (
     arguments_text,
     calls_text,
@@ -30,8 +28,10 @@ from streamtool.prompting.history import (
     result_text,
     strip,
 )
-from streamtool.prompting.verbatim import Recall, recalled
-from streamtool.prompting.whole import answer_text, is_whole, with_text
+from streamtool.prompting.one_object import answer_text, is_whole, with_text
+from streamtool.prompting.tool_prompt import Contract, contract, contract_of_names
+from streamtool.prompting.transcripts import Recall, recalled
+from streamtool.prompting.turn_instructions import tail
 from streamtool.settings import ModelSettings
 from streamtool.turns import Pairing, unanswered
 
@@ -66,7 +66,7 @@ def project(
         projector.add(message)
     messages = _with_contract(_spoken(projector.close()), made.text)
     if continued:
-        messages.append(Message("assistant", (Text(continued),)))
+        messages.append(Message("assistant", (TextPart(continued),)))
     if not model.system_role:
         messages = _folded(messages)
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
@@ -94,12 +94,12 @@ def _no_open_end(messages: Sequence[Message]) -> None:
 def _contract_for(conversation: Conversation, model: ModelSettings, format: str) -> Contract:
     if conversation.tools:
         return contract(conversation.tools, format, model)
-    first: dict[str, WrittenCall] = {}
+    first: dict[str, statemachine.Call] = {}
     for message in conversation.messages:
         for call in message.calls:
             arguments = arguments_text(call)
             first.setdefault(
-                call.name, WrittenCall(call.name, arguments if len(arguments) <= _EXAMPLE_LENGTH else "{}")
+                call.name, statemachine.Call(call.name, arguments if len(arguments) <= _EXAMPLE_LENGTH else "{}")
             )
     return contract_of_names(list(first.values()), format, model) if first else Contract("", "full")
 
@@ -115,14 +115,14 @@ def _with_contract(messages: list[Message], text: str) -> list[Message]:
         return messages
     leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     if leading == 0:
-        return [Message("system", (Text(text),)), *messages]
+        return [Message("system", (TextPart(text),)), *messages]
     messages[leading - 1] = _with_text(messages[leading - 1], text)
     return messages
 
 
 def _with_text(message: Message, text: str) -> Message:
     """The message with a further paragraph."""
-    return evolve(message, content=_joined(message.content, (Text(text),)), raw=())
+    return evolve(message, content=_joined(message.content, (TextPart(text),)), raw=())
 
 
 def _joined(first: Sequence[Part], second: Sequence[Part]) -> tuple[Part, ...]:
@@ -130,8 +130,8 @@ def _joined(first: Sequence[Part], second: Sequence[Part]) -> tuple[Part, ...]:
     if not first or not second:
         return (*first, *second)
     last, head = first[-1], second[0]
-    if isinstance(last, Text) and isinstance(head, Text):
-        return (*first[:-1], Text(f"{last.text}\n\n{head.text}" if last.text else head.text), *second[1:])
+    if isinstance(last, TextPart) and isinstance(head, TextPart):
+        return (*first[:-1], TextPart(f"{last.text}\n\n{head.text}" if last.text else head.text), *second[1:])
     return (*first, *second)
 
 
@@ -140,7 +140,7 @@ def _with_tail(messages: list[Message], text: str) -> list[Message]:
         return messages
     if messages and messages[-1].role == "user":
         return [*messages[:-1], _with_text(messages[-1], text)]
-    return [*messages, Message("user", (Text(text),))]
+    return [*messages, Message("user", (TextPart(text),))]
 
 
 def _folded(messages: Iterable[Message]) -> list[Message]:
@@ -168,8 +168,8 @@ class _Projector:
         self._recall = recall
         self._out: list[Message] = []
         self._pairing = Pairing()
-        self._calls: tuple[Call, ...] = ()
-        self._results: list[tuple[int, str, Sequence[Media]]] = []
+        self._calls: tuple[ToolCall, ...] = ()
+        self._results: list[tuple[int, str, Sequence[MediaPart]]] = []
         self.notes: list[str] = []
 
     def add(self, message: Message) -> None:
@@ -197,10 +197,10 @@ class _Projector:
             text = None if self._recall is None else recalled(message, self._format, self._recall)
             if text is None:
                 text = with_text(message.text, calls_text(message.calls, self._format), self._format)
-            media = tuple(part for part in message.content if isinstance(part, Media))
-            self._out.append(evolve(message, content=(*media, Text(text)), calls=(), raw=()))
+            media = tuple(part for part in message.content if isinstance(part, MediaPart))
+            self._out.append(evolve(message, content=(*media, TextPart(text)), calls=(), raw=()))
         elif is_whole(self._format) and message.text:
-            self._out.append(evolve(message, content=(Text(answer_text(message.text, self._format)),), raw=()))
+            self._out.append(evolve(message, content=(TextPart(answer_text(message.text, self._format)),), raw=()))
         else:
             self._out.append(message)
 
@@ -220,7 +220,7 @@ class _Projector:
         elif content:
             self._out.append(evolve(message, content=content, raw=()))
 
-    def _result(self, result: Result) -> None:
+    def _result(self, result: ToolResult) -> None:
         call = self._pairing.answer(result)
         settings = self._model.results
         media = media_of(result, settings) if self._model.media else ()
@@ -244,7 +244,7 @@ class _Projector:
             self._results.sort(key=lambda entry: entry[0])
             text = "\n\n".join(entry[1] for entry in self._results)
             media = [part for entry in self._results for part in entry[2]]
-            content = _joined((Text(text), *media), content)
+            content = _joined((TextPart(text), *media), content)
             self._results = []
         if content:
             self._out.append(Message("user", tuple(content)))
@@ -253,7 +253,7 @@ class _Projector:
         tags = self._model.results.strip
         if not tags:
             return content
-        texts = [evolve(part, text=strip(part.text, tags)) if isinstance(part, Text) else part for part in content]
+        texts = [evolve(part, text=strip(part.text, tags)) if isinstance(part, TextPart) else part for part in content]
         return tuple(now for now, was in zip(texts, content, strict=True) if now == was or not _is_empty(now))
 
     def _note(self, sentence: str) -> None:
@@ -268,8 +268,8 @@ def _is_blank(message: Message) -> bool:
 
 def _plain(message: Message) -> Message:
     """The message as one text."""
-    return evolve(message, content=(Text("\n".join(map(part_text, message.content))),), raw=())
+    return evolve(message, content=(TextPart("\n".join(map(part_text, message.content))),), raw=())
 
 
 def _is_empty(part: Part) -> bool:
-    return isinstance(part, Text) and not part.text.strip()
+    return isinstance(part, TextPart) and not part.text.strip()

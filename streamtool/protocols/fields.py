@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamtool.conversation import Media
+from streamtool.conversation import MediaPart
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols import wire
 from streamtool.settings import Limits
@@ -32,7 +32,7 @@ def body_fields(body: bytes, limits: Limits) -> Fields:
         value = wire.decode(body)
     except wire.UNREADABLE:
         try:
-            value = wire.mended(wire.decode_tolerant(body))
+            value = wire.repaired(wire.decode_tolerant(body))
         except (ValueError, RecursionError):
             raise RequestError(sentence, code="invalid_json") from None
     if _deeper(value, limits.depth):
@@ -161,12 +161,12 @@ def tool_schema(fields: Fields, key: str, place: str, limits: Limits, size: int)
     return schema
 
 
-def media(kind: str, raw: Fields, url: str, name: str = "") -> Media:
+def media(kind: str, raw: Fields, url: str, name: str = "") -> MediaPart:
     """The part behind an address; an address that holds the data itself (`data:image/png;base64,…`) is taken apart."""
     head, comma, data = url.partition(",")
     if comma and head[:5].lower() == "data:" and head.endswith(";base64"):
-        return Media(kind, raw, head[5:-7].partition(";")[0], data, name=name)
-    return Media(kind, raw, url=url, name=name)
+        return MediaPart(kind, raw, head[5:-7].partition(";")[0], data, name=name)
+    return MediaPart(kind, raw, url=url, name=name)
 
 
 def custom_description(fields: Fields, place: str) -> str:

@@ -51,17 +51,17 @@ def encode(value: Json) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(mended(value))
+        return msgspec.json.encode(repaired(value))
 
 
-def mended(value: Json) -> Json:
+def repaired(value: Json) -> Json:
     """`value` with each lone surrogate in it replaced by U+FFFD; a copy."""
     if isinstance(value, str):
         return _mend(value)
     if isinstance(value, Mapping):
-        return {_mend(key): mended(item) for key, item in value.items()}
+        return {_mend(key): repaired(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [mended(item) for item in value]
+        return [repaired(item) for item in value]
     return value
 
 

@@ -26,13 +26,13 @@ PATHS: Mapping[str, str] = {
 
 Mode = Literal["emulate", "native", "auto", "rescue"]
 """How tools reach the model: as text, untouched, as it can, or untouched with an eye on its text."""
-Protocol = Literal["chat", "messages", "ollama", "gemini", "completions"]
+UpstreamProtocolName = Literal["chat", "messages", "ollama", "gemini", "completions"]
 """What an upstream may speak."""
-Speaks = Literal["auto"] | Protocol
+ProtocolSetting = Literal["auto"] | UpstreamProtocolName
 Schema = Literal["compact", "json", "markdown"]
-Forces = Literal["auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar"]
+ForcingSetting = Literal["auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar"]
 """How a call is forced."""
-FORCES: Mapping[str, tuple[Forces, ...]] = {
+FORCING_METHODS: Mapping[str, tuple[ForcingSetting, ...]] = {
     "chat": ("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
     "messages": ("prompt", "prefill", "schema"),
     "ollama": ("prompt", "prefill", "schema"),
@@ -51,11 +51,14 @@ _SCHEMA = read.one_of("compact", "json", "markdown")
 _PROTOCOL = read.one_of("chat", "messages", "ollama", "gemini", "completions")
 _TEMPLATE = read.one_of(*TEMPLATES)
 _ARGUMENTS = read.one_of("stream", "complete")
-_FORCES = read.one_of("auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar")
+_FORCING = read.one_of("auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar")
 _BY_FAMILY = read.flag_or("auto")
 
 
-_HOSTS: Mapping[str, Protocol] = {"api.anthropic.com": "messages", "generativelanguage.googleapis.com": "gemini"}
+_HOSTS: Mapping[str, UpstreamProtocolName] = {
+    "api.anthropic.com": "messages",
+    "generativelanguage.googleapis.com": "gemini",
+}
 """Hosts that speak nothing but their own protocol by the paths that we know."""
 
 
@@ -98,18 +101,20 @@ class UpstreamSettings:
     name: str
     url: str = setting(NOTHING, read.url)
     """Without the protocol's own path; `sample` is the embedded upstream."""
-    speaks: Speaks = setting("auto", read.one_of("auto", "chat", "messages", "ollama", "gemini", "completions"))
+    protocol: ProtocolSetting = setting(
+        "auto", read.one_of("auto", "chat", "messages", "ollama", "gemini", "completions")
+    )
     """The protocol; `auto` is the one of a host that is known to have its own, and else `chat`."""
     key: str | None = setting(None, read.optional(read.secret), shown=False)
     """Sent in the header that the protocol has for it; None passes the client's own authorization on."""
     template: str = setting("chatml", _TEMPLATE)
     """Completions: the chat template that makes one prompt of the messages."""
-    forces: Forces = setting("auto", _FORCES)
+    forcing: ForcingSetting = setting("auto", _FORCING)
     """How a call is forced where the client demands one; `auto`: in the way that every server of the protocol has."""
     timeout: TimeoutSettings = setting(TimeoutSettings(), read.table_of(TimeoutSettings))
 
     def __attrs_post_init__(self) -> None:
-        _check_forces(self.forces, self.protocol, f"upstream.{self.name}.forces")
+        _check_forcing(self.forcing, self.wire_protocol, f"upstream.{self.name}.forcing")
 
     @property
     def server(self) -> str | None:
@@ -118,10 +123,10 @@ class UpstreamSettings:
         return parts.hostname and f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
     @property
-    def protocol(self) -> Protocol:
+    def wire_protocol(self) -> UpstreamProtocolName:
         """The protocol; `auto` has been resolved."""
-        if self.speaks != "auto":
-            return self.speaks
+        if self.protocol != "auto":
+            return self.protocol
         return _HOSTS.get(urlsplit(self.url).hostname or "", "chat")
 
 
@@ -147,7 +152,7 @@ class ModelRule:
     mcp: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.text)))
     """MCP servers whose tools the proxy executes for requests that have none."""
     template: str | None = setting(None, read.optional(_TEMPLATE))
-    forces: Forces | None = setting(None, read.optional(_FORCES))
+    forcing: ForcingSetting | None = setting(None, read.optional(_FORCING))
 
 
 @frozen
@@ -215,10 +220,10 @@ class ModelSettings:
     """The name at the upstream."""
     upstream: UpstreamSettings | None = None
     """None: no upstream is configured (the middleware has its app, the proxy its sample)."""
-    speaks: Protocol | None = None
+    protocol: UpstreamProtocolName | None = None
     """What the upstream speaks; None: what the client speaks, if an upstream can."""
     template: str = "chatml"
-    forces: Forces = "auto"
+    forcing: ForcingSetting = "auto"
     mode: Mode = "emulate"
     format: str = "tool_call"
     """The format that is taught; `auto` has been resolved."""
@@ -308,12 +313,12 @@ class Settings:
     """The paths that are ours -> their protocol."""
     hosted_tools: Literal["drop", "refuse"] = setting("drop", read.one_of("drop", "refuse"))
     """What becomes of tools that only the origin can run (`web_search`): left out and logged, or an error."""
-    app_speaks: Protocol | None = setting(None, read.optional(_PROTOCOL))
+    app_protocol: UpstreamProtocolName | None = setting(None, read.optional(_PROTOCOL))
     """The protocol of the app that the middleware wraps; None: the one that its client speaks, for Responses `chat`."""
     app_path: str | None = setting(None, read.optional(read.text))
     """The path at the app; None: the one that the client asked for."""
-    app_forces: Forces = setting("auto", _FORCES)
-    """How that app is made to force a call (`forces` of an upstream)."""
+    app_forcing: ForcingSetting = setting("auto", _FORCING)
+    """How that app is made to force a call (`forcing` of an upstream)."""
     passthrough: tuple[str, ...] = setting((), read.list_of(read.text))
     """Further paths that the proxy passes on."""
     allow_overrides: bool = setting(False, read.flag)
@@ -326,13 +331,13 @@ class Settings:
     """A log record for each message of each request."""
     metrics: bool = setting(False, read.flag)
     """Count exchanges for Prometheus; the proxy serves `/metrics`."""
-    spans: bool = setting(False, read.flag)
+    otel: bool = setting(False, read.flag)
     """An OpenTelemetry span for each exchange."""
-    trace: str | None = setting(None, read.optional(read.text))
+    recordings: str | None = setting(None, read.optional(read.text))
     """The directory in which each exchange with tools is recorded, contents included."""
-    trace_size: int = setting(16 * 1024 * 1024, read.integer(4096))
+    recording_size: int = setting(16 * 1024 * 1024, read.integer(4096))
     """Bytes of one recording."""
-    trace_files: int = setting(1000, read.integer(1))
+    recording_files: int = setting(1000, read.integer(1))
     """Recordings that are kept; the oldest of this process goes first."""
     limits: Limits = setting(Limits(), read.table_of(Limits))
     results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))
@@ -359,8 +364,10 @@ class Settings:
                     f'model[{i}].upstream: there is no upstream "{rule.upstream}"{known}', param=f"model[{i}].upstream"
                 )
             upstream = self._upstream_of(rule)
-            _check_forces(rule.forces, upstream.protocol if upstream else self.app_speaks, f"model[{i}].forces")
-        _check_forces(self.app_forces, self.app_speaks, "app_forces")
+            _check_forcing(
+                rule.forcing, upstream.wire_protocol if upstream else self.app_protocol, f"model[{i}].forcing"
+            )
+        _check_forcing(self.app_forcing, self.app_protocol, "app_forcing")
 
     def _upstream_of(self, rule: ModelRule) -> UpstreamSettings | None:
         return self.upstreams[rule.upstream] if rule.upstream else next(iter(self.upstreams.values()), None)
@@ -387,9 +394,9 @@ class Settings:
             asked=model,
             name=name,
             upstream=upstream,
-            speaks=upstream.protocol if upstream else self.app_speaks,
+            protocol=upstream.wire_protocol if upstream else self.app_protocol,
             template=rule.template or (upstream.template if upstream else "chatml"),
-            forces=rule.forces or (upstream.forces if upstream else self.app_forces),
+            forcing=rule.forcing or (upstream.forcing if upstream else self.app_forcing),
             mode=rule.mode or self.mode,
             format=family.format if taught == "auto" else taught,
             formats=self.formats if rule.formats is None else rule.formats,
@@ -411,11 +418,11 @@ class Settings:
         return (own.arguments if own else None) or self.arguments
 
 
-def _check_forces(way: Forces | None, protocol: Protocol | None, path: str) -> None:
+def _check_forcing(way: ForcingSetting | None, protocol: UpstreamProtocolName | None, path: str) -> None:
     """Refuse a way of forcing that the protocol does not have; where it is not known, the request will tell."""
-    if way in (None, "auto") or protocol is None or way in FORCES[protocol]:
+    if way in (None, "auto") or protocol is None or way in FORCING_METHODS[protocol]:
         return
-    known = ", ".join(f'"{one}"' for one in ("auto", *FORCES[protocol]))
+    known = ", ".join(f'"{one}"' for one in ("auto", *FORCING_METHODS[protocol]))
     raise SettingsError(
         f'{path}: an upstream that speaks {protocol} cannot do "{way}"; it is one of {known}', param=path
     )

@@ -19,7 +19,7 @@ from streamtool.testing.upstream import (
     text,
 )
 from streamtool.testing.validate import (
-    Problem,
+    Violation,
     assert_valid,
     validate_chat_error,
     validate_chat_stream,
@@ -38,11 +38,11 @@ __all__ = [
     "Hang",
     "Hold",
     "Pause",
-    "Problem",
     "Recorded",
     "Script",
     "ScriptedUpstream",
     "StreamedReply",
+    "Violation",
     "assert_valid",
     "chunk",
     "event",

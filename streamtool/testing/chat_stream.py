@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from attrs import Factory, define
 
-from streamtool.testing.chat_whole import (
+from streamtool.testing.chat_complete import (
     CUT,
     REASONS,
     Made,
@@ -20,7 +20,7 @@ from streamtool.testing.chat_whole import (
     is_count,
     unique,
 )
-from streamtool.testing.framing import Frame, Headers, Problem, Problems, frames, lone_surrogates, strict_json
+from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, frames, lone_surrogates, strict_json
 
 Json = Any  # a decoded JSON value
 
@@ -28,7 +28,7 @@ _STRINGS: Final = ("role", "content", "refusal", "reasoning_content", "reasoning
 
 
 @define
-class _Call:
+class _StreamedCall:
     """A call as far as it came."""
 
     id: Json
@@ -39,24 +39,24 @@ class _Call:
 
 
 @define
-class _Choice:
+class _StreamedChoice:
     """A choice as far as it came."""
 
     index: int
     begun: bool = False
-    calls: list[_Call] = Factory(list)
+    calls: list[_StreamedCall] = Factory(list)
     reason: str | None = None
     reasons: int = 0
 
 
 def validate_chat_stream(
     data: bytes, request: Mapping[str, Json] | None = None, *, headers: Headers | None = None
-) -> list[Problem]:
+) -> list[Violation]:
     """What is wrong with a stream. `request` is the body that it answers; `headers` are those of the response."""
-    return _Stream(request).check(data, headers)
+    return _ChatStream(request).check(data, headers)
 
 
-class _Stream:
+class _ChatStream:
     """Checks one stream."""
 
     __slots__ = ("_choices", "_done", "_error", "_name", "_problems", "_request", "_usage")
@@ -64,13 +64,13 @@ class _Stream:
     def __init__(self, request: Mapping[str, Json] | None) -> None:
         self._request = request
         self._problems = Problems()
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _StreamedChoice] = {}
         self._name: tuple[Json, ...] | None = None  # id, time and model of the first chunk
         self._done = 0
         self._error = False
         self._usage = 0
 
-    def check(self, data: bytes, headers: Headers | None) -> list[Problem]:
+    def check(self, data: bytes, headers: Headers | None) -> list[Violation]:
         problems = self._problems
         for frame in frames(data, headers, problems):
             self._frame(frame)
@@ -89,7 +89,7 @@ class _Stream:
 
     # --- one event
 
-    def _frame(self, frame: Frame) -> None:
+    def _frame(self, frame: SseFrame) -> None:
         problems = self._problems
         if frame.name is not None:
             if frame.name.startswith("thread."):
@@ -118,7 +118,7 @@ class _Stream:
         except (TypeError, AttributeError, KeyError, ValueError) as error:
             problems.must("X1", f"{frame} has a value of a type that cannot be read: {error!r}")
 
-    def _chunk(self, frame: Frame, chunk: dict[str, Json]) -> None:
+    def _chunk(self, frame: SseFrame, chunk: dict[str, Json]) -> None:
         problems = self._problems
         if "error" in chunk:
             if chunk["error"] is None or "choices" in chunk:
@@ -144,7 +144,7 @@ class _Stream:
         for choice in choices:
             self._choice(frame, choice)
 
-    def _usage_chunk(self, frame: Frame, usage: Json, choices: list[Json]) -> None:
+    def _usage_chunk(self, frame: SseFrame, usage: Json, choices: list[Json]) -> None:
         problems = self._problems
         if choices:
             problems.must("C14", f"usage and choices in one chunk: {frame}")
@@ -157,7 +157,7 @@ class _Stream:
 
     # --- one choice of a chunk
 
-    def _choice(self, frame: Frame, entry: dict[str, Json]) -> None:
+    def _choice(self, frame: SseFrame, entry: dict[str, Json]) -> None:
         problems = self._problems
         index = entry.get("index")
         if not is_count(index):
@@ -170,7 +170,7 @@ class _Stream:
         if choice is None:
             if index != len(self._choices):
                 problems.must("C6", f"choice {index} appears before choice {len(self._choices)}")
-            choice = self._choices[index] = _Choice(index)
+            choice = self._choices[index] = _StreamedChoice(index)
         if "finish_reason" not in entry:
             problems.must("C6", f"no finish_reason key: {frame}")
         delta = entry.get("delta")
@@ -193,7 +193,7 @@ class _Stream:
             if delta:
                 problems.should("C8", f"the finish reason does not stand alone: {frame}")
 
-    def _role(self, frame: Frame, choice: _Choice, delta: dict[str, Json]) -> None:
+    def _role(self, frame: SseFrame, choice: _StreamedChoice, delta: dict[str, Json]) -> None:
         problems = self._problems
         if not choice.begun:
             choice.begun = True
@@ -204,7 +204,7 @@ class _Stream:
         elif "role" in delta:
             problems.should("C7", f"a role key in a later delta: {frame}")
 
-    def _text(self, frame: Frame, choice: _Choice, delta: dict[str, Json]) -> None:
+    def _text(self, frame: SseFrame, choice: _StreamedChoice, delta: dict[str, Json]) -> None:
         problems = self._problems
         for key in _STRINGS:
             value = delta.get(key)
@@ -216,7 +216,7 @@ class _Stream:
         if "content" in delta and not content and not delta.get("role"):
             problems.should("C16", f"an empty piece of text: {frame}")
 
-    def _fragments(self, frame: Frame, choice: _Choice, delta: dict[str, Json]) -> bool:
+    def _fragments(self, frame: SseFrame, choice: _StreamedChoice, delta: dict[str, Json]) -> bool:
         """Check the pieces of calls in a delta; whether one of them opens a call."""
         problems = self._problems
         opened = False
@@ -233,7 +233,7 @@ class _Stream:
         if legacy is not None:
             if not choice.calls:
                 opened = True
-                choice.calls.append(_Call(None, legacy.get("name"), custom=False, legacy=True))
+                choice.calls.append(_StreamedCall(None, legacy.get("name"), custom=False, legacy=True))
                 if not isinstance(legacy.get("name"), str):
                     problems.must("C9", f"a function call begins without its name: {frame}")
             elif "name" in legacy:
@@ -241,7 +241,7 @@ class _Stream:
             self._add(frame, choice.calls[-1], legacy.get("arguments", None if not opened else ""), opened=opened)
         return opened
 
-    def _fragment(self, frame: Frame, choice: _Choice, item: dict[str, Json]) -> bool:
+    def _fragment(self, frame: SseFrame, choice: _StreamedChoice, item: dict[str, Json]) -> bool:
         problems = self._problems
         index = item.get("index")
         if not is_count(index):
@@ -261,7 +261,7 @@ class _Stream:
                 problems.must("C9", f"a call begins without its id: {frame}")
             else:
                 check_id(item["id"], "C13", problems)
-            call = _Call(item.get("id"), str(name), custom)
+            call = _StreamedCall(item.get("id"), str(name), custom)
             choice.calls.append(call)
             self._add(frame, call, inner.get(key), opened=True)
             return True
@@ -280,7 +280,7 @@ class _Stream:
         self._add(frame, call, inner.get(key), opened=False)
         return False
 
-    def _add(self, frame: Frame, call: _Call, text: Json, *, opened: bool) -> None:
+    def _add(self, frame: SseFrame, call: _StreamedCall, text: Json, *, opened: bool) -> None:
         if not isinstance(text, str):
             self._problems.must("C9", f"arguments are no string: {frame}")
             return
@@ -307,7 +307,7 @@ class _Stream:
         if self._usage != asked:
             problems.must("C14", f"{self._usage} usage chunks, {int(asked)} asked for")
 
-    def _calls(self, choice: _Choice) -> None:
+    def _calls(self, choice: _StreamedChoice) -> None:
         problems = self._problems
         calls = [
             Made(call.id, call.name, "".join(call.pieces), custom=call.custom, legacy=call.legacy)

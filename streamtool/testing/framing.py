@@ -22,7 +22,7 @@ _STRING_BEGUN = re.compile(r'"([^"\\\x00-\x1f]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*
 
 
 @frozen
-class Problem:
+class Violation:
     """One violation of one rule."""
 
     rule: str
@@ -39,19 +39,19 @@ class Problem:
 class Problems:
     """Collects problems."""
 
-    found: list[Problem] = Factory(list)
+    found: list[Violation] = Factory(list)
 
     def must(self, rule: str, message: str) -> None:
         """Some client breaks."""
-        self.found.append(Problem(rule, "MUST", message))
+        self.found.append(Violation(rule, "MUST", message))
 
     def should(self, rule: str, message: str) -> None:
         """Some client may break."""
-        self.found.append(Problem(rule, "SHOULD", message))
+        self.found.append(Violation(rule, "SHOULD", message))
 
 
 @frozen
-class Frame:
+class SseFrame:
     """One event of a stream: its name, and its data lines joined by LF."""
 
     number: int
@@ -63,14 +63,14 @@ class Frame:
         return f"event {self.number} ({shown})"
 
 
-def assert_valid(problems: Iterable[Problem], *, strict: bool = False) -> None:
+def assert_valid(problems: Iterable[Violation], *, strict: bool = False) -> None:
     """Raise AssertionError that lists the problems, if any is a MUST; with `strict`, if there is any at all."""
     counted = [problem for problem in problems if strict or problem.severity == "MUST"]
     if counted:
         raise AssertionError("\n".join(map(str, counted)))
 
 
-def frames(data: bytes, headers: Headers | None, problems: Problems) -> list[Frame]:
+def frames(data: bytes, headers: Headers | None, problems: Problems) -> list[SseFrame]:
     """The events of a stream, checked against the rules of framing."""
     if headers is not None:
         content_type(headers, "text/event-stream", problems)
@@ -84,7 +84,7 @@ def frames(data: bytes, headers: Headers | None, problems: Problems) -> list[Fra
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if text and not text.endswith("\n\n"):
         problems.must("F4", "the last event is not closed by a blank line")
-    found: list[Frame] = []
+    found: list[SseFrame] = []
     block: list[str] = []
     for line in [*text.split("\n"), ""]:
         if line:
@@ -127,7 +127,7 @@ def _decoded(data: bytes, problems: Problems) -> str:
     return text
 
 
-def _frame(lines: list[str], number: int, problems: Problems) -> Frame | None:
+def _frame(lines: list[str], number: int, problems: Problems) -> SseFrame | None:
     """The event of one block of lines; None if it is made of comments only."""
     name: str | None = None
     data: list[str] = []
@@ -156,10 +156,10 @@ def _frame(lines: list[str], number: int, problems: Problems) -> Frame | None:
         problems.must("F6", f"event {number} has no data")
     if len(data) > 1:
         problems.should("F5", f"event {number} has {len(data)} data lines")
-    return Frame(number, name, "\n".join(data))
+    return SseFrame(number, name, "\n".join(data))
 
 
-def event(frame: Frame, rule: str, problems: Problems) -> dict[str, Json] | None:
+def event(frame: SseFrame, rule: str, problems: Problems) -> dict[str, Json] | None:
     """The object in an event of a protocol whose events are named by their `type`; None if there is none to read."""
     try:
         value = strict_json(frame.data)

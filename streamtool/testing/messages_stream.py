@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from attrs import Factory, define
 
-from streamtool.testing.chat_whole import is_count
-from streamtool.testing.framing import Frame, Headers, Problem, Problems, check_object, event, frames
-from streamtool.testing.messages_whole import (
+from streamtool.testing.chat_complete import is_count
+from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, check_object, event, frames
+from streamtool.testing.messages_complete import (
     CUT,
     REASONS,
-    Called,
+    MessagesCall,
     check_block,
     check_error,
     check_ids,
@@ -38,7 +38,7 @@ class _Block:
 
     kind: str | None
     """None: of no known type, its deltas are not looked at."""
-    call: Called
+    call: MessagesCall
     pieces: list[str] = Factory(list)
     signatures: int = 0
     stopped: bool = False
@@ -46,12 +46,12 @@ class _Block:
 
 def validate_messages_stream(
     data: bytes, request: Mapping[str, Json] | None = None, *, headers: Headers | None = None
-) -> list[Problem]:
+) -> list[Violation]:
     """What is wrong with a stream. `request` is the body that it answers; `headers` are those of the response."""
-    return _Stream(request).check(data, headers)
+    return _MessagesStream(request).check(data, headers)
 
 
-class _Stream:
+class _MessagesStream:
     """Checks one stream."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class _Stream:
         self._reason: Json = None
         self._sequence: Json = None
 
-    def check(self, data: bytes, headers: Headers | None) -> list[Problem]:
+    def check(self, data: bytes, headers: Headers | None) -> list[Violation]:
         problems = self._problems
         for frame in frames(data, headers, problems):
             self._frame(frame)
@@ -91,7 +91,7 @@ class _Stream:
             problems.must("X1", f"the stream cannot be judged: {error!r}")
         return problems.found
 
-    def _frame(self, frame: Frame) -> None:
+    def _frame(self, frame: SseFrame) -> None:
         problems = self._problems
         if self._error:
             problems.must("M13", f"{frame} behind an error")
@@ -108,7 +108,7 @@ class _Stream:
         except (TypeError, AttributeError, KeyError, ValueError) as error:
             problems.must("X1", f"{frame} has a value of a type that cannot be read: {error!r}")
 
-    def _event(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _event(self, frame: SseFrame, item: dict[str, Json]) -> None:
         problems = self._problems
         kind = item.get("type")
         if not self._started and kind == "ping":
@@ -136,7 +136,7 @@ class _Stream:
             case _:
                 problems.must("M1", f"unknown type {kind!r}: {frame}")
 
-    def _start(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _start(self, frame: SseFrame, item: dict[str, Json]) -> None:
         problems = self._problems
         if self._started:
             problems.must("M3", f"a second message_start: {frame}")
@@ -158,7 +158,7 @@ class _Stream:
 
     # --- blocks
 
-    def _block(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _block(self, frame: SseFrame, item: dict[str, Json]) -> None:
         problems = self._problems
         if self._open is not None:
             problems.must("M6", f"a block begins while one is open: {frame}")
@@ -168,9 +168,9 @@ class _Stream:
         given: Json = item.get("content_block")
         if index != len(self._blocks) or not is_count(index):
             problems.must("M5", f"index {index!r} instead of {len(self._blocks)}: {frame}")
-        block = _Block(None, Called("", ""))
+        block = _Block(None, MessagesCall("", ""))
         if check_block(given, f"block {index!r}", "M5", problems):
-            block = _Block(given["type"], Called(given.get("id"), given.get("name")))
+            block = _Block(given["type"], MessagesCall(given.get("id"), given.get("name")))
         if block.kind == "text":
             if any(each.kind == "tool_use" for each in self._blocks):
                 problems.should("M15", f"text behind a call: {frame}")
@@ -182,7 +182,7 @@ class _Stream:
         self._blocks.append(block)
         self._open = block
 
-    def _current(self, frame: Frame, item: dict[str, Json]) -> _Block | None:
+    def _current(self, frame: SseFrame, item: dict[str, Json]) -> _Block | None:
         """The open block, if the event is about it."""
         if self._open is None:
             self._problems.must("M6", f"no block is open: {frame}")
@@ -192,7 +192,7 @@ class _Stream:
             return self._open
         return None
 
-    def _delta(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _delta(self, frame: SseFrame, item: dict[str, Json]) -> None:
         problems = self._problems
         block = self._current(frame, item)
         delta = item.get("delta")
@@ -216,7 +216,7 @@ class _Stream:
                 problems.must("M12", f"{frame} behind the signature")
             block.pieces.append(delta[key])
 
-    def _stop(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _stop(self, frame: SseFrame, item: dict[str, Json]) -> None:
         block = self._current(frame, item)
         if block is None:
             return
@@ -227,7 +227,7 @@ class _Stream:
 
     # --- the end
 
-    def _message_delta(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _message_delta(self, frame: SseFrame, item: dict[str, Json]) -> None:
         problems = self._problems
         self._deltas += 1
         if self._open is not None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from attrs import Factory, define
 
-from streamtool.testing.framing import Frame, Headers, Problem, Problems, check_object, event, frames
-from streamtool.testing.responses_whole import (
+from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, check_object, event, frames
+from streamtool.testing.responses_complete import (
     PARTS,
     VALUES,
     check_calls,
@@ -76,12 +76,12 @@ class _Item:
 
 def validate_responses_stream(
     data: bytes, request: Mapping[str, Json] | None = None, *, headers: Headers | None = None
-) -> list[Problem]:
+) -> list[Violation]:
     """What is wrong with a stream. `request` is the body that it answers; `headers` are those of the response."""
-    return _Stream(request).check(data, headers)
+    return _ResponsesStream(request).check(data, headers)
 
 
-class _Stream:
+class _ResponsesStream:
     """Checks one stream."""
 
     __slots__ = (
@@ -107,7 +107,7 @@ class _Stream:
         self._terminal: str | None = None  # the status that the terminal event tells
         self._done = False
 
-    def check(self, data: bytes, headers: Headers | None) -> list[Problem]:
+    def check(self, data: bytes, headers: Headers | None) -> list[Violation]:
         problems = self._problems
         for frame in frames(data, headers, problems):
             self._frame(frame)
@@ -119,7 +119,7 @@ class _Stream:
 
     # --- one event
 
-    def _frame(self, frame: Frame) -> None:
+    def _frame(self, frame: SseFrame) -> None:
         problems = self._problems
         if self._done:
             problems.must("R1", f"{frame} behind [DONE]")
@@ -141,7 +141,7 @@ class _Stream:
         if item.get("type") != "keepalive":
             self._before = item.get("type")
 
-    def _event(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _event(self, frame: SseFrame, item: dict[str, Json]) -> None:
         kind = item.get("type")
         self._order(frame, kind)
         stem, _, step = str(kind).rpartition(".")
@@ -167,7 +167,7 @@ class _Stream:
             case _:
                 self._problems.must("R12", f"unknown type {kind!r}: {frame}")
 
-    def _order(self, frame: Frame, kind: Json) -> None:
+    def _order(self, frame: SseFrame, kind: Json) -> None:
         """Where an event may stand among the others."""
         problems = self._problems
         if self._before is None and kind != "response.created":
@@ -186,7 +186,7 @@ class _Stream:
 
     # --- the response
 
-    def _begin(self, frame: Frame, item: dict[str, Json]) -> None:
+    def _begin(self, frame: SseFrame, item: dict[str, Json]) -> None:
         response = item.get("response")
         check_response(response, "in_progress", "R4", self._problems)
         self._named(response)
@@ -241,7 +241,7 @@ class _Stream:
 
     # --- items
 
-    def _added(self, frame: Frame, event: dict[str, Json]) -> None:
+    def _added(self, frame: SseFrame, event: dict[str, Json]) -> None:
         problems = self._problems
         if self._items and self._items[-1].final is None:
             problems.must("R6", f"an item begins while one is open: {frame}")
@@ -261,7 +261,7 @@ class _Stream:
             if key is not None and item.get(key):
                 problems.must("R5", f"{where} does not begin empty: {frame}")
 
-    def _open(self, frame: Frame, event: dict[str, Json], *, named: bool = True) -> _Item | None:
+    def _open(self, frame: SseFrame, event: dict[str, Json], *, named: bool = True) -> _Item | None:
         """The open item, if the event is about it; `named` events have its id."""
         problems = self._problems
         if not self._items or self._items[-1].final is not None:
@@ -275,7 +275,7 @@ class _Stream:
             problems.must("R6", f"item_id {event.get('item_id')!r} is not the open item: {frame}")
         return item if item.known else None
 
-    def _ended(self, frame: Frame, event: dict[str, Json]) -> None:
+    def _ended(self, frame: SseFrame, event: dict[str, Json]) -> None:
         problems = self._problems
         item, final = self._open(frame, event, named=False), event.get("item")
         if not isinstance(final, dict):
@@ -308,7 +308,7 @@ class _Stream:
 
     # --- parts and arguments
 
-    def _part(self, frame: Frame, event: dict[str, Json], key: str, step: str) -> None:
+    def _part(self, frame: SseFrame, event: dict[str, Json], key: str, step: str) -> None:
         problems = self._problems
         item = self._open(frame, event)
         if item is None:
@@ -339,7 +339,7 @@ class _Stream:
                 problems.must("R7", f"the part is not what was streamed: {frame}")
         item.lists[key].append(given)
 
-    def _text(self, frame: Frame, event: dict[str, Json], kind: str, step: str) -> None:
+    def _text(self, frame: SseFrame, event: dict[str, Json], kind: str, step: str) -> None:
         problems = self._problems
         item = self._open(frame, event)
         if item is None:
@@ -359,7 +359,7 @@ class _Stream:
             part.text_done = True
         self._grow(frame, event, part.pieces, text_key(kind), step)
 
-    def _value(self, frame: Frame, event: dict[str, Json], kind: str, step: str) -> None:
+    def _value(self, frame: SseFrame, event: dict[str, Json], kind: str, step: str) -> None:
         problems = self._problems
         item = self._open(frame, event)
         if item is None:
@@ -373,7 +373,7 @@ class _Stream:
             item.value_done = True
         self._grow(frame, event, item.pieces, VALUES[kind], step)
 
-    def _grow(self, frame: Frame, event: dict[str, Json], pieces: list[str], key: str, step: str) -> None:
+    def _grow(self, frame: SseFrame, event: dict[str, Json], pieces: list[str], key: str, step: str) -> None:
         """A piece joins the others, or the whole is compared with them."""
         if step == "done":
             if event.get(key) != "".join(pieces):

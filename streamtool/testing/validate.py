@@ -9,16 +9,16 @@ tool choice, usage); without it they are skipped. Nothing is shared with our own
 is an oracle for them.
 """
 
+from streamtool.testing.chat_complete import validate_chat_error, validate_chat_whole
 from streamtool.testing.chat_stream import validate_chat_stream
-from streamtool.testing.chat_whole import validate_chat_error, validate_chat_whole
-from streamtool.testing.framing import Problem, assert_valid
+from streamtool.testing.framing import Violation, assert_valid
+from streamtool.testing.messages_complete import validate_messages_error, validate_messages_whole
 from streamtool.testing.messages_stream import validate_messages_stream
-from streamtool.testing.messages_whole import validate_messages_error, validate_messages_whole
+from streamtool.testing.responses_complete import validate_responses_error, validate_responses_whole
 from streamtool.testing.responses_stream import validate_responses_stream
-from streamtool.testing.responses_whole import validate_responses_error, validate_responses_whole
 
 __all__ = [
-    "Problem",
+    "Violation",
     "assert_valid",
     "validate_chat_error",
     "validate_chat_stream",

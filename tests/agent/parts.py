@@ -10,7 +10,17 @@ from typing import Any
 
 from servers import uvicorn_server
 
-from streamtool.agent import Agent, ArgumentsDelta, Event, Final, McpServer, ReasoningDelta, Rejected, Result, TextDelta
+from streamtool.agent import (
+    Agent,
+    Event,
+    Final,
+    McpServer,
+    OutputDelta,
+    Rejected,
+    ThoughtDelta,
+    ToolArgumentsDelta,
+    ToolCallResult,
+)
 from streamtool.testing import Recorded, Script, ScriptedUpstream, text
 
 WEATHER = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
@@ -73,11 +83,11 @@ def story(events: list[Event]) -> list[tuple[str, ...]]:
         match event:
             case Rejected():
                 told.append(("rejected", event.why))
-            case Result():
+            case ToolCallResult():
                 told.append(("result", event.name, event.text))
             case Final():
                 told.append(("final", event.text))
-            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+            case OutputDelta() | ThoughtDelta() | ToolArgumentsDelta():
                 pass
     return told
 

@@ -13,7 +13,16 @@ import pytest
 from agent.leftovers import children, tasks, threads
 from agent.parts import WEATHER, get_weather, plain, scripted
 
-from streamtool.agent import Agent, ArgumentsDelta, CallEnd, Event, McpServer, Result, TextDelta, TurnStart
+from streamtool.agent import (
+    Agent,
+    Event,
+    McpServer,
+    OutputDelta,
+    ToolArgumentsDelta,
+    ToolCallEnd,
+    ToolCallResult,
+    TurnStart,
+)
 from streamtool.testing import Hang, Script, ScriptedUpstream, text
 
 both = pytest.mark.anyio
@@ -44,7 +53,7 @@ async def sleepy() -> str:
     return ""
 
 
-async def undecided(made: CallEnd) -> bool:
+async def undecided(made: ToolCallEnd) -> bool:
     await anyio.sleep_forever()
     return True
 
@@ -53,18 +62,18 @@ After = Callable[[Event], bool] | None
 PHASES: dict[str, tuple[Callable[[], Agent], After]] = {
     "before anything": (lambda: Agent(hanging(), [get_weather]), None),
     "while the model is silent": (lambda: Agent(hanging(), [get_weather]), lambda e: isinstance(e, TurnStart)),
-    "in text": (lambda: Agent(hanging("Let me look"), [get_weather]), lambda e: isinstance(e, TextDelta)),
-    "in text, without tools": (lambda: Agent(hanging("Let me look")), lambda e: isinstance(e, TextDelta)),
-    "in arguments": (lambda: Agent(hanging(WEATHER[:-25]), [get_weather]), lambda e: isinstance(e, ArgumentsDelta)),
+    "in text": (lambda: Agent(hanging("Let me look"), [get_weather]), lambda e: isinstance(e, OutputDelta)),
+    "in text, without tools": (lambda: Agent(hanging("Let me look")), lambda e: isinstance(e, OutputDelta)),
+    "in arguments": (lambda: Agent(hanging(WEATHER[:-25]), [get_weather]), lambda e: isinstance(e, ToolArgumentsDelta)),
     "while it is asked whether to execute": (
         lambda: Agent(scripted(WEATHER), [get_weather], approve=undecided),
-        lambda e: isinstance(e, CallEnd),
+        lambda e: isinstance(e, ToolCallEnd),
     ),
-    "in a function": (lambda: Agent(scripted(call("sleepy")), [sleepy]), lambda e: isinstance(e, CallEnd)),
-    "in a thread": (lambda: Agent(scripted(call("busy")), [busy]), lambda e: isinstance(e, CallEnd)),
+    "in a function": (lambda: Agent(scripted(call("sleepy")), [sleepy]), lambda e: isinstance(e, ToolCallEnd)),
+    "in a thread": (lambda: Agent(scripted(call("busy")), [busy]), lambda e: isinstance(e, ToolCallEnd)),
     "between two calls": (
         lambda: Agent(scripted(WEATHER + call("busy")), [busy, get_weather]),
-        lambda e: isinstance(e, Result),
+        lambda e: isinstance(e, ToolCallResult),
     ),
     "in the second turn": (
         lambda: Agent(ScriptedUpstream(text(WEATHER), Script((Hang(),))), [get_weather]),
@@ -77,7 +86,7 @@ PHASES: dict[str, tuple[Callable[[], Agent], After]] = {
     "while a server lists its tools": (lambda: Agent(scripted("x"), [plain("lists nothing")]), None),
     "in a server": (
         lambda: Agent(scripted(call("wait", '{"seconds": 60}')), [plain()]),
-        lambda e: isinstance(e, CallEnd),
+        lambda e: isinstance(e, ToolCallEnd),
     ),
 }
 
@@ -178,7 +187,7 @@ def quick() -> str:
     return "quick"
 
 
-async def agreed(made: CallEnd) -> bool:
+async def agreed(made: ToolCallEnd) -> bool:
     await anyio.lowlevel.checkpoint()
     return True
 

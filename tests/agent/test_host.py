@@ -174,7 +174,7 @@ async def test_a_slow_tool_does_not_look_like_a_dead_proxy(client: str, monkeypa
         await anyio.sleep(35)
         return "at last"
 
-    monkeypatch.setattr("streamtool.agent.host._server", lambda settings: McpServer(server))
+    monkeypatch.setattr("streamtool.agent.mcp_gateway._server", lambda settings: McpServer(server))
     call = '<tool_call>{"name": "slow", "arguments": {}}</tool_call>'
     data, got = await told(proxy_of(scripted(call, "Done.")), client, body(client))
     assert (got.parts[-1], got.reason) == ("Done.", "stop")

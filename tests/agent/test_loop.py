@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from streamtool.agent import (
     Agent,
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
     Final,
+    OutputDelta,
     Rejected,
-    Result,
-    TextDelta,
+    ToolArgumentsDelta,
+    ToolCallEnd,
+    ToolCallResult,
+    ToolCallStart,
     TurnStart,
     tool,
 )
@@ -43,12 +43,14 @@ def calls(*names: str, **arguments: object) -> str:
 async def test_everything_is_told_as_it_happens():
     upstream = scripted(text("Let me look.\n", WEATHER, size=8), "It is mild.")
     events = await events_of(Agent(upstream, [get_weather]))
-    id = only(events, CallStart)[0].id
+    id = only(events, ToolCallStart)[0].id
     assert events[0] == TurnStart(1)
-    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Let me look.It is mild."
-    assert "".join(event.text for event in only(events, ArgumentsDelta)) == '{"city": "Paris"}'
-    assert only(events, CallEnd) == [CallEnd(id, "get_weather", '{"city": "Paris"}')]
-    assert [(event.id, event.text, event.error) for event in only(events, Result)] == [(id, "18 °C in Paris", False)]
+    assert "".join(event.text for event in events if isinstance(event, OutputDelta)) == "Let me look.It is mild."
+    assert "".join(event.text for event in only(events, ToolArgumentsDelta)) == '{"city": "Paris"}'
+    assert only(events, ToolCallEnd) == [ToolCallEnd(id, "get_weather", '{"city": "Paris"}')]
+    assert [(event.id, event.text, event.error) for event in only(events, ToolCallResult)] == [
+        (id, "18 °C in Paris", False)
+    ]
     final = events[-1]
     assert isinstance(final, Final)
     assert (final.text, final.reason, final.turns) == ("It is mild.", Reason.STOP, 2)
@@ -100,7 +102,7 @@ async def test_calls_of_one_reply_run_at_once_and_results_go_back_in_order():
     upstream = scripted(calls("a", "b"), "Both.")
     with anyio.fail_after(5):
         events = await events_of(Agent(upstream, [a, b]))
-    assert [event.text for event in only(events, Result)] == ["from b", "from a"]  # told when they come
+    assert [event.text for event in only(events, ToolCallResult)] == ["from b", "from a"]  # told when they come
     told = last_said(upstream)
     assert told.index("from a") < told.index("from b")  # in the order of the calls
 
@@ -114,7 +116,7 @@ async def test_sync_functions_run_in_threads_and_at_once():
         return threading.get_ident()
 
     events = await events_of(Agent(scripted(calls("wait", "wait"), "ok"), [wait]))
-    threads = {event.text for event in only(events, Result)}
+    threads = {event.text for event in only(events, ToolCallResult)}
     assert len(threads - {str(threading.main_thread().ident)}) == 2
 
 
@@ -128,7 +130,7 @@ async def test_what_a_tool_raises_is_its_result():
 
     upstream = scripted(calls("bad", "worse"), "I see.")
     events = await events_of(Agent(upstream, [bad, worse]))
-    assert {event.name: (event.text, event.error) for event in only(events, Result)} == {
+    assert {event.name: (event.text, event.error) for event in only(events, ToolCallResult)} == {
         "bad": ("Error: ValueError: bad luck", True),
         "worse": ("Error: KeyError: 'x'", True),
     }
@@ -151,7 +153,7 @@ async def test_a_tool_that_wants_to_end_the_program_ends_its_call():
         raise Unspeakable
 
     events = await events_of(Agent(scripted(calls("leave", "part", "mute"), "I see."), [leave, part, mute]))
-    assert {event.name: event.text for event in only(events, Result)} == {
+    assert {event.name: event.text for event in only(events, ToolCallResult)} == {
         "leave": "Error: SystemExit: bye",
         "part": "Error: SystemExit: bye bye",
         "mute": "Error: Unspeakable",
@@ -168,7 +170,7 @@ async def test_a_task_of_the_tools_own_that_somebody_cancelled_is_no_cancellatio
         await task
 
     events = await events_of(Agent(scripted(calls("waits"), "I see."), [waits]))
-    assert [(event.text, event.error) for event in only(events, Result)] == [("Error: CancelledError", True)]
+    assert [(event.text, event.error) for event in only(events, ToolCallResult)] == [("Error: CancelledError", True)]
     assert events[-1].text == "I see."
 
 
@@ -204,8 +206,8 @@ async def test_calls_beyond_a_hundred_wait_before_their_time_begins():
     said = "".join(calls(tool.__name__, number=n) for tool in (slow, slow_too) for n in range(100))
     upstream = scripted(text(said, size=1000), "ok")
     events = await events_of(Agent(upstream, [slow, slow_too], timeout=5))
-    assert not any(event.error for event in only(events, Result))
-    assert len(only(events, Result)) == 200
+    assert not any(event.error for event in only(events, ToolCallResult))
+    assert len(only(events, ToolCallResult)) == 200
     assert 1 < most <= 100
     told = last_said(upstream)
     assert [int(line) for line in told.splitlines() if line.isdigit()] == [*range(100), *range(100)]
@@ -227,7 +229,7 @@ async def test_calls_whose_ids_are_no_ids_are_kept_apart(ids):
     reply = Script((chunk({"role": "assistant", "tool_calls": made}), chunk({}, finish="tool_calls"), DONE))
     upstream = scripted(reply, reply, "ok")
     events = await events_of(Agent(upstream, [one, two], mode="native"))
-    assert len({event.id for event in only(events, Result)}) == 4
+    assert len({event.id for event in only(events, ToolCallResult)}) == 4
     for asked, first, second in (upstream.requests[2].json["messages"][i : i + 3] for i in (1, 4)):
         assert [call["id"] for call in asked["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
         assert [first["content"], second["content"]] == ["one", "two"]
@@ -245,7 +247,7 @@ async def test_a_call_has_its_time_and_the_others_are_not_harmed(autojump_clock)
 
     tools = [tool(slow, timeout=5), patient]
     events = await events_of(Agent(scripted(calls("slow", "patient"), "ok"), tools, timeout=60))
-    assert {event.name: (event.text, event.seconds) for event in only(events, Result)} == {
+    assert {event.name: (event.text, event.seconds) for event in only(events, ToolCallResult)} == {
         "slow": ("Error: the call took longer than 5 seconds and was stopped", 5.0),
         "patient": ("at last", 30.0),
     }
@@ -267,7 +269,7 @@ async def test_unknown_tools_and_wrong_arguments_are_answered_not_executed():
     assert "There is no tool `get_whether`. The tools are: `get_weather`." in last_said(upstream, 1)
     assert "city" in last_said(upstream, 2)
     # a number where only text can be meant is mended, as everywhere
-    assert {event.text for event in only(events, Result)} == {"18 °C in 5", "18 °C in Rome"}
+    assert {event.text for event in only(events, ToolCallResult)} == {"18 °C in 5", "18 °C in Rome"}
 
 
 @both
@@ -311,7 +313,7 @@ async def test_an_answer_that_was_cut_off_says_so():
 async def test_whoever_is_asked_may_refuse_a_call():
     asked = []
 
-    async def approve(call: CallEnd) -> bool:
+    async def approve(call: ToolCallEnd) -> bool:
         asked.append((call.name, call.arguments))
         return len(asked) > 1
 
@@ -390,7 +392,7 @@ async def test_an_error_in_the_block_is_raised_as_it_is_and_stops_the_run(error)
 
 @both
 async def test_what_is_asked_raises_is_raised():
-    def approve(call: CallEnd) -> bool:
+    def approve(call: ToolCallEnd) -> bool:
         raise LookupError(call.name)
 
     with pytest.raises(LookupError, match="get_weather"):
@@ -431,7 +433,7 @@ async def test_an_agent_may_be_a_tool_of_another():
     upstream = scripted(calls("ask", "ask_elsewhere", question="Weather in Rome"), "ok")
     records = []
     events = await events_of(Agent(upstream, [ask, ask_elsewhere], on_exchange=records.append))
-    assert [event.text for event in only(events, Result)] == ["Here is what I found: 18 °C in Rome"] * 2
+    assert [event.text for event in only(events, ToolCallResult)] == ["Here is what I found: 18 °C in Rome"] * 2
     assert len(records) == 2
 
 
@@ -509,10 +511,10 @@ class Listed:
         self.parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
     async def call(self, arguments, progressed):
-        from streamtool.agent import Answer
-        from streamtool.conversation import Text
+        from streamtool.agent import ToolOutput
+        from streamtool.conversation import TextPart
 
-        return Answer((Text(str(arguments)),))
+        return ToolOutput((TextPart(str(arguments)),))
 
 
 @settings(max_examples=40)

@@ -11,7 +11,7 @@ from agent.parts import events_of, only, scripted, story
 from dialects import CLIENTS, PATHS, Ask, read, write
 
 from streamtool import Settings, ToolMiddleware
-from streamtool.agent import Agent, Result
+from streamtool.agent import Agent, ToolCallResult
 from streamtool.errors import UpstreamError
 from streamtool.reply import Reason
 from streamtool.testing import Recorded, Script, ScriptedUpstream, stream_asgi, text
@@ -106,12 +106,12 @@ UPSTREAMS = {
 
 
 @both
-@pytest.mark.parametrize(("speaks", "mode"), UPSTREAMS)
-async def test_the_same_task_gives_the_same_executions_in_either_mode(speaks, mode):
+@pytest.mark.parametrize(("protocol", "mode"), UPSTREAMS)
+async def test_the_same_task_gives_the_same_executions_in_either_mode(protocol, mode):
     cascade = Cascade()
-    upstream = UPSTREAMS[speaks, mode]()
+    upstream = UPSTREAMS[protocol, mode]()
     events = await events_of(
-        Agent(upstream, cascade.tools, speaks=speaks, mode=mode), "Write and test Python code for this problem."
+        Agent(upstream, cascade.tools, protocol=protocol, mode=mode), "Write and test Python code for this problem."
     )
     assert cascade.done == EXECUTED
     assert story(events) == STORY
@@ -124,15 +124,15 @@ async def test_the_same_task_gives_the_same_executions_in_either_mode(speaks, mo
 
 
 @both
-@pytest.mark.parametrize("speaks", dialects.UPSTREAMS)
-async def test_any_upstream_will_do(speaks):
+@pytest.mark.parametrize("protocol", dialects.UPSTREAMS)
+async def test_any_upstream_will_do(protocol):
     """It calls, answers, is cut off inside of a call, and at last dies."""
-    kind = "application/x-ndjson" if speaks == "ollama" else "text/event-stream"
-    says = getattr(dialects, speaks)
+    kind = "application/x-ndjson" if protocol == "ollama" else "text/event-stream"
+    says = getattr(dialects, protocol)
     call = '<tool_call>{"name": "run_code", "arguments": {"code": "1"}}</tool_call>'
     ends = [([call], "stop"), (["All ", "done."], "stop"), ([call[:-25]], "length"), (["All "], "die")]
     upstream = ScriptedUpstream(*(Script(tuple(says(*end)), 200, kind) for end in ends))
-    agent = Agent(upstream, Cascade().tools, speaks=speaks)
+    agent = Agent(upstream, Cascade().tools, protocol=protocol)
     assert story(await events_of(agent)) == [STORY[0], ("final", "All done.")]
     with pytest.raises(UpstreamError, match="closed the connection"):
         await agent.ask("Go.")
@@ -142,7 +142,7 @@ async def test_any_upstream_will_do(speaks):
 @both
 async def test_a_signature_goes_back_with_its_call_and_nowhere_else():
     upstream = native_gemini()
-    async with Agent(upstream, Cascade().tools, speaks="gemini", mode="native").run("Go.") as run:
+    async with Agent(upstream, Cascade().tools, protocol="gemini", mode="native").run("Go.") as run:
         final = await run.final()
     last = [part for content in upstream.requests[2].json["contents"] for part in content["parts"]]
     assert [part.get("thoughtSignature") for part in last if "functionCall" in part] == [SIGNATURE, "b" * 9]
@@ -151,7 +151,7 @@ async def test_a_signature_goes_back_with_its_call_and_nowhere_else():
     made = final.messages[0]["tool_calls"][0]
     assert made["extra_content"] == {"google": {"thought_signature": SIGNATURE}}
     again = [{"role": "user", "content": "Go."}, *final.messages, {"role": "user", "content": "And?"}]
-    assert await Agent(upstream, Cascade().tools, speaks="gemini", mode="native").ask(again) == "All done."
+    assert await Agent(upstream, Cascade().tools, protocol="gemini", mode="native").ask(again) == "All done."
 
 
 @both
@@ -166,14 +166,14 @@ async def test_gemini_behind_chat_completions_gets_its_signature_back():
         return native_call("run_code", json.dumps({"code": CODE}), extra_content=extra)
 
     events = await events_of(Agent(ScriptedUpstream(say), Cascade().tools, mode="native"))
-    assert [event.text for event in only(events, Result)] == ["hello world"]
+    assert [event.text for event in only(events, ToolCallResult)] == ["hello world"]
     assert events[-1].text == "All done."
 
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_of_chat_completions_is_given_the_signature_and_may_send_it_back(stream):
-    app = ToolMiddleware(native_gemini(), settings=Settings(mode="native", app_speaks="gemini"))
+    app = ToolMiddleware(native_gemini(), settings=Settings(mode="native", app_protocol="gemini"))
     tool = {"type": "function", "function": {"name": "run_code", "parameters": {"type": "object"}}}
     messages: list[Any] = [{"role": "user", "content": "Go."}]
     body = {"model": "m", "messages": messages, "tools": [tool], "stream": stream}
@@ -243,7 +243,7 @@ def history(ids: list[str]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_signature_is_remembered_for_a_client_that_has_no_place_for_it(client, stream, mode):
     upstream = signing(calling(*SEVERAL), gemini_reply({"text": "All done."}))
-    app = ToolMiddleware(upstream, settings=Settings(mode=mode, app_speaks="gemini"))
+    app = ToolMiddleware(upstream, settings=Settings(mode=mode, app_protocol="gemini"))
     got, ids = await said(app, client, (), stream=stream)
     assert [(name, json.loads(args)) for name, args in got.parts] == SEVERAL
     got, _ = await said(app, client, history(ids), stream=stream)
@@ -255,7 +255,7 @@ async def test_a_signature_is_remembered_for_a_client_that_has_no_place_for_it(c
 @both
 async def test_a_signature_is_for_the_client_that_got_the_call_and_not_kept_where_nothing_may_be():
     upstream = signing(calling(*SEVERAL), gemini_reply({"text": "All done."}))
-    app = ToolMiddleware(upstream, settings=Settings(mode="native", app_speaks="gemini"))
+    app = ToolMiddleware(upstream, settings=Settings(mode="native", app_protocol="gemini"))
     _, ids = await said(app, "responses", ())
     got, _ = await said(app, "responses", history(ids), key=b"another")
     assert "missing a thought_signature" in got.error
@@ -269,7 +269,7 @@ async def test_gemini_behind_chat_completions_gets_the_remembered_signature():
     extra = {"google": {"thought_signature": SIGNATURE}}
     made = native_call("run_code", '{"code": "1"}', id="call_" + "a1" * 12, extra_content=extra)
     upstream = scripted(made, "All done.")
-    app = ToolMiddleware(upstream, settings=Settings(mode="native", app_speaks="chat"))
+    app = ToolMiddleware(upstream, settings=Settings(mode="native", app_protocol="chat"))
     _, [id] = await said(app, "messages", ())
     got, _ = await said(app, "messages", (("call", id, "run_code", {"code": "1"}), ("result", id, "ok")))
     assert got.parts == ("All done.",)
@@ -307,4 +307,4 @@ async def test_names_that_a_native_upstream_cannot_take_stay_apart():
     assert offered == ["a_b_2", "a_b", "a_b_3", "x" * 64, "x" * 62 + "_2", "na_ve"]
     upstream = scripted(native_call("a_b_3", "{}"), "ok")
     events = await events_of(Agent(upstream, tools, mode="native"))
-    assert [(event.name, event.text) for event in only(events, Result)] == [("a/b", "two")]
+    assert [(event.name, event.text) for event in only(events, ToolCallResult)] == [("a/b", "two")]

@@ -5,7 +5,7 @@ import json
 import pytest
 from agent.parts import events_of, last_said, only, prompt, scripted, story, switched
 
-from streamtool.agent import Agent, ReasoningDelta, Rejected, Result, TextDelta, tool
+from streamtool.agent import Agent, OutputDelta, Rejected, ThoughtDelta, ToolCallResult, tool
 from streamtool.errors import AgentError
 from streamtool.settings import Settings
 from streamtool.testing import Script, text
@@ -76,7 +76,7 @@ async def test_the_example_session(how, switch):
     upstream = scripted(SAVE, '{"final":{"content":{"status":"ok","upserted":1}}}')
     events = await events_of(agent(switch.at(upstream, how), notes.tools), ASKED)
     assert notes.items == [("project:metal", "Embedding model comparison takeaways")]
-    assert "".join(event.text for event in only(events, ReasoningDelta)) == "need to upsert note"
+    assert "".join(event.text for event in only(events, ThoughtDelta)) == "need to upsert note"
     assert story(events) == [("result", UPSERT, '{"upserted":1}'), ("final", '{"status":"ok","upserted":1}')]
     assert '{"upserted":1}' in last_said(upstream)
 
@@ -131,7 +131,7 @@ async def test_invalid_json_is_rejected_and_asked_for_again(how, switch):
     assert only(events, Rejected)[0].id is None
     assert "Your last reply was rejected: it is no valid JSON" in last_said(upstream)
     assert '{"thought": "broken' in last_said(upstream)
-    assert "".join(event.text for event in only(events, TextDelta)).endswith("now")
+    assert "".join(event.text for event in only(events, OutputDelta)).endswith("now")
 
 
 @both
@@ -199,7 +199,7 @@ async def test_arguments_that_do_not_fit_are_answered_with_the_schema(how, switc
 async def test_a_thought_is_capped_and_the_reply_stands():
     upstream = scripted('{"thought": "' + "x" * 300 + '", "final": {"content": "fine"}}')
     events = await events_of(agent(upstream, Notes().tools))
-    assert "".join(event.text for event in only(events, ReasoningDelta)) == "x" * 200
+    assert "".join(event.text for event in only(events, ThoughtDelta)) == "x" * 200
     assert story(events) == [("final", "fine")]
 
 
@@ -213,9 +213,9 @@ async def test_reasoning_before_the_object_is_no_extra_text():
 async def test_the_sample_model_keeps_to_the_protocol():
     notes = Notes()
     events = await events_of(agent("sample", notes.tools), f"Use {UPSERT} for Metal")
-    assert [event.name for event in only(events, Result)] == [UPSERT]
+    assert [event.name for event in only(events, ToolCallResult)] == [UPSERT]
     assert not only(events, Rejected)
-    assert story(events)[-1] == ("final", f"Here is what I found: {only(events, Result)[0].text}")
+    assert story(events)[-1] == ("final", f"Here is what I found: {only(events, ToolCallResult)[0].text}")
 
 
 @both

@@ -69,9 +69,12 @@ def test_every_event_is_a_line_for_scripts(capsys):
     assert (code, err) == (0, "")
     events = [json.loads(line) for line in out.splitlines()]
     kinds = list(dict.fromkeys(event["type"] for event in events))
-    assert kinds == ["turn_start", "text_delta", "call_start", "arguments_delta", "call_end", "result", "final"]
+    assert kinds == [
+        "turn_start", "output_delta", "tool_call_start", "tool_arguments_delta", "tool_call_end", "tool_call_result",
+        "final",
+    ]  # fmt: skip
     assert all(event["at"] >= 0 for event in events)
-    result = next(event for event in events if event["type"] == "result")
+    result = next(event for event in events if event["type"] == "tool_call_result")
     assert (result["name"], result["error"]) == ("get_weather", False)
     assert events[-1]["text"] == "Here is what I found: 18 degrees\x1b[2J in Paris"
     assert events[-1]["reason"] == "stop"

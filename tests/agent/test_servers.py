@@ -16,7 +16,7 @@ from agent.leftovers import children
 from agent.parts import events_of, only, plain, scripted
 from servers import wait_for
 
-from streamtool.agent import Agent, McpServer, Progress, Result
+from streamtool.agent import Agent, McpServer, Progress, ToolCallResult
 from streamtool.errors import AgentError, SettingsError
 
 pytest.importorskip("mcp")
@@ -72,7 +72,7 @@ def server(request, notes) -> Iterator[McpServer]:
 
 
 def results(events) -> dict[str, tuple[str, bool]]:
-    return {event.name: (event.text, event.error) for event in only(events, Result)}
+    return {event.name: (event.text, event.error) for event in only(events, ToolCallResult)}
 
 
 @both
@@ -220,7 +220,7 @@ async def test_whatever_a_server_does_in_a_call_is_a_result_and_the_loop_goes_on
     agent = Agent(scripted(write(add, add), write(add), "Done."), [plain(way)])
     with anyio.fail_after(20):
         events = await events_of(agent)
-    told = [(event.error, IN_A_CALL[way] in event.text) for event in only(events, Result)]
+    told = [(event.error, IN_A_CALL[way] in event.text) for event in only(events, ToolCallResult)]
     assert told == [(True, True)] * 3
     assert events[-1].text == "Done."
     assert not children()
@@ -237,7 +237,7 @@ async def test_a_server_that_ended_between_calls_is_opened_again(notes):
                 for child in children():
                     os.kill(child, 9)
                 await anyio.sleep(0.1)
-    assert [event.text for event in only(events, Result)] == ["2", "4"]
+    assert [event.text for event in only(events, ToolCallResult)] == ["2", "4"]
     assert (
         "the MCP server plain had ended (it closed its output) and is opened again" in only(events, Progress)[0].message
     )

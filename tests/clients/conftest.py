@@ -8,7 +8,7 @@ from attrs import frozen
 from clients.common import Model
 from servers import hypercorn_server, uvicorn_server
 
-from streamtool.middleware import ToolMiddleware
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 
@@ -29,6 +29,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     model = Model()
     app: Any = Proxy(SETTINGS, apps={"model": model.app})
     if request.param == "mounted":
-        app = ToolMiddleware(model.app, app_speaks="chat")
+        app = ToolMiddleware(model.app, app_protocol="chat")
     with SERVERS[request.param](app) as served:
         yield Place(served.url, model)

@@ -29,7 +29,7 @@ def addresses(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         found = {}
         for upstream in UPSTREAMS:
             behind = stack.enter_context(uvicorn_server(ScriptedUpstream(said(upstream, TEXT))))
-            settings = Settings(upstreams={"u": {"url": behind.url, "speaks": upstream}})
+            settings = Settings(upstreams={"u": {"url": behind.url, "protocol": upstream}})
             found[upstream] = stack.enter_context(request.param(Proxy(settings))).url
         yield found
 

@@ -7,8 +7,8 @@ import pytest
 from statemachine import FORMATS, Call, parse, write
 from streamtool.conversation import Tool
 from streamtool.errors import RequestError
-from streamtool.prompting.contracts import contract, contract_of_names
 from streamtool.prompting.examples import example_call
+from streamtool.prompting.tool_prompt import contract, contract_of_names
 from streamtool.settings import Settings
 
 WEATHER = Tool(

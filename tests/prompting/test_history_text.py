@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from streamtool.conversation import Call, Media, Result, Text, ToolChoice
+from streamtool.conversation import MediaPart, TextPart, ToolCall, ToolChoice, ToolResult
 from streamtool.prompting import calls_text, choice_text, history, result_text
 from streamtool.prompting.history import arguments_text, orphan_text, strip
 from streamtool.settings import ResultSettings, readers
 
 
 def result(*texts, error=False):
-    return Result("call_7", tuple(Text(text) for text in texts), error=error)
+    return ToolResult("call_7", tuple(TextPart(text) for text in texts), error=error)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_an_error_says_so():
 
 
 def test_a_partial_result_says_so():
-    cut = Result("call_7", (Text("1\n2"),), partial=True)
+    cut = ToolResult("call_7", (TextPart("1\n2"),), partial=True)
     note = "(the call did not finish: this is a part of its output)"
     assert result_text(cut, "f", ResultSettings(frame="doai")) == f"[Tool Result]: 1\n2\n{note}"
 
@@ -70,7 +70,7 @@ def test_dropped_results_leave_a_note():
 
 
 def test_parts_are_lines_and_media_are_named():
-    mixed = Result("c", (Text("a"), Media("image", {}), Text("b")))
+    mixed = ToolResult("c", (TextPart("a"), MediaPart("image", {}), TextPart("b")))
     assert result_text(mixed, "f", ResultSettings(frame="doai")) == "[Tool Result]: a\n[image]\nb"
 
 
@@ -102,15 +102,15 @@ def test_openers_without_closers_cost_linear_time():
     ],
 )
 def test_arguments_are_one_object_whatever_the_history_holds(arguments, text):
-    assert arguments_text(Call("c", "f", arguments)) == text
+    assert arguments_text(ToolCall("c", "f", arguments)) == text
 
 
 def test_the_raw_text_of_a_custom_tool_becomes_its_input():
-    assert arguments_text(Call("c", "f", 'a "b"\n', custom=True)) == '{"input": "a \\"b\\"\\n"}'
+    assert arguments_text(ToolCall("c", "f", 'a "b"\n', custom=True)) == '{"input": "a \\"b\\"\\n"}'
 
 
 def test_past_calls_are_written_in_the_taught_format():
-    calls = [Call("1", "f", '{"a": 1}'), Call("2", "g", "")]
+    calls = [ToolCall("1", "f", '{"a": 1}'), ToolCall("2", "g", "")]
     assert calls_text(calls, "labelled") == 'TOOL_CALL: f\nARGUMENTS: {"a": 1}\nTOOL_CALL: g\nARGUMENTS: {}'
 
 

@@ -7,15 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachine import FORMATS
-from streamtool.conversation import Call, Conversation, Media, Message, Result, Text, Tool, ToolChoice
+from streamtool.conversation import Conversation, MediaPart, Message, TextPart, Tool, ToolCall, ToolChoice, ToolResult
 from streamtool.errors import RequestError
 from streamtool.prompting import choice_text, contract, project
 from streamtool.settings import ResultSettings, Settings
 
 TOOLS = (Tool("f", "Does f.", {"properties": {"a": {"type": "string"}}}), Tool("g"))
 RAW = ({"role": "user", "content": "as it came"},)
-ASK = Message("user", (Text("do it"),), raw=RAW)
-CALLS = Message("assistant", (Text("I look."),), calls=(Call("c1", "f", '{"a": "x"}'), Call("c2", "g", "{}")), raw=RAW)
+ASK = Message("user", (TextPart("do it"),), raw=RAW)
+CALLS = Message(
+    "assistant", (TextPart("I look."),), calls=(ToolCall("c1", "f", '{"a": "x"}'), ToolCall("c2", "g", "{}")), raw=RAW
+)
 CALLED = 'I look.\nTOOL_CALL: f\nARGUMENTS: {"a": "x"}\nTOOL_CALL: g\nARGUMENTS: {}'
 
 
@@ -28,7 +30,7 @@ def asked(*messages, tools=TOOLS, choice=None):
 
 
 def results(*pairs, content=()):
-    return Message("user", content, results=tuple(Result(id, (Text(text),)) for id, text in pairs), raw=RAW)
+    return Message("user", content, results=tuple(ToolResult(id, (TextPart(text),)) for id, text in pairs), raw=RAW)
 
 
 def shown(conversation, format="labelled", **kinds):
@@ -44,7 +46,7 @@ def test_neither_tools_nor_tool_history_changes_nothing():
 
 
 def test_tools_become_the_contract_after_the_clients_own_system_text():
-    system = Message("system", (Text("Be good."),), raw=RAW)
+    system = Message("system", (TextPart("Be good."),), raw=RAW)
     assert shown(asked(ASK)) == [("system", CONTRACT), ("user", "do it")]
     assert shown(asked(system, ASK)) == [("system", f"Be good.\n\n{CONTRACT}"), ("user", "do it")]
     assert shown(asked(system, system, ASK))[:2] == [("system", "Be good."), ("system", f"Be good.\n\n{CONTRACT}")]
@@ -58,13 +60,13 @@ def test_nothing_of_tools_is_left():
 
 
 def test_what_needs_no_change_keeps_its_raw():
-    first, answer = Message("system", (Text("s"),), raw=RAW), Message("assistant", (Text("hi"),), raw=RAW)
+    first, answer = Message("system", (TextPart("s"),), raw=RAW), Message("assistant", (TextPart("hi"),), raw=RAW)
     projected = project(asked(first, ASK, answer, ASK, CALLS, results(("c1", ""), ("c2", ""))), model(), "labelled")
     assert [bool(m.raw) for m in projected.messages] == [False, True, True, True, False, False]
 
 
 def test_the_given_conversation_is_not_changed():
-    given_ = asked(Message("system", (Text("s"),)), ASK, CALLS, results(("c1", "1"), ("c2", "2")))
+    given_ = asked(Message("system", (TextPart("s"),)), ASK, CALLS, results(("c1", "1"), ("c2", "2")))
     before = copy.deepcopy(given_)
     project(given_, model(), "tool_call", correction="again")
     assert given_ == before
@@ -78,7 +80,7 @@ def test_calls_and_results_become_text_in_the_order_of_the_calls():
 
 
 def test_what_the_user_says_beside_results_follows_them():
-    message = results(("c1", "one"), ("c2", "two"), content=(Text("go on"),))
+    message = results(("c1", "one"), ("c2", "two"), content=(TextPart("go on"),))
     assert shown(asked(ASK, CALLS, message))[-1] == ("user", "[Tool Result]: one\n\n[Tool Result]: two\n\ngo on")
 
 
@@ -93,7 +95,7 @@ def test_an_unanswered_call_that_was_talked_over_is_interrupted():
 
 
 def test_an_assistant_message_interrupts_too():
-    answer = Message("assistant", (Text("never mind"),))
+    answer = Message("assistant", (TextPart("never mind"),))
     assert shown(asked(ASK, CALLS, answer, ASK))[3:] == [
         ("user", "[Tool Result]: (no result: interrupted)\n\n[Tool Result]: (no result: interrupted)"),
         ("assistant", "never mind"),
@@ -133,25 +135,25 @@ def test_a_request_without_tools_but_with_their_history_stays_emulated():
 def test_the_choice_and_a_correction_stand_after_the_last_message():
     projected = project(asked(ASK, choice=ToolChoice("none")), model(), "labelled", correction="Once more.")
     assert projected.messages[-1] == Message(
-        "user", (Text("do it\n\nOnce more.\n\nFor this reply: write no call. Answer without tools."),)
+        "user", (TextPart("do it\n\nOnce more.\n\nFor this reply: write no call. Answer without tools."),)
     )
     assert CONTRACT in projected.messages[0].text
 
 
 def test_a_tail_after_a_message_that_is_not_the_users_is_a_message_of_its_own():
-    late = Message("system", (Text("late"),), raw=RAW)
+    late = Message("system", (TextPart("late"),), raw=RAW)
     projected = project(asked(ASK, late, choice=ToolChoice(parallel=False)), model(), "labelled")
-    assert projected.messages[-2:] == (late, Message("user", (Text("For this reply: write at most one call."),)))
+    assert projected.messages[-2:] == (late, Message("user", (TextPart("For this reply: write at most one call."),)))
 
 
 def test_a_tail_after_a_picture_is_a_part_of_its_own():
-    picture = Media("image", {"type": "image_url"})
-    asking = Message("user", (Text("what is it?"), picture), raw=RAW)
+    picture = MediaPart("image", {"type": "image_url"})
+    asking = Message("user", (TextPart("what is it?"), picture), raw=RAW)
     projected = project(asked(asking, choice=ToolChoice(parallel=False)), model(), "labelled")
     assert projected.messages[-1].content == (
-        Text("what is it?"),
+        TextPart("what is it?"),
         picture,
-        Text("For this reply: write at most one call."),
+        TextPart("For this reply: write at most one call."),
     )
 
 
@@ -165,21 +167,21 @@ def test_a_continued_reply_stands_before_the_tail():
 
 
 def test_a_picture_in_a_result_travels_beside_its_text():
-    picture = Media("image", {"type": "image_url"})
-    message = Message("user", results=(Result("c1", (picture,)), Result("c2", (Text("ok"),))))
+    picture = MediaPart("image", {"type": "image_url"})
+    message = Message("user", results=(ToolResult("c1", (picture,)), ToolResult("c2", (TextPart("ok"),))))
     projected = project(asked(ASK, CALLS, message), model(), "labelled")
-    assert projected.messages[-1].content == (Text("[Tool Result]: [image]\n\n[Tool Result]: ok"), picture)
+    assert projected.messages[-1].content == (TextPart("[Tool Result]: [image]\n\n[Tool Result]: ok"), picture)
 
 
 def test_reminders_are_stripped_from_results_and_user_text():
     noisy = "<system-reminder>x</system-reminder>"
     kinds = {"results": ResultSettings(frame="doai", strip=("system-reminder",))}
     conversation = asked(
-        Message("user", (Text(f"{noisy}\nask"), Text(noisy)), raw=RAW),
+        Message("user", (TextPart(f"{noisy}\nask"), TextPart(noisy)), raw=RAW),
         ASK,
         CALLS,
         results(("c1", f"{noisy}one"), ("c2", noisy)),
-        Message("user", (Text(noisy),), raw=RAW),
+        Message("user", (TextPart(noisy),), raw=RAW),
     )
     assert shown(conversation, **kinds)[1:] == [
         ("user", "ask"),
@@ -190,9 +192,9 @@ def test_reminders_are_stripped_from_results_and_user_text():
 
 
 def test_without_a_system_role_everything_folds_into_alternating_messages():
-    system = Message("system", (Text("Be good."),))
+    system = Message("system", (TextPart("Be good."),))
     empty = Message("assistant")
-    done = Message("assistant", (Text("done"),), raw=RAW)
+    done = Message("assistant", (TextPart("done"),), raw=RAW)
     conversation = asked(
         system,
         ASK,
@@ -216,7 +218,11 @@ def test_without_a_system_role_everything_folds_into_alternating_messages():
 
 
 def test_messages_that_say_nothing_are_left_out_except_the_last():
-    silent = (Message("system", (Text(""),), raw=RAW), Message("assistant", (Text(" \n"),), raw=RAW), Message("user"))
+    silent = (
+        Message("system", (TextPart(""),), raw=RAW),
+        Message("assistant", (TextPart(" \n"),), raw=RAW),
+        Message("user"),
+    )
     thought = Message("assistant", reasoning="hm", raw=RAW)
     assert shown(asked(*silent, ASK, *silent, thought, *silent)) == [
         ("system", CONTRACT),
@@ -227,23 +233,23 @@ def test_messages_that_say_nothing_are_left_out_except_the_last():
 
 
 def test_where_only_strings_are_taken_parts_are_joined_and_pictures_named():
-    picture = Media("image", {"type": "image_url"})
-    asking = Message("user", (Text("what is"), picture, Text("this?")), raw=RAW)
-    message = Message("user", results=(Result("c1", (Text("a dot"), picture)), Result("c2", ())))
+    picture = MediaPart("image", {"type": "image_url"})
+    asking = Message("user", (TextPart("what is"), picture, TextPart("this?")), raw=RAW)
+    message = Message("user", results=(ToolResult("c1", (TextPart("a dot"), picture)), ToolResult("c2", ())))
     projected = project(asked(asking, CALLS, message), model(media=False), "labelled")
     assert [message.content for message in projected.messages] == [
-        (Text(CONTRACT),),
-        (Text("what is\n[image]\nthis?"),),
-        (Text(CALLED),),
-        (Text("[Tool Result]: a dot\n[image]\n\n[Tool Result]: (no output)"),),
+        (TextPart(CONTRACT),),
+        (TextPart("what is\n[image]\nthis?"),),
+        (TextPart(CALLED),),
+        (TextPart("[Tool Result]: a dot\n[image]\n\n[Tool Result]: (no output)"),),
     ]
     assert not any(message.raw for message in projected.messages)
 
 
 def test_where_the_reply_is_one_object_the_history_is_too():
-    done = Message("assistant", (Text("Well done"),), raw=RAW)
+    done = Message("assistant", (TextPart("Well done"),), raw=RAW)
     conversation = asked(
-        ASK, Message("assistant", (Text("look"),), (Call("c", "f", "{}"),)), results(("c", "1")), done, ASK
+        ASK, Message("assistant", (TextPart("look"),), (ToolCall("c", "f", "{}"),)), results(("c", "1")), done, ASK
     )
     messages = shown(conversation, "action_object")
     assert messages[2] == ("assistant", '{"thought": "look", "action": {"tool": "f", "args": {}}}')
@@ -276,16 +282,16 @@ def turns(draw):
         new = []
         if number and draw(st.booleans()):
             ids = [f"c{number}_{i}" for i in range(draw(st.integers(1, 3)))]
-            calls = tuple(Call(id, draw(st.sampled_from("fg")), '{"a": 1}') for id in ids)
-            new.append(Message("assistant", (Text(draw(WORDS)),), calls))
+            calls = tuple(ToolCall(id, draw(st.sampled_from("fg")), '{"a": 1}') for id in ids)
+            new.append(Message("assistant", (TextPart(draw(WORDS)),), calls))
             new.extend(results((id, draw(WORDS))) for id in draw(st.permutations(ids)))
             if draw(st.booleans()):
                 new.pop()
-                new.append(Message("user", (Text("stop"),), raw=RAW))
+                new.append(Message("user", (TextPart("stop"),), raw=RAW))
         else:
             if number and draw(st.booleans()):
-                new.append(Message("assistant", (Text(draw(WORDS)),), raw=RAW))
-            new.append(Message("user", (Text(draw(WORDS) + "!"),), raw=RAW))
+                new.append(Message("assistant", (TextPart(draw(WORDS)),), raw=RAW))
+            new.append(Message("user", (TextPart(draw(WORDS) + "!"),), raw=RAW))
         if draw(st.integers(0, 5)) == 0:
             new.append(results(("orphan", "lost")))
         made.append((tuple(new), draw(CHOICES)))
@@ -300,7 +306,7 @@ def prompt(conversation, format, system_role):
 @settings(deadline=None)
 @given(turns(), st.sampled_from(sorted(FORMATS)), st.booleans(), st.booleans())
 def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format, system_role, own_system):
-    so_far = (Message("system", (Text("s"),), raw=RAW),) if own_system else ()
+    so_far = (Message("system", (TextPart("s"),), raw=RAW),) if own_system else ()
     before = ""
     for new, choice in made:
         so_far += new

@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 from streamtool.errors import UpstreamError, UpstreamRefused
 from streamtool.protocols.chat import ReplyReader, read_error
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
     ReplyCall,
-    Start,
-    TextDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
-    fold,
+    accumulate,
 )
 
-START = Start("x", 5, "m")
+START = ReplyStart("x", 5, "m")
 DONE = b"data: [DONE]\n\n"
-STOP = [Finish(0, Reason.STOP), End()]
+STOP = [ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
 
 def event(payload) -> bytes:
@@ -103,13 +103,15 @@ def read(*chunks: bytes, n=1):
 
 def failure(*chunks: bytes, n=1):
     last = read(*chunks, n=n)[-1]
-    assert isinstance(last, Failure), last
+    assert isinstance(last, ReplyFailure), last
     return last.error
 
 
 def bare(events):
     """The events without what may be forwarded."""
-    return [TextDelta(found.choice, found.text) if isinstance(found, TextDelta) else found for found in events]
+    return [
+        ReplyTextDelta(found.choice, found.text) if isinstance(found, ReplyTextDelta) else found for found in events
+    ]
 
 
 def call(index=0, id="c", name="f", arguments="", **more):
@@ -123,12 +125,12 @@ def more(arguments, index=0):
 class TestText:
     def test_a_plain_reply(self):
         hi = text("hi")
-        assert read(ROLE, hi, END) == [START, TextDelta(0, "hi", hi), *STOP]
+        assert read(ROLE, hi, END) == [START, ReplyTextDelta(0, "hi", hi), *STOP]
 
     def test_text_leaves_in_the_feed_that_brought_it(self):
         reader = ReplyReader()
         assert reader.feed(ROLE) == [START]
-        assert bare(reader.feed(text("a") + text("b"))) == [TextDelta(0, "a"), TextDelta(0, "b")]
+        assert bare(reader.feed(text("a") + text("b"))) == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "b")]
 
     @pytest.mark.parametrize(
         "delta",
@@ -142,7 +144,7 @@ class TestText:
         ],
     )
     def test_shapes_of_text(self, delta):
-        assert "".join(found.text for found in read(ROLE, say(delta), END) if isinstance(found, TextDelta)) == "hi"
+        assert "".join(found.text for found in read(ROLE, say(delta), END) if isinstance(found, ReplyTextDelta)) == "hi"
 
     @pytest.mark.parametrize("delta", [{}, {"content": None}, {"content": ""}, {"content": []}, {"content": 5}])
     def test_shapes_of_nothing(self, delta):
@@ -150,44 +152,51 @@ class TestText:
 
     @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
     def test_reasoning(self, key):
-        assert read(ROLE, say({key: "hm", "content": None}), END) == [START, ReasoningDelta(0, "hm"), *STOP]
+        assert read(ROLE, say({key: "hm", "content": None}), END) == [START, ReplyReasoningDelta(0, "hm"), *STOP]
 
     def test_reasoning_under_both_names_counts_once(self):
-        assert read(ROLE, say({"reasoning": "hm", "reasoning_content": "hm"}), END)[1:2] == [ReasoningDelta(0, "hm")]
+        assert read(ROLE, say({"reasoning": "hm", "reasoning_content": "hm"}), END)[1:2] == [
+            ReplyReasoningDelta(0, "hm")
+        ]
 
     def test_reasoning_as_a_part(self):
         part = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
-        assert read(ROLE, say({"content": [part]}), END)[1:2] == [ReasoningDelta(0, "hm")]
+        assert read(ROLE, say({"content": [part]}), END)[1:2] == [ReplyReasoningDelta(0, "hm")]
 
     def test_half_a_character_waits_for_the_other_half(self):
         reader = ReplyReader()
         reader.feed(ROLE)
-        assert bare(reader.feed(text("a\ud83d"))) == [TextDelta(0, "a")]
-        assert bare(reader.feed(text("\ude00b"))) == [TextDelta(0, "😀b")]
+        assert bare(reader.feed(text("a\ud83d"))) == [ReplyTextDelta(0, "a")]
+        assert bare(reader.feed(text("\ude00b"))) == [ReplyTextDelta(0, "😀b")]
 
     def test_half_a_character_at_the_end_becomes_a_replacement_character(self):
-        assert bare(read(ROLE, text("a\ud83d"), END)) == [START, TextDelta(0, "a"), TextDelta(0, "\ufffd"), *STOP]
+        assert bare(read(ROLE, text("a\ud83d"), END)) == [
+            START,
+            ReplyTextDelta(0, "a"),
+            ReplyTextDelta(0, "\ufffd"),
+            *STOP,
+        ]
 
     def test_half_a_character_in_the_middle_becomes_one_at_once(self):
-        assert bare(read(ROLE, text("\ud83dx\ude00"), END))[1:2] == [TextDelta(0, "\ufffdx\ufffd")]
+        assert bare(read(ROLE, text("\ud83dx\ude00"), END))[1:2] == [ReplyTextDelta(0, "\ufffdx\ufffd")]
 
     def test_text_behind_held_half_a_character_is_not_forwarded_raw(self):
         found = read(ROLE, text("\ud83d"), text("x"), END)
-        assert found[1] == TextDelta(0, "\ufffdx", None)
+        assert found[1] == ReplyTextDelta(0, "\ufffdx", None)
 
     def test_bytes_that_are_not_utf8(self):
         damaged = text("hi").replace(b"hi", b"h\xffi")
-        assert read(ROLE, damaged, END)[1:2] == [TextDelta(0, "h\ufffdi")]
+        assert read(ROLE, damaged, END)[1:2] == [ReplyTextDelta(0, "h\ufffdi")]
 
     def test_utf8_may_be_cut_anywhere(self):
         data = ROLE + event(chunk({"content": "a"})).replace(b"a", "€😀".encode()) + END
         data = ROLE + ('data: {"choices":[{"delta":{"content":"€😀"}}]}\n\n').encode() + END
-        assert bare(read(*[data[i : i + 1] for i in range(len(data))])) == [START, TextDelta(0, "€😀"), *STOP]
+        assert bare(read(*[data[i : i + 1] for i in range(len(data))])) == [START, ReplyTextDelta(0, "€😀"), *STOP]
 
 
 class TestForwarding:
     def raw(self, data, *, before=ROLE):
-        return [found.raw for found in read(before, data, END) if isinstance(found, TextDelta)]
+        return [found.raw for found in read(before, data, END) if isinstance(found, ReplyTextDelta)]
 
     def test_a_canonical_event_is_kept_as_it_came(self):
         data = text("hi", system_fingerprint="fp", made_up=1, usage=None)
@@ -196,7 +205,7 @@ class TestForwarding:
     def test_also_when_it_came_in_pieces(self):
         data = text("hi")
         found = read(ROLE, data[:30], data[30:], END)
-        assert found[1] == TextDelta(0, "hi", data)
+        assert found[1] == ReplyTextDelta(0, "hi", data)
 
     @pytest.mark.parametrize(
         "data",
@@ -234,18 +243,18 @@ class TestEnd:
         assert read(ROLE, say({}, "stop")) == [START, *STOP]
 
     def test_the_reason_may_ride_on_the_last_text(self):
-        assert bare(read(ROLE, say({"content": "hi"}, "stop") + DONE)) == [START, TextDelta(0, "hi"), *STOP]
+        assert bare(read(ROLE, say({"content": "hi"}, "stop") + DONE)) == [START, ReplyTextDelta(0, "hi"), *STOP]
 
     def test_two_reasons_are_one(self):
         assert read(ROLE, say({}, "stop"), say({}, "stop"), DONE) == [START, *STOP]
 
     def test_a_specific_reason_wins_over_a_stop(self):
-        assert read(ROLE, say({}, "length"), say({}, "stop"), DONE)[1] == Finish(0, Reason.LENGTH)
-        assert read(ROLE, say({}, "stop"), say({}, "length"), DONE)[1] == Finish(0, Reason.LENGTH)
+        assert read(ROLE, say({}, "length"), say({}, "stop"), DONE)[1] == ReplyFinish(0, Reason.LENGTH)
+        assert read(ROLE, say({}, "stop"), say({}, "length"), DONE)[1] == ReplyFinish(0, Reason.LENGTH)
 
     def test_a_reason_on_every_chunk_loses_no_text(self):
         found = read(say({"content": "a"}, "stop"), say({"content": "b"}, "stop"))
-        assert bare(found) == [START, TextDelta(0, "a"), TextDelta(0, "b"), *STOP]
+        assert bare(found) == [START, ReplyTextDelta(0, "a"), ReplyTextDelta(0, "b"), *STOP]
 
     @pytest.mark.parametrize(
         ("word", "reason"),
@@ -261,11 +270,11 @@ class TestEnd:
         ],
     )
     def test_reasons(self, word, reason):
-        assert read(ROLE, say({}, word), DONE)[1] == Finish(0, reason)
+        assert read(ROLE, say({}, word), DONE)[1] == ReplyFinish(0, reason)
 
     def test_the_end_mark_alone_is_a_stop(self):
         assert read(ROLE, text("a"), DONE)[-2:] == STOP
-        assert read(DONE) == [Start(), *STOP]
+        assert read(DONE) == [ReplyStart(), *STOP]
 
     @pytest.mark.parametrize("mark", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \r\n\r\n", b"data: [DONE]\n"])
     def test_spellings_of_the_end_mark(self, mark):
@@ -300,10 +309,14 @@ class TestUsage:
 
     def test_in_a_last_chunk(self):
         last = event(chunk() | {"choices": [], "usage": self.USAGE})
-        assert read(ROLE, say({}, "stop"), last, DONE) == [START, Finish(0, Reason.STOP), self.READ, End()]
+        assert read(ROLE, say({}, "stop"), last, DONE) == [START, ReplyFinish(0, Reason.STOP), self.READ, ReplyEnd()]
 
     def test_on_the_finish_chunk(self):
-        assert read(ROLE, say({}, "stop", usage=self.USAGE), DONE)[1:] == [Finish(0, Reason.STOP), self.READ, End()]
+        assert read(ROLE, say({}, "stop", usage=self.USAGE), DONE)[1:] == [
+            ReplyFinish(0, Reason.STOP),
+            self.READ,
+            ReplyEnd(),
+        ]
 
     def test_on_every_chunk_the_last_wins(self):
         early = self.USAGE | {"completion_tokens": 1}
@@ -313,7 +326,7 @@ class TestUsage:
     def test_a_finish_waits_for_nothing_but_the_next_event(self):
         reader = ReplyReader()
         reader.feed(ROLE + say({}, "stop"))
-        assert reader.feed(event(chunk() | {"choices": [], "usage": self.USAGE})) == [Finish(0, Reason.STOP)]
+        assert reader.feed(event(chunk() | {"choices": [], "usage": self.USAGE})) == [ReplyFinish(0, Reason.STOP)]
         assert reader.usage == Usage(10, 3, 4, 2)
 
     @pytest.mark.parametrize("usage", [None, [], "x", {}, {"prompt_tokens": None, "completion_tokens": "3"}])
@@ -346,33 +359,33 @@ class TestOddChunks:
         ],
     )
     def test_nonsense_is_survived(self, payload):
-        assert bare(read(ROLE, event(payload), text("a"), END)) == [START, TextDelta(0, "a"), *STOP]
+        assert bare(read(ROLE, event(payload), text("a"), END)) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_a_missing_index_is_the_position(self):
         data = ROLE + b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' + END
-        assert bare(read(data)) == [START, TextDelta(0, "a"), *STOP]
+        assert bare(read(data)) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_comments_and_unknown_words(self):
         found = read(b": OPENROUTER PROCESSING\n\n", ROLE, b"data: ping\n\ndata:\n\n: x\n", text("a"), END)
-        assert bare(found) == [START, TextDelta(0, "a"), *STOP]
+        assert bare(found) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_damaged_json_is_a_failure(self):
         assert failure(ROLE, b'data: {"choices":[{"delta":{"content":"a}\n\n').code == "upstream_unreadable"
 
     def test_numbers_that_are_no_json_are_survived(self):
         data = b'data: {"choices":[{"delta":{"content":"a"},"score":NaN}],"x":1e999}\n\n'
-        assert bare(read(ROLE, data, END))[1] == TextDelta(0, "a")
+        assert bare(read(ROLE, data, END))[1] == ReplyTextDelta(0, "a")
 
     def test_a_start_that_tells_nothing(self):
-        assert read(event({"choices": [{"delta": {"content": "a"}}]}), DONE)[0] == Start()
+        assert read(event({"choices": [{"delta": {"content": "a"}}]}), DONE)[0] == ReplyStart()
 
     def test_a_message_instead_of_a_delta(self):
         data = event({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
-        assert bare(read(data)) == [Start(), TextDelta(0, "a"), *STOP]
+        assert bare(read(data)) == [ReplyStart(), ReplyTextDelta(0, "a"), *STOP]
 
     def test_text_of_the_older_protocol(self):
         data = event({"choices": [{"text": "a", "finish_reason": "stop"}]})
-        assert bare(read(data)) == [Start(), TextDelta(0, "a"), *STOP]
+        assert bare(read(data)) == [ReplyStart(), ReplyTextDelta(0, "a"), *STOP]
 
 
 class TestErrors:
@@ -491,16 +504,16 @@ class TestWhole:
         body = b"\r\n " + json.dumps(self.BODY, indent=1).encode()
         assert read(*[body[i : i + size] for i in range(0, len(body), size)]) == [
             START,
-            ReasoningDelta(0, "hm"),
-            TextDelta(0, "hi"),
-            CallStart(0, 0, "a", "f"),
-            ArgumentsDelta(0, 0, "{}"),
-            CallEnd(0, 0),
-            CallStart(0, 1, "b", "f"),
-            CallEnd(0, 1),
-            Finish(0, Reason.STOP),
+            ReplyReasoningDelta(0, "hm"),
+            ReplyTextDelta(0, "hi"),
+            ReplyCallStart(0, 0, "a", "f"),
+            ReplyArgumentsDelta(0, 0, "{}"),
+            ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "b", "f"),
+            ReplyCallEnd(0, 1),
+            ReplyFinish(0, Reason.STOP),
             UsageReport(Usage(1, 2)),
-            End(),
+            ReplyEnd(),
         ]
 
     def test_a_reason_may_be_missing(self):
@@ -513,31 +526,35 @@ class TestWhole:
 
 class TestCalls:
     def calls(self, *chunks):
-        reply = fold(read(*chunks))
+        reply = accumulate(read(*chunks))
         assert reply.failure is None
         return reply.choices[0].calls
 
     def test_pass_as_they_come(self):
         reader = ReplyReader()
         reader.feed(ROLE)
-        assert reader.feed(say({"tool_calls": [call()]})) == [CallStart(0, 0, "c", "f")]
-        assert reader.feed(say({"tool_calls": [more('{"a')]})) == [ArgumentsDelta(0, 0, '{"a')]
-        assert reader.feed(say({"tool_calls": [more('":1}')]})) == [ArgumentsDelta(0, 0, '":1}')]
+        assert reader.feed(say({"tool_calls": [call()]})) == [ReplyCallStart(0, 0, "c", "f")]
+        assert reader.feed(say({"tool_calls": [more('{"a')]})) == [ReplyArgumentsDelta(0, 0, '{"a')]
+        assert reader.feed(say({"tool_calls": [more('":1}')]})) == [ReplyArgumentsDelta(0, 0, '":1}')]
         assert reader.feed(say({"tool_calls": [call(1, "d", "g", "{}")]})) == [
-            CallEnd(0, 0),
-            CallStart(0, 1, "d", "g"),
-            ArgumentsDelta(0, 1, "{}"),
+            ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "d", "g"),
+            ReplyArgumentsDelta(0, 1, "{}"),
         ]
-        assert reader.feed(say({}, "tool_calls") + DONE) == [CallEnd(0, 1), Finish(0, Reason.STOP), End()]
+        assert reader.feed(say({}, "tool_calls") + DONE) == [
+            ReplyCallEnd(0, 1),
+            ReplyFinish(0, Reason.STOP),
+            ReplyEnd(),
+        ]
 
     def test_text_before_and_after(self):
         found = read(ROLE, text("a"), say({"tool_calls": [call(arguments="{}")]}), text("b"), END)
         assert bare(found)[1:-2] == [
-            TextDelta(0, "a"),
-            CallStart(0, 0, "c", "f"),
-            ArgumentsDelta(0, 0, "{}"),
-            CallEnd(0, 0),
-            TextDelta(0, "b"),
+            ReplyTextDelta(0, "a"),
+            ReplyCallStart(0, 0, "c", "f"),
+            ReplyArgumentsDelta(0, 0, "{}"),
+            ReplyCallEnd(0, 0),
+            ReplyTextDelta(0, "b"),
         ]
 
     def test_repeated_names_and_ids(self):
@@ -564,24 +581,24 @@ class TestCalls:
         items = [call(0, "a"), call(1, "b", "g"), more('{"x"', 0), more('{"y"', 1), more(":1}", 0), more(":2}", 1)]
         found = read(ROLE, *(say({"tool_calls": [item]}) for item in items), END)
         assert found[1:-2] == [
-            CallStart(0, 0, "a", "f"),
-            ArgumentsDelta(0, 0, '{"x"'),
-            ArgumentsDelta(0, 0, ":1}"),
-            CallEnd(0, 0),
-            CallStart(0, 1, "b", "g"),
-            ArgumentsDelta(0, 1, '{"y"'),
-            ArgumentsDelta(0, 1, ":2}"),
-            CallEnd(0, 1),
+            ReplyCallStart(0, 0, "a", "f"),
+            ReplyArgumentsDelta(0, 0, '{"x"'),
+            ReplyArgumentsDelta(0, 0, ":1}"),
+            ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "b", "g"),
+            ReplyArgumentsDelta(0, 1, '{"y"'),
+            ReplyArgumentsDelta(0, 1, ":2}"),
+            ReplyCallEnd(0, 1),
         ]
 
     def test_text_inside_of_a_call_waits_for_its_end(self):
         found = read(ROLE, say({"tool_calls": [call(arguments="{")]}), text("b"), say({"tool_calls": [more("}")]}), END)
         assert bare(found)[1:-2] == [
-            CallStart(0, 0, "c", "f"),
-            ArgumentsDelta(0, 0, "{"),
-            ArgumentsDelta(0, 0, "}"),
-            CallEnd(0, 0),
-            TextDelta(0, "b"),
+            ReplyCallStart(0, 0, "c", "f"),
+            ReplyArgumentsDelta(0, 0, "{"),
+            ReplyArgumentsDelta(0, 0, "}"),
+            ReplyCallEnd(0, 0),
+            ReplyTextDelta(0, "b"),
         ]
 
     def test_arguments_before_the_name(self):
@@ -648,7 +665,7 @@ class TestLimits:
         assert failure(ROLE, say({"tool_calls": [call()]}), *pieces).code == "reply_too_large"
 
     def test_text_is_not_counted(self):
-        assert read(ROLE, *[text("y" * 30)] * 10, END)[-1] == End()
+        assert read(ROLE, *[text("y" * 30)] * 10, END)[-1] == ReplyEnd()
 
 
 class TestChoices:
@@ -665,21 +682,21 @@ class TestChoices:
         )
         assert bare(found) == [
             START,
-            TextDelta(1, "b"),
-            TextDelta(0, "a"),
-            CallStart(1, 0, "c", "f"),
-            ArgumentsDelta(1, 0, "{}"),
-            Finish(0, Reason.STOP),
-            CallEnd(1, 0),
-            Finish(1, Reason.LENGTH),
-            End(),
+            ReplyTextDelta(1, "b"),
+            ReplyTextDelta(0, "a"),
+            ReplyCallStart(1, 0, "c", "f"),
+            ReplyArgumentsDelta(1, 0, "{}"),
+            ReplyFinish(0, Reason.STOP),
+            ReplyCallEnd(1, 0),
+            ReplyFinish(1, Reason.LENGTH),
+            ReplyEnd(),
         ]
 
     def test_several_in_one_chunk(self):
         both = chunk() | {
             "choices": [{"index": i, "delta": {"content": "ab"[i]}, "finish_reason": "stop"} for i in (0, 1)]
         }
-        assert bare(read(event(both), DONE, n=2))[1:3] == [TextDelta(0, "a"), TextDelta(1, "b")]
+        assert bare(read(event(both), DONE, n=2))[1:3] == [ReplyTextDelta(0, "a"), ReplyTextDelta(1, "b")]
 
     def test_one_that_never_came_is_a_failure(self):
         assert failure(ROLE, text("a"), END, n=2).code == "choices_missing"
@@ -688,7 +705,7 @@ class TestChoices:
         both = chunk() | {
             "choices": [{"index": i, "delta": {"content": "ab"[i]}, "finish_reason": "stop"} for i in (0, 1)]
         }
-        assert bare(read(event(both), DONE))[1:] == [TextDelta(0, "a"), *STOP]
+        assert bare(read(event(both), DONE))[1:] == [ReplyTextDelta(0, "a"), *STOP]
 
 
 words = st.text(max_size=6) | st.sampled_from(["\ud83d", "\ude00", "x\ud83d", '"', "\\", "€", "\u2028"])
@@ -716,18 +733,18 @@ def test_any_split_gives_the_same_reply(items, end, done, cuts):
     split = read(*(data[borders[i] : borders[i + 1]] for i in range(len(borders) - 1)))
     single = read(*(data[i : i + 1] for i in range(len(data))))
     for found in (split, single):
-        assert [event for event in found if not isinstance(event, Failure)] == [
-            event for event in whole if not isinstance(event, Failure)
+        assert [event for event in found if not isinstance(event, ReplyFailure)] == [
+            event for event in whole if not isinstance(event, ReplyFailure)
         ]
     for found in whole:
-        if isinstance(found, TextDelta | ReasoningDelta | ArgumentsDelta):
+        if isinstance(found, ReplyTextDelta | ReplyReasoningDelta | ReplyArgumentsDelta):
             found.text.encode()
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda data: b"data: {" + data))
 def test_nothing_raises(data):
     found = read(data)
-    assert isinstance(found[-1], Failure | End)
+    assert isinstance(found[-1], ReplyFailure | ReplyEnd)
     assert read(*(data[i : i + 1] for i in range(len(data))))[-1].__class__ is found[-1].__class__
 
 
@@ -737,6 +754,6 @@ def test_white_space_before_the_first_event_loses_nothing(blanks):
     for size in (1, 3, len(body)):
         reader = ReplyReader()
         pieces = [body[at : at + size] for at in range(0, len(body), size)]
-        reply = fold([event for piece in pieces for event in reader.feed(piece)] + reader.close())
+        reply = accumulate([event for piece in pieces for event in reader.feed(piece)] + reader.close())
         assert reply.failure is None
         assert reply.choices[0].text == "Hello"

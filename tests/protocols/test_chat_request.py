@@ -5,7 +5,7 @@ import json
 import pytest
 from attrs import evolve
 
-from streamtool.conversation import Call, Media, Message, Options, Result, Text, Tool, ToolChoice
+from streamtool.conversation import MediaPart, Message, Options, TextPart, Tool, ToolCall, ToolChoice, ToolResult
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.chat import read_request, write_request
 from streamtool.settings import Limits, ModelSettings
@@ -63,10 +63,10 @@ class TestMessages:
         odd = {"type": "hologram"}
         [message] = messages({"role": "user", "content": [{"type": "text", "text": "a"}, image, audio, odd]})
         assert message.content == (
-            Text("a"),
-            Media("image", image, url="data:"),
-            Media("audio", audio),
-            Media("hologram", odd),
+            TextPart("a"),
+            MediaPart("image", image, url="data:"),
+            MediaPart("audio", audio),
+            MediaPart("hologram", odd),
         )
 
     @pytest.mark.parametrize("content", [None, "", []])
@@ -75,7 +75,7 @@ class TestMessages:
 
     def test_an_assistant_message_without_content(self):
         found = messages(*HISTORY[:1], {"role": "assistant", "tool_calls": [CALL]}, RESULT)[1]
-        assert found.calls == (Call("call_1", "get_weather", '{"city":"Paris"}'),)
+        assert found.calls == (ToolCall("call_1", "get_weather", '{"city":"Paris"}'),)
 
     def test_refusals_are_text(self):
         found = messages(
@@ -93,12 +93,12 @@ class TestMessages:
         other = CALL | {"id": "call_2", "function": {"name": "get_time", "arguments": ""}}
         second = {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "noon"}]}
         found = messages(USER, {"role": "assistant", "tool_calls": [CALL, other]}, second, RESULT, USER)
-        assert found[1].calls[1] == Call("call_2", "get_time", "{}")
+        assert found[1].calls[1] == ToolCall("call_2", "get_time", "{}")
         assert found[2] == Message(
             "user",
             results=(
-                Result("call_2", (Text("noon"),), name="get_time"),
-                Result("call_1", (Text("sunny"),), name="get_weather"),
+                ToolResult("call_2", (TextPart("noon"),), name="get_time"),
+                ToolResult("call_1", (TextPart("sunny"),), name="get_weather"),
             ),
             raw=(second, RESULT),
         )
@@ -108,13 +108,13 @@ class TestMessages:
         call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a":1}'}}
         result = {"role": "function", "name": "f", "content": None}
         found = messages(USER, call, result)
-        assert found[1].calls == (Call("f", "f", '{"a":1}'),)
-        assert found[2].results == (Result("f", (), name="f"),)
+        assert found[1].calls == (ToolCall("f", "f", '{"a":1}'),)
+        assert found[2].results == (ToolResult("f", (), name="f"),)
 
     def test_custom_calls(self):
         call = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
         found = messages({"role": "assistant", "tool_calls": [call]}, RESULT | {"tool_call_id": "c"})
-        assert found[0].calls == (Call("c", "sh", "ls", custom=True),)
+        assert found[0].calls == (ToolCall("c", "sh", "ls", custom=True),)
 
     def test_arguments_of_other_models_are_kept_as_they_are(self):
         broken = CALL | {"function": {"name": "f", "arguments": '{"a'}}
@@ -124,7 +124,7 @@ class TestMessages:
 
     def test_orphans_and_interrupted_calls_are_allowed(self):
         found = messages(RESULT, *HISTORY, USER)
-        assert found[0].results == (Result("call_1", (Text("sunny"),)),)
+        assert found[0].results == (ToolResult("call_1", (TextPart("sunny"),)),)
 
     @pytest.mark.parametrize("tail", [[], [RESULT | {"tool_call_id": "other"}]])
     def test_an_end_in_an_unanswered_call_names_it(self, tail):
@@ -441,11 +441,17 @@ class TestUpstream:
     def test_messages_that_were_made_here(self):
         image = {"type": "image_url", "image_url": {"url": "data:"}}
         made = (
-            Message("system", (Text("a"), Text("b"))),
-            Message("user", (Text("look"), Media("image", image))),
-            Message("assistant", (Text("so"),), calls=(Call("c", "f", ""), Call("d", "g", "ls", custom=True))),
-            Message("user", (Text("on"),), results=(Result("c", (Text("r"), Media("image", image))), Result("d", ()))),
-            Message("assistant", calls=(Call("e", "f", "{}"),), reasoning="hm"),
+            Message("system", (TextPart("a"), TextPart("b"))),
+            Message("user", (TextPart("look"), MediaPart("image", image))),
+            Message(
+                "assistant", (TextPart("so"),), calls=(ToolCall("c", "f", ""), ToolCall("d", "g", "ls", custom=True))
+            ),
+            Message(
+                "user",
+                (TextPart("on"),),
+                results=(ToolResult("c", (TextPart("r"), MediaPart("image", image))), ToolResult("d", ())),
+            ),
+            Message("assistant", calls=(ToolCall("e", "f", "{}"),), reasoning="hm"),
             Message("assistant"),
         )
         body = self.written(evolve(read(), messages=made))

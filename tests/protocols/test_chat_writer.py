@@ -16,28 +16,28 @@ from streamtool.errors import (
     UpstreamRefused,
 )
 from streamtool.protocols.chat import (
+    COMPLETE_HEADERS,
     KEEPALIVE,
     STREAM_HEADERS,
-    WHOLE_HEADERS,
     ReplyReader,
     ReplyWriter,
+    write_complete,
     write_error,
-    write_whole,
 )
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
-    Start,
-    TextDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
-    fold,
+    accumulate,
 )
 from streamtool.testing.validate import (
     assert_valid,
@@ -54,7 +54,7 @@ ASKED = {
         {"type": "custom", "custom": {"name": "sh"}},
     ]
 }
-STOP = [Finish(0, Reason.STOP), End()]
+STOP = [ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
 
 def conversation(**fields):
@@ -87,7 +87,7 @@ def reason(data: bytes):
 
 def written(*events, **fields) -> bytes:
     data = writer(**fields).feed(events)
-    if isinstance(events[-1], End):
+    if isinstance(events[-1], ReplyEnd):
         request = dict(ASKED)
         if fields.get("n"):
             request["n"] = fields["n"]
@@ -108,39 +108,43 @@ class TestText:
             + head + '"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
             + "data: [DONE]\n\n"
         )  # fmt: skip
-        assert written(Start(), TextDelta(0, 'hé\n"😀'), *STOP).decode() == expected
+        assert written(ReplyStart(), ReplyTextDelta(0, 'hé\n"😀'), *STOP).decode() == expected
 
     def test_the_role_leaves_with_the_start(self):
         machine = writer()
-        assert deltas(machine.feed([Start()])) == [{"role": "assistant", "content": ""}]
-        assert deltas(machine.feed([TextDelta(0, "a")])) == [{"content": "a"}]
+        assert deltas(machine.feed([ReplyStart()])) == [{"role": "assistant", "content": ""}]
+        assert deltas(machine.feed([ReplyTextDelta(0, "a")])) == [{"content": "a"}]
 
     def test_the_start_names_the_reply(self):
-        [role, *_] = payloads(written(Start("up", 9, "other"), *STOP))
+        [role, *_] = payloads(written(ReplyStart("up", 9, "other"), *STOP))
         assert (role["id"], role["created"], role["model"]) == ("up", 9, "other")
 
     def test_what_the_start_does_not_tell_is_ours(self):
-        [role, *_] = payloads(written(Start(None, None, "other"), *STOP))
+        [role, *_] = payloads(written(ReplyStart(None, None, "other"), *STOP))
         assert (role["id"], role["created"], role["model"]) == ("chatcmpl-1", 7, "other")
 
     def test_a_second_start_changes_nothing(self):
-        items = payloads(written(Start("a", 1, "m"), TextDelta(0, "x"), Start("b", 2, "n"), TextDelta(0, "y"), *STOP))
+        items = payloads(
+            written(
+                ReplyStart("a", 1, "m"), ReplyTextDelta(0, "x"), ReplyStart("b", 2, "n"), ReplyTextDelta(0, "y"), *STOP
+            )
+        )
         assert {item["id"] for item in items[:-1]} == {"a"}
         assert len(items) == 5
 
     def test_reasoning_has_one_name(self):
-        assert deltas(written(ReasoningDelta(0, "hm"), TextDelta(0, "a"), *STOP))[1:] == [
+        assert deltas(written(ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "a"), *STOP))[1:] == [
             {"reasoning_content": "hm"},
             {"content": "a"},
             {},
         ]
 
     def test_empty_pieces_do_not_leave(self):
-        data = written(Start(), TextDelta(0, ""), ReasoningDelta(0, ""), *STOP)
+        data = written(ReplyStart(), ReplyTextDelta(0, ""), ReplyReasoningDelta(0, ""), *STOP)
         assert len(deltas(data)) == 2
 
     def test_a_lone_surrogate_becomes_a_replacement_character(self):
-        assert deltas(written(TextDelta(0, "a\ud83d"), *STOP))[1] == {"content": "a\ufffd"}
+        assert deltas(written(ReplyTextDelta(0, "a\ud83d"), *STOP))[1] == {"content": "a\ufffd"}
 
     def test_nothing_gives_nothing(self):
         assert writer().feed([]) == b""
@@ -151,37 +155,39 @@ class TestForwarding:
 
     def test_bytes_are_forwarded_as_they_came(self):
         machine = writer()
-        machine.feed([Start("up", 9, "m")])
-        assert machine.feed([TextDelta(0, "hi", self.RAW), TextDelta(0, "hi", self.RAW)]) == self.RAW * 2
+        machine.feed([ReplyStart("up", 9, "m")])
+        assert machine.feed([ReplyTextDelta(0, "hi", self.RAW), ReplyTextDelta(0, "hi", self.RAW)]) == self.RAW * 2
 
     def test_not_before_the_role(self):
         machine = writer()
-        assert deltas(machine.feed([TextDelta(0, "hi", self.RAW)])) == [
+        assert deltas(machine.feed([ReplyTextDelta(0, "hi", self.RAW)])) == [
             {"role": "assistant", "content": ""},
             {"content": "hi"},
         ]
 
-    @pytest.mark.parametrize("start", [Start(), Start("up", 9), Start("up", None, "m"), Start(None, 9, "m")])
+    @pytest.mark.parametrize(
+        "start", [ReplyStart(), ReplyStart("up", 9), ReplyStart("up", None, "m"), ReplyStart(None, 9, "m")]
+    )
     def test_not_if_the_reply_bears_another_name(self, start):
         machine = writer()
         machine.feed([start])
-        assert payloads(machine.feed([TextDelta(0, "hi", self.RAW)]))[0]["id"] in ("up", "chatcmpl-1")
-        assert machine.feed([TextDelta(0, "hi", self.RAW)]) != self.RAW
+        assert payloads(machine.feed([ReplyTextDelta(0, "hi", self.RAW)]))[0]["id"] in ("up", "chatcmpl-1")
+        assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) != self.RAW
 
     def test_not_on_another_attempt(self):
         machine = writer()
-        machine.feed([Start("up", 9, "m"), Start("up2", 9, "m")])
-        assert machine.feed([TextDelta(0, "hi", self.RAW)]) != self.RAW
+        machine.feed([ReplyStart("up", 9, "m"), ReplyStart("up2", 9, "m")])
+        assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) != self.RAW
 
     def test_not_behind_a_call(self):
         machine = writer()
-        machine.feed([Start("up", 9, "m"), CallStart(0, 0, "call_A", "f"), CallEnd(0, 0)])
-        assert machine.feed([TextDelta(0, "hi", self.RAW)]) != self.RAW
+        machine.feed([ReplyStart("up", 9, "m"), ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0)])
+        assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) != self.RAW
 
     def test_not_after_the_end(self):
         machine = writer()
-        machine.feed([Start("up", 9, "m"), *STOP])
-        assert machine.feed([TextDelta(0, "hi", self.RAW)]) == b""
+        machine.feed([ReplyStart("up", 9, "m"), *STOP])
+        assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) == b""
 
     def test_from_the_reader_to_the_client(self):
         role = self.RAW.replace(b'"content":"hi"', b'"role":"assistant","content":""')
@@ -195,14 +201,14 @@ class TestForwarding:
 class TestCalls:
     def test_fragments_to_the_letter(self):
         data = written(
-            CallStart(0, 0, "call_A", "f"),
-            ArgumentsDelta(0, 0, '{"a'),
-            ArgumentsDelta(0, 0, ""),
-            ArgumentsDelta(0, 0, '":1}'),
-            CallEnd(0, 0),
-            CallStart(0, 1, "call_B", "g"),
-            ArgumentsDelta(0, 1, "{}"),
-            CallEnd(0, 1),
+            ReplyCallStart(0, 0, "call_A", "f"),
+            ReplyArgumentsDelta(0, 0, '{"a'),
+            ReplyArgumentsDelta(0, 0, ""),
+            ReplyArgumentsDelta(0, 0, '":1}'),
+            ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "call_B", "g"),
+            ReplyArgumentsDelta(0, 1, "{}"),
+            ReplyCallEnd(0, 1),
             *STOP,
         )
         assert deltas(data)[1:] == [
@@ -226,19 +232,28 @@ class TestCalls:
     @pytest.mark.parametrize("pieces", [[], [" ", "\n"]])
     def test_a_call_without_arguments_is_an_empty_object(self, pieces):
         data = written(
-            CallStart(0, 0, "call_A", "f"), *(ArgumentsDelta(0, 0, each) for each in pieces), CallEnd(0, 0), *STOP
+            ReplyCallStart(0, 0, "call_A", "f"),
+            *(ReplyArgumentsDelta(0, 0, each) for each in pieces),
+            ReplyCallEnd(0, 0),
+            *STOP,
         )
         assert deltas(data)[-2]["tool_calls"] == [{"index": 0, "function": {"arguments": "{}"}}]
 
     @pytest.mark.parametrize("upstream", [Reason.STOP, Reason.LENGTH, Reason.FILTER])
-    @pytest.mark.parametrize("end", [[CallEnd(0, 0, complete=False)], []])
+    @pytest.mark.parametrize("end", [[ReplyCallEnd(0, 0, complete=False)], []])
     def test_a_cut_call_stays_as_it_came_and_ends_with_length(self, upstream, end):
-        data = written(CallStart(0, 0, "call_A", "f"), ArgumentsDelta(0, 0, '{"a'), *end, Finish(0, upstream), End())
+        data = written(
+            ReplyCallStart(0, 0, "call_A", "f"),
+            ReplyArgumentsDelta(0, 0, '{"a'),
+            *end,
+            ReplyFinish(0, upstream),
+            ReplyEnd(),
+        )
         assert deltas(data)[2:] == [{"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}, {}]
         assert reason(data) == ("content_filter" if upstream is Reason.FILTER else "length")
 
     def test_a_cut_call_without_arguments_gets_none(self):
-        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0, complete=False), *STOP)
+        data = written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0, complete=False), *STOP)
         assert len(deltas(data)) == 3
         assert reason(data) == "length"
 
@@ -253,56 +268,62 @@ class TestCalls:
         ],
     )
     def test_reasons(self, upstream, with_call, without):
-        end = [Finish(0, upstream), End()]
-        assert reason(written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *end)) == with_call
-        assert reason(written(TextDelta(0, "a"), *end)) == without
+        end = [ReplyFinish(0, upstream), ReplyEnd()]
+        assert reason(written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0), *end)) == with_call
+        assert reason(written(ReplyTextDelta(0, "a"), *end)) == without
 
     def test_white_space_behind_a_call_is_dropped(self):
-        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), TextDelta(0, "\n"), TextDelta(0, " "), *STOP)
+        data = written(
+            ReplyCallStart(0, 0, "call_A", "f"),
+            ReplyCallEnd(0, 0),
+            ReplyTextDelta(0, "\n"),
+            ReplyTextDelta(0, " "),
+            *STOP,
+        )
         assert "content" not in deltas(data)[-2]
 
     def test_white_space_between_calls_is_dropped(self):
-        call = [CallStart(0, 0, "call_A", "f"), CallEnd(0, 0)]
-        again = [CallStart(0, 1, "call_B", "f"), CallEnd(0, 1)]
-        data = written(*call, TextDelta(0, "\n\n"), *again, *STOP)
+        call = [ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0)]
+        again = [ReplyCallStart(0, 1, "call_B", "f"), ReplyCallEnd(0, 1)]
+        data = written(*call, ReplyTextDelta(0, "\n\n"), *again, *STOP)
         assert [delta for delta in deltas(data) if delta.get("content")] == []
 
     def test_white_space_before_text_is_text(self):
         data = written(
-            CallStart(0, 0, "call_A", "f"),
-            CallEnd(0, 0),
-            TextDelta(0, "\n"),
-            TextDelta(0, " Done"),
-            TextDelta(0, " "),
-            TextDelta(0, "now"),
+            ReplyCallStart(0, 0, "call_A", "f"),
+            ReplyCallEnd(0, 0),
+            ReplyTextDelta(0, "\n"),
+            ReplyTextDelta(0, " Done"),
+            ReplyTextDelta(0, " "),
+            ReplyTextDelta(0, "now"),
             *STOP,
         )
         assert [delta["content"] for delta in deltas(data) if delta.get("content")] == ["\n Done", " ", "now"]
 
     def test_endless_white_space_is_let_go(self):
-        events = [TextDelta(0, " " * 1000) for _ in range(6)]
-        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *events, *STOP)
+        events = [ReplyTextDelta(0, " " * 1000) for _ in range(6)]
+        data = written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0), *events, *STOP)
         assert sum(len(delta.get("content", "")) for delta in deltas(data)) >= 5000
 
     def test_a_custom_tool(self):
-        data = written(CallStart(0, 0, "call_A", "sh"), ArgumentsDelta(0, 0, "ls"), CallEnd(0, 0), *STOP)
+        data = written(ReplyCallStart(0, 0, "call_A", "sh"), ReplyArgumentsDelta(0, 0, "ls"), ReplyCallEnd(0, 0), *STOP)
         assert deltas(data)[1:3] == [
             {"tool_calls": [{"index": 0, "id": "call_A", "type": "custom", "custom": {"name": "sh", "input": ""}}]},
             {"tool_calls": [{"index": 0, "custom": {"input": "ls"}}]},
         ]
 
     def test_a_custom_tool_without_input(self):
-        data = written(CallStart(0, 0, "call_A", "sh"), CallEnd(0, 0), *STOP)
+        data = written(ReplyCallStart(0, 0, "call_A", "sh"), ReplyCallEnd(0, 0), *STOP)
         assert len(deltas(data)) == 3
 
     def test_the_legacy_function_call(self):
         data = written(
-            CallStart(0, 0, "call_A", "f"),
-            ArgumentsDelta(0, 0, '{"a":1}'),
-            CallEnd(0, 0),
-            CallStart(0, 1, "call_B", "g"),
-            ArgumentsDelta(0, 1, '{"b":1}'),
-            CallEnd(0, 1),
+            ReplyCallStart(0, 0, "call_A", "f"),
+            ReplyArgumentsDelta(0, 0, '{"a":1}'),
+            ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "call_B", "g"),
+            ReplyArgumentsDelta(0, 1, '{"b":1}'),
+            ReplyCallEnd(0, 1),
             *STOP,
             legacy_functions=True,
         )
@@ -314,24 +335,24 @@ class TestCalls:
         assert reason(data) == "function_call"
 
     def test_a_legacy_call_without_arguments(self):
-        data = written(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
+        data = written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0), *STOP, legacy_functions=True)
         assert deltas(data)[2] == {"function_call": {"arguments": "{}"}}
 
 
 class TestChoices:
     def test_they_appear_in_order_each_with_its_own_role_and_calls(self):
         data = written(
-            Start(),
-            CallStart(2, 0, "call_A", "f"),
-            TextDelta(1, "b"),
-            CallEnd(2, 0),
-            Finish(2, Reason.STOP),
-            CallStart(0, 0, "call_B", "f"),
-            ArgumentsDelta(0, 0, "{}"),
-            CallEnd(0, 0),
-            Finish(0, Reason.STOP),
-            Finish(1, Reason.LENGTH),
-            End(),
+            ReplyStart(),
+            ReplyCallStart(2, 0, "call_A", "f"),
+            ReplyTextDelta(1, "b"),
+            ReplyCallEnd(2, 0),
+            ReplyFinish(2, Reason.STOP),
+            ReplyCallStart(0, 0, "call_B", "f"),
+            ReplyArgumentsDelta(0, 0, "{}"),
+            ReplyCallEnd(0, 0),
+            ReplyFinish(0, Reason.STOP),
+            ReplyFinish(1, Reason.LENGTH),
+            ReplyEnd(),
             n=3,
         )
         seen = [(item["choices"][0]["index"], item["choices"][0]["finish_reason"]) for item in payloads(data)[:-1]]
@@ -343,8 +364,10 @@ class TestChoices:
 class TestEnd:
     def test_usage_only_when_asked_for(self):
         report = UsageReport(Usage(3, 4, 1, 2))
-        assert b"usage" not in written(TextDelta(0, "a"), Finish(0, Reason.STOP), report, End())
-        items = payloads(written(TextDelta(0, "a"), Finish(0, Reason.STOP), report, End(), include_usage=True))
+        assert b"usage" not in written(ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), report, ReplyEnd())
+        items = payloads(
+            written(ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), report, ReplyEnd(), include_usage=True)
+        )
         assert items[0]["usage"] is None
         assert items[-2]["choices"] == []
         assert items[-2]["usage"] == {
@@ -360,40 +383,46 @@ class TestEnd:
 
     def test_an_error_is_the_last_thing(self):
         machine = writer()
-        machine.feed([Start(), TextDelta(0, "a"), CallStart(0, 0, "call_A", "f")])
-        data = machine.feed([Failure(UpstreamError("gone", code="c"))])
+        machine.feed([ReplyStart(), ReplyTextDelta(0, "a"), ReplyCallStart(0, 0, "call_A", "f")])
+        data = machine.feed([ReplyFailure(UpstreamError("gone", code="c"))])
         assert payloads(data) == [{"error": {"message": "gone", "type": "upstream_error", "param": None, "code": "c"}}]
-        assert machine.feed([ArgumentsDelta(0, 0, "x"), CallEnd(0, 0), TextDelta(0, "b"), *STOP]) == b""
+        assert machine.feed([ReplyArgumentsDelta(0, 0, "x"), ReplyCallEnd(0, 0), ReplyTextDelta(0, "b"), *STOP]) == b""
 
     def test_an_error_may_be_all_there_is(self):
-        data = writer().feed([Failure(RequestError("no", param="p")), *STOP])
+        data = writer().feed([ReplyFailure(RequestError("no", param="p")), *STOP])
         assert payloads(data) == [
             {"error": {"message": "no", "type": "invalid_request_error", "param": "p", "code": None}}
         ]
         assert_valid(validate_chat_stream(data, ASKED), strict=True)
 
     def test_an_end_without_a_reason_is_an_error(self):
-        assert b"[DONE]" not in writer().feed([TextDelta(0, "a"), End()])
-        assert "error" in payloads(writer(n=2).feed([Finish(0, Reason.STOP), End()]))[-1]
+        assert b"[DONE]" not in writer().feed([ReplyTextDelta(0, "a"), ReplyEnd()])
+        assert "error" in payloads(writer(n=2).feed([ReplyFinish(0, Reason.STOP), ReplyEnd()]))[-1]
 
     def test_headers_and_keep_alive(self):
         assert dict(STREAM_HEADERS)[b"content-type"] == b"text/event-stream; charset=utf-8"
-        assert dict(WHOLE_HEADERS)[b"content-type"] == b"application/json"
+        assert dict(COMPLETE_HEADERS)[b"content-type"] == b"application/json"
         assert KEEPALIVE == b": keep-alive\n\n"
-        data = written(TextDelta(0, "a"), *STOP)
+        data = written(ReplyTextDelta(0, "a"), *STOP)
         assert_valid(validate_chat_stream(KEEPALIVE + data, headers=STREAM_HEADERS), strict=True)
 
 
 class TestWhole:
     def whole(self, *events, **fields):
-        body = write_whole(conversation(**fields), fold(events), id="chatcmpl-1", created=7, model="m")
+        body = write_complete(conversation(**fields), accumulate(events), id="chatcmpl-1", created=7, model="m")
         request = {"functions": [{"name": "f"}]} if fields.get("legacy_functions") else ASKED
         request = request | {"n": fields.get("n", 1)}
-        assert_valid(validate_chat_whole(body, request, headers=WHOLE_HEADERS))
+        assert_valid(validate_chat_whole(body, request, headers=COMPLETE_HEADERS))
         return json.loads(body)
 
     def test_text(self):
-        body = self.whole(Start("up", 9, "other"), ReasoningDelta(0, "hm"), TextDelta(0, "a"), TextDelta(0, "b"), *STOP)
+        body = self.whole(
+            ReplyStart("up", 9, "other"),
+            ReplyReasoningDelta(0, "hm"),
+            ReplyTextDelta(0, "a"),
+            ReplyTextDelta(0, "b"),
+            *STOP,
+        )
         assert body == {
             "id": "up",
             "object": "chat.completion",
@@ -425,15 +454,15 @@ class TestWhole:
 
     def test_calls(self):
         body = self.whole(
-            CallStart(0, 0, "call_A", "f"),
-            ArgumentsDelta(0, 0, '{"a":1}'),
-            CallEnd(0, 0),
-            TextDelta(0, "\n"),
-            CallStart(0, 1, "call_B", "g"),
-            CallEnd(0, 1),
-            CallStart(0, 2, "call_C", "sh"),
-            ArgumentsDelta(0, 2, "ls"),
-            CallEnd(0, 2),
+            ReplyCallStart(0, 0, "call_A", "f"),
+            ReplyArgumentsDelta(0, 0, '{"a":1}'),
+            ReplyCallEnd(0, 0),
+            ReplyTextDelta(0, "\n"),
+            ReplyCallStart(0, 1, "call_B", "g"),
+            ReplyCallEnd(0, 1),
+            ReplyCallStart(0, 2, "call_C", "sh"),
+            ReplyArgumentsDelta(0, 2, "ls"),
+            ReplyCallEnd(0, 2),
             *STOP,
         )
         message = body["choices"][0]["message"]
@@ -446,12 +475,12 @@ class TestWhole:
         assert body["choices"][0]["finish_reason"] == "tool_calls"
 
     def test_a_cut_call(self):
-        body = self.whole(CallStart(0, 0, "call_A", "f"), ArgumentsDelta(0, 0, '{"a'), *STOP)
+        body = self.whole(ReplyCallStart(0, 0, "call_A", "f"), ReplyArgumentsDelta(0, 0, '{"a'), *STOP)
         assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
         assert body["choices"][0]["finish_reason"] == "length"
 
     def test_the_legacy_function_call(self):
-        body = self.whole(CallStart(0, 0, "call_A", "f"), CallEnd(0, 0), *STOP, legacy_functions=True)
+        body = self.whole(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0), *STOP, legacy_functions=True)
         assert body["choices"][0]["message"]["function_call"] == {"name": "f", "arguments": "{}"}
         assert body["choices"][0]["finish_reason"] == "function_call"
 
@@ -459,14 +488,20 @@ class TestWhole:
         assert self.whole(*STOP)["choices"][0]["message"]["content"] == ""
 
     def test_several_choices(self):
-        body = self.whole(TextDelta(1, "b"), TextDelta(0, "a"), Finish(0, Reason.STOP), Finish(1, Reason.LENGTH), n=2)
+        body = self.whole(
+            ReplyTextDelta(1, "b"),
+            ReplyTextDelta(0, "a"),
+            ReplyFinish(0, Reason.STOP),
+            ReplyFinish(1, Reason.LENGTH),
+            n=2,
+        )
         assert [choice["message"]["content"] for choice in body["choices"]] == ["a", "b"]
 
     def test_a_failure_is_raised(self):
         with pytest.raises(UpstreamError, match="gone"):
-            self.whole(TextDelta(0, "a"), Failure(UpstreamError("gone")))
+            self.whole(ReplyTextDelta(0, "a"), ReplyFailure(UpstreamError("gone")))
         with pytest.raises(UpstreamError):
-            self.whole(TextDelta(0, "a"))
+            self.whole(ReplyTextDelta(0, "a"))
         with pytest.raises(UpstreamError):
             self.whole(*STOP, n=2)
 
@@ -511,20 +546,20 @@ def choices(draw, index: int, *, broken: bool):
     calls = 0
     for kind in draw(st.lists(st.sampled_from(["text", "reasoning", "call"]), max_size=5)):
         if kind == "text":
-            events.append(TextDelta(index, draw(words)))
+            events.append(ReplyTextDelta(index, draw(words)))
         elif kind == "reasoning":
-            events.append(ReasoningDelta(index, draw(words)))
+            events.append(ReplyReasoningDelta(index, draw(words)))
         else:
             arguments = draw(objects | st.just(""))
             whole = not broken or draw(st.booleans())
             if not whole:
                 arguments = arguments[: draw(st.integers(0, 8))]
-            events.append(CallStart(index, calls, f"call_{index}_{calls}", draw(st.sampled_from(["f", "g"]))))
+            events.append(ReplyCallStart(index, calls, f"call_{index}_{calls}", draw(st.sampled_from(["f", "g"]))))
             places = draw(st.lists(st.integers(0, 20), max_size=3))
-            events += [ArgumentsDelta(index, calls, piece) for piece in cut(arguments, places)]
-            events.append(CallEnd(index, calls, complete=whole))
+            events += [ReplyArgumentsDelta(index, calls, piece) for piece in cut(arguments, places)]
+            events.append(ReplyCallEnd(index, calls, complete=whole))
             calls += 1
-    return [*events, Finish(index, draw(st.sampled_from(list(Reason))))]
+    return [*events, ReplyFinish(index, draw(st.sampled_from(list(Reason))))]
 
 
 @st.composite
@@ -532,13 +567,15 @@ def replies(draw):
     n = draw(st.integers(1, 3))
     broken = draw(st.booleans())
     queues = [draw(choices(index, broken=broken)) for index in range(n)]
-    events = [Start(draw(st.none() | st.just("up")), draw(st.none() | st.just(3)), draw(st.none() | st.just("m2")))]
+    events = [
+        ReplyStart(draw(st.none() | st.just("up")), draw(st.none() | st.just(3)), draw(st.none() | st.just("m2")))
+    ]
     while any(queues):
         index = draw(st.sampled_from([index for index, queue in enumerate(queues) if queue]))
         events.append(queues[index].pop(0))
         # a call's events are not parted from each other within a choice, but choices may alternate anywhere
     events += draw(st.lists(st.just(UsageReport(Usage(1, 2))), max_size=2))
-    return n, [*events, End()]
+    return n, [*events, ReplyEnd()]
 
 
 @given(replies(), st.booleans(), st.lists(st.integers(0, 40), max_size=4))
@@ -553,9 +590,9 @@ def test_whatever_happens_the_stream_is_valid_and_says_the_same_as_the_whole(rep
     problems = validate_chat_stream(data, request, headers=STREAM_HEADERS)
     assert_valid([each for each in problems if each.rule not in ("C15", "C13", "F10")], strict=True)
     assert_valid(problems)
-    whole = write_whole(asked, fold(events), id="chatcmpl-1", created=7, model="m")
+    whole = write_complete(asked, accumulate(events), id="chatcmpl-1", created=7, model="m")
     assert_valid(validate_chat_whole(whole, request))
-    again = fold([event for event in ReplyReader(n=n).feed(data) if not isinstance(event, UsageReport)])
+    again = accumulate([event for event in ReplyReader(n=n).feed(data) if not isinstance(event, UsageReport)])
     for choice, said in zip(json.loads(whole)["choices"], again.choices, strict=True):
         message = choice["message"]
         assert (message["content"] or "") == said.text
@@ -568,7 +605,7 @@ def test_whatever_happens_the_stream_is_valid_and_says_the_same_as_the_whole(rep
 @given(replies(), st.integers(0, 30))
 def test_a_reply_that_breaks_anywhere_is_a_valid_stream_that_ends_in_an_error(reply, place):
     n, events = reply
-    events = [*events[: min(place, len(events) - 1)], Failure(UpstreamError("gone"))]
+    events = [*events[: min(place, len(events) - 1)], ReplyFailure(UpstreamError("gone"))]
     data = writer(n=n).feed(events)
     assert_valid(validate_chat_stream(data, ASKED | {"n": n}))
     assert data.endswith(b'"code":null}}\n\n')

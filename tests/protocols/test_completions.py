@@ -7,18 +7,28 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtool.conversation import Call, Conversation, Media, Message, Options, OutputFormat, Result, Text, Tool
+from streamtool.conversation import (
+    Conversation,
+    MediaPart,
+    Message,
+    Options,
+    OutputFormat,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
 from streamtool.errors import RequestError, UpstreamRefused
 from streamtool.protocols import completions
 from streamtool.protocols.completions import TEMPLATES, ReplyReader, write_request
-from streamtool.reply import End, Failure, Finish, Reason, Start, TextDelta, Usage, UsageReport
+from streamtool.reply import Reason, ReplyEnd, ReplyFailure, ReplyFinish, ReplyStart, ReplyTextDelta, Usage, UsageReport
 from streamtool.settings import ModelSettings
 
 MODEL = ModelSettings("asked", "base", template="chatml")
 
 
 def said(role, words):
-    return Message(role, (Text(words),))
+    return Message(role, (TextPart(words),))
 
 
 HI = said("user", "hi")
@@ -93,14 +103,16 @@ class TestPrompt:
         assert self.prompt(HI, said("assistant", "well,"), template=name).endswith("well,")
 
     def test_what_is_no_text_is_named(self):
-        picture = Message("user", (Text("look"), Media("image", {}, "image/png", "AAAA"), Media("audio", {})))
+        picture = Message(
+            "user", (TextPart("look"), MediaPart("image", {}, "image/png", "AAAA"), MediaPart("audio", {}))
+        )
         assert "look\n[image]\n[audio]<|im_end|>" in self.prompt(picture)
 
     def test_calls_and_results_that_nobody_translated(self):
         found = self.prompt(
             HI,
-            Message("assistant", calls=(Call("c", "f", '{"a":1}'),)),
-            Message("user", (Text("and?"),), results=(Result("c", (Text("one"), Media("image", {}))),)),
+            Message("assistant", calls=(ToolCall("c", "f", '{"a":1}'),)),
+            Message("user", (TextPart("and?"),), results=(ToolResult("c", (TextPart("one"), MediaPart("image", {}))),)),
         )
         assert '<|im_start|>assistant\nf({"a":1})<|im_end|>\n<|im_start|>user\none\n[image]\nand?<|im_end|>' in found
 
@@ -176,9 +188,9 @@ def test_the_names_of_the_models():
 
 # --- the reply -------------------------------------------------------------------------------------------------------
 
-START = Start("x", 5, "m")
+START = ReplyStart("x", 5, "m")
 DONE = b"data: [DONE]\n\n"
-STOP = [Finish(0, Reason.STOP), End()]
+STOP = [ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
 
 def chunk(text="", reason=None, index=0, **more):
@@ -205,20 +217,20 @@ def single(data: bytes, n=1):
 
 def failure(*chunks: bytes, n=1):
     last = read(*chunks, n=n)[-1]
-    assert isinstance(last, Failure), last
+    assert isinstance(last, ReplyFailure), last
     return last.error
 
 
 class TestReply:
     def test_a_plain_reply(self):
         data = say("Hel"), say("lo"), say("", "stop"), DONE
-        assert read(*data) == [START, TextDelta(0, "Hel"), TextDelta(0, "lo"), *STOP]
+        assert read(*data) == [START, ReplyTextDelta(0, "Hel"), ReplyTextDelta(0, "lo"), *STOP]
         assert single(b"".join(data)) == read(*data)
 
     def test_what_arrives_leaves_at_once(self):
         reader = ReplyReader()
-        assert reader.feed(say("a") + say("b")) == [START, TextDelta(0, "a"), TextDelta(0, "b")]
-        assert reader.feed(say("c")) == [TextDelta(0, "c")]
+        assert reader.feed(say("a") + say("b")) == [START, ReplyTextDelta(0, "a"), ReplyTextDelta(0, "b")]
+        assert reader.feed(say("c")) == [ReplyTextDelta(0, "c")]
         assert reader.feed(say("", "stop") + DONE) == STOP
         assert reader.ended
         assert reader.feed(say("d")) == []
@@ -234,19 +246,19 @@ class TestReply:
         ],
     )
     def test_reasons(self, word, reason):
-        assert read(say("a", word), DONE)[-2:] == [Finish(0, reason), End()]
+        assert read(say("a", word), DONE)[-2:] == [ReplyFinish(0, reason), ReplyEnd()]
 
     def test_two_reasons_are_one(self):
         assert read(say("a", "length"), say("b", "stop"), DONE)[1:] == [
-            TextDelta(0, "a"),
-            TextDelta(0, "b"),
-            Finish(0, Reason.LENGTH),
-            End(),
+            ReplyTextDelta(0, "a"),
+            ReplyTextDelta(0, "b"),
+            ReplyFinish(0, Reason.LENGTH),
+            ReplyEnd(),
         ]
 
     def test_the_end_mark_may_be_missing_and_is_enough(self):
-        assert read(say("a", "stop")) == [START, TextDelta(0, "a"), *STOP]
-        assert read(say("a"), DONE) == [START, TextDelta(0, "a"), *STOP]
+        assert read(say("a", "stop")) == [START, ReplyTextDelta(0, "a"), *STOP]
+        assert read(say("a"), DONE) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     @pytest.mark.parametrize("data", [b"", say("a"), say("a") + b'data: {"cho', b": hello\n\n"])
     def test_an_answer_that_breaks_off_is_a_failure(self, data):
@@ -259,35 +271,39 @@ class TestReply:
     def test_usage_in_a_last_chunk(self):
         reader = ReplyReader()
         reader.feed(say("a", "stop"))
-        assert reader.feed(event(chunk() | {"choices": []} | dict([self.USAGE]))) == [Finish(0, Reason.STOP)]
+        assert reader.feed(event(chunk() | {"choices": []} | dict([self.USAGE]))) == [ReplyFinish(0, Reason.STOP)]
         assert reader.usage == Usage(10, 3, 4)
-        assert reader.feed(DONE) == [self.USED, End()]
+        assert reader.feed(DONE) == [self.USED, ReplyEnd()]
 
     def test_usage_on_the_finish_chunk(self):
-        assert read(say("a", "stop", **dict([self.USAGE])), DONE)[2:] == [Finish(0, Reason.STOP), self.USED, End()]
+        assert read(say("a", "stop", **dict([self.USAGE])), DONE)[2:] == [
+            ReplyFinish(0, Reason.STOP),
+            self.USED,
+            ReplyEnd(),
+        ]
 
     def test_several_choices(self):
         data = say("a"), say("b", index=1), say("c", "stop"), say("d", "length", index=1), say("e", index=2), DONE
         assert read(*data, n=2) == [
             START,
-            TextDelta(0, "a"),
-            TextDelta(1, "b"),
-            TextDelta(0, "c"),
-            TextDelta(1, "d"),
-            Finish(0, Reason.STOP),
-            Finish(1, Reason.LENGTH),
-            End(),
+            ReplyTextDelta(0, "a"),
+            ReplyTextDelta(1, "b"),
+            ReplyTextDelta(0, "c"),
+            ReplyTextDelta(1, "d"),
+            ReplyFinish(0, Reason.STOP),
+            ReplyFinish(1, Reason.LENGTH),
+            ReplyEnd(),
         ]
         assert failure(say("a", "stop"), DONE, n=2).code == "choices_missing"
 
     def test_halves_of_a_character(self):
         data = say("a\ud83d"), say("\ude00b"), say("\ud83d"), DONE
-        assert read(*data)[1:4] == [TextDelta(0, "a"), TextDelta(0, "😀b"), TextDelta(0, "\ufffd")]
+        assert read(*data)[1:4] == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b"), ReplyTextDelta(0, "\ufffd")]
 
     @pytest.mark.parametrize("indent", [None, 2])
     def test_one_document(self, indent):
         body = json.dumps(chunk("hi", "length", usage={"prompt_tokens": 1}), indent=indent).encode()
-        expected = [START, TextDelta(0, "hi"), Finish(0, Reason.LENGTH), UsageReport(Usage(1)), End()]
+        expected = [START, ReplyTextDelta(0, "hi"), ReplyFinish(0, Reason.LENGTH), UsageReport(Usage(1)), ReplyEnd()]
         assert read(body) == expected
         assert single(b"\n" + body) == expected
         assert failure(body[:-9]).code == "upstream_closed"
@@ -305,10 +321,14 @@ class TestReply:
         ],
     )
     def test_nonsense_is_survived(self, payload):
-        assert read(say("a"), b": c\n\n", event(payload), say("", "stop"), DONE) == [START, TextDelta(0, "a"), *STOP]
+        assert read(say("a"), b": c\n\n", event(payload), say("", "stop"), DONE) == [
+            START,
+            ReplyTextDelta(0, "a"),
+            *STOP,
+        ]
 
     def test_a_start_that_tells_nothing(self):
-        assert read(event({"choices": [{"text": "a"}], "id": "", "created": 0}), DONE)[0] == Start()
+        assert read(event({"choices": [{"text": "a"}], "id": "", "created": 0}), DONE)[0] == ReplyStart()
 
 
 class TestErrors:
@@ -359,12 +379,12 @@ def test_any_split_gives_the_same_reply(items, end, last, cuts):
     for found in (read(*(data[borders[i] : borders[i + 1]] for i in range(len(borders) - 1))), single(data)):
         assert [str(event) for event in found] == [str(event) for event in whole]
     for found in whole:
-        if isinstance(found, TextDelta):
+        if isinstance(found, ReplyTextDelta):
             found.text.encode()
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda data: b"data: {" + data))
 def test_nothing_raises(data):
     found = read(data)
-    assert isinstance(found[-1], Failure | End)
+    assert isinstance(found[-1], ReplyFailure | ReplyEnd)
     assert single(data)[-1].__class__ is found[-1].__class__

@@ -10,39 +10,39 @@ from hypothesis import strategies as st
 
 from streamtool import sse
 from streamtool.conversation import (
-    Call,
     Conversation,
-    Media,
+    MediaPart,
     Message,
     Options,
     OutputFormat,
-    Result,
-    Text,
+    TextPart,
     Tool,
+    ToolCall,
     ToolChoice,
+    ToolResult,
 )
 from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
 from streamtool.protocols import gemini
 from streamtool.protocols.gemini import ReplyReader, write_request
 from streamtool.protocols.gemini.reader import _Elements
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
-    Start,
-    TextDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
 from streamtool.settings import ModelSettings
 
 MODEL = ModelSettings("asked", "gemini-2.5-flash")
-HI = Message("user", (Text("hi"),))
+HI = Message("user", (TextPart("hi"),))
 ASKED = {"role": "user", "parts": [{"text": "hi"}]}
 
 
@@ -67,33 +67,35 @@ class TestRequest:
         assert self.write() == {"contents": [ASKED]}
 
     def test_what_the_system_says_first_is_the_instruction(self):
-        found = self.write(Message("system", (Text("a"),)), Message("system", (Text("b"),)), HI)
+        found = self.write(Message("system", (TextPart("a"),)), Message("system", (TextPart("b"),)), HI)
         assert found == {"contents": [ASKED], "systemInstruction": {"parts": [{"text": "a"}, {"text": "b"}]}}
 
     def test_what_the_system_says_later_is_the_users(self):
-        found = self.write(HI, Message("assistant", (Text("yo"),)), Message("system", (Text("a"),)), HI)
+        found = self.write(HI, Message("assistant", (TextPart("yo"),)), Message("system", (TextPart("a"),)), HI)
         assert found["contents"][1:] == [
             {"role": "model", "parts": [{"text": "yo"}]},
             {"role": "user", "parts": [{"text": "a"}, {"text": "hi"}]},
         ]
 
     def test_a_system_alone_asks(self):
-        found = self.write(Message("system", (Text("a"),)))
+        found = self.write(Message("system", (TextPart("a"),)))
         assert found == {"contents": [{"role": "user", "parts": [{"text": "a"}]}]}
 
     def test_neighbours_of_one_role_are_one_and_silence_is_left_out(self):
-        found = self.write(HI, Message("user", (Text(""),)), Message("assistant"), Message("user", (Text("there"),)))
+        found = self.write(
+            HI, Message("user", (TextPart(""),)), Message("assistant"), Message("user", (TextPart("there"),))
+        )
         assert found["contents"] == [{"role": "user", "parts": [{"text": "hi"}, {"text": "there"}]}]
 
     def test_media(self):
         parts = (
-            Media("image", {}, "image/png", "AAAA"),
-            Media("audio", {}, "audio/wav", "BBBB"),
-            Media("file", {}, "application/pdf", "CCCC", name="a.pdf"),
-            Media("image", {}, url="https://x/y.png"),
-            Media("file", {}, "application/pdf", url="https://x/y.pdf"),
-            Media("image", {}),
-            Media("hologram", {}, data="DDDD"),
+            MediaPart("image", {}, "image/png", "AAAA"),
+            MediaPart("audio", {}, "audio/wav", "BBBB"),
+            MediaPart("file", {}, "application/pdf", "CCCC", name="a.pdf"),
+            MediaPart("image", {}, url="https://x/y.png"),
+            MediaPart("file", {}, "application/pdf", url="https://x/y.pdf"),
+            MediaPart("image", {}),
+            MediaPart("hologram", {}, data="DDDD"),
         )
         assert self.write(Message("user", parts))["contents"][0]["parts"] == [
             {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
@@ -147,18 +149,20 @@ class TestRequest:
         assert found == json_text | {"responseJsonSchema": schema}
 
     def test_calls_and_results(self):
-        image = Media("image", {}, "image/png", "AAAA")
+        image = MediaPart("image", {}, "image/png", "AAAA")
         found = self.write(
             HI,
             Message(
-                "assistant", (Text("wait"),), calls=(Call("c1", "f", '{"a":1}'), Call("c2", "g", "ls", custom=True))
+                "assistant",
+                (TextPart("wait"),),
+                calls=(ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "g", "ls", custom=True)),
             ),
             Message(
                 "user",
-                (Text("and?"),),
+                (TextPart("and?"),),
                 results=(
-                    Result("c1", (Text("one"), image)),
-                    Result("c2", (Text("no"),), error=True, name="gg"),
+                    ToolResult("c1", (TextPart("one"), image)),
+                    ToolResult("c2", (TextPart("no"),), error=True, name="gg"),
                 ),
             ),
         )
@@ -193,9 +197,9 @@ class TestRequest:
     )
     def test_calls_whose_signature_nobody_knows_are_marked_for_models_that_want_one(self, name, unsigned):
         made = (
-            Message("assistant", calls=(Call("c1", "f", "{}", signature="sig"), Call("c2", "f", "{}"))),
-            Message("user", results=(Result("c1", ()), Result("c2", ()))),
-            Message("assistant", calls=(Call("c3", "f", "{}"), Call("c4", "f", "{}"))),
+            Message("assistant", calls=(ToolCall("c1", "f", "{}", signature="sig"), ToolCall("c2", "f", "{}"))),
+            Message("user", results=(ToolResult("c1", ()), ToolResult("c2", ()))),
+            Message("assistant", calls=(ToolCall("c3", "f", "{}"), ToolCall("c4", "f", "{}"))),
         )
         body = json.loads(
             write_request(Conversation("chat", "asked", (HI, *made)), ModelSettings("m", name), stream=True)
@@ -239,7 +243,7 @@ def test_the_names_of_the_models():
 # --- the reply -------------------------------------------------------------------------------------------------------
 
 NAMED = {"responseId": "r", "modelVersion": "m"}
-START = Start("r", None, "m")
+START = ReplyStart("r", None, "m")
 COUNTS = {
     "promptTokenCount": 10,
     "candidatesTokenCount": 3,
@@ -273,7 +277,7 @@ def array(*chunks) -> bytes:
 
 
 LAST = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": COUNTS} | NAMED
-STOP = [Finish(0, Reason.STOP), USED, End()]
+STOP = [ReplyFinish(0, Reason.STOP), USED, ReplyEnd()]
 
 
 def read(*pieces: bytes, n=1):
@@ -287,7 +291,7 @@ def single(data: bytes, n=1):
 
 def failure(*pieces: bytes, n=1):
     last = read(*pieces, n=n)[-1]
-    assert isinstance(last, Failure), last
+    assert isinstance(last, ReplyFailure), last
     return last.error
 
 
@@ -298,7 +302,7 @@ SHAPES = pytest.mark.parametrize("shape", [stream, array, lambda *chunks: stream
 class TestChunks:
     def test_a_plain_reply(self, shape):
         data = shape(text("Hel"), text("lo"), LAST)
-        expected = [START, TextDelta(0, "Hel"), TextDelta(0, "lo"), *STOP]
+        expected = [START, ReplyTextDelta(0, "Hel"), ReplyTextDelta(0, "lo"), *STOP]
         assert read(data) == expected
         assert single(data) == expected
 
@@ -307,10 +311,21 @@ class TestChunks:
             chunk({"text": "hm", "thought": True}, {"text": "a", "thoughtSignature": "x"}, {"text": "b"}, {"text": ""}),
             LAST,
         )
-        assert read(data) == [START, ReasoningDelta(0, "hm"), TextDelta(0, "a"), TextDelta(0, "b"), *STOP]
+        assert read(data) == [
+            START,
+            ReplyReasoningDelta(0, "hm"),
+            ReplyTextDelta(0, "a"),
+            ReplyTextDelta(0, "b"),
+            *STOP,
+        ]
 
     def test_the_reason_may_ride_on_the_last_text(self, shape):
-        assert read(shape(text("a", reason="STOP"))) == [START, TextDelta(0, "a"), Finish(0, Reason.STOP), End()]
+        assert read(shape(text("a", reason="STOP"))) == [
+            START,
+            ReplyTextDelta(0, "a"),
+            ReplyFinish(0, Reason.STOP),
+            ReplyEnd(),
+        ]
 
     def test_calls(self, shape):
         data = shape(
@@ -320,13 +335,13 @@ class TestChunks:
         )
         assert read(data) == [
             START,
-            TextDelta(0, "x"),
-            CallStart(0, 0, None, "f", signature="s"),
-            ArgumentsDelta(0, 0, '{"a":[1,2.5]}'),
-            CallEnd(0, 0),
-            CallStart(0, 1, "c", "g"),
-            ArgumentsDelta(0, 1, "{}"),
-            CallEnd(0, 1),
+            ReplyTextDelta(0, "x"),
+            ReplyCallStart(0, 0, None, "f", signature="s"),
+            ReplyArgumentsDelta(0, 0, '{"a":[1,2.5]}'),
+            ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "c", "g"),
+            ReplyArgumentsDelta(0, 1, "{}"),
+            ReplyCallEnd(0, 1),
             *STOP,
         ]
 
@@ -346,12 +361,12 @@ class TestChunks:
         )
         assert read(data) == [
             START,
-            CallStart(0, 0, None, "f"),
-            ArgumentsDelta(0, 0, "{}"),
-            CallEnd(0, 0),
-            Finish(0, Reason.LENGTH),
+            ReplyCallStart(0, 0, None, "f"),
+            ReplyArgumentsDelta(0, 0, "{}"),
+            ReplyCallEnd(0, 0),
+            ReplyFinish(0, Reason.LENGTH),
             UsageReport(Usage(1, 5, 0, 3)),
-            End(),
+            ReplyEnd(),
         ]
 
     @pytest.mark.parametrize(
@@ -370,7 +385,7 @@ class TestChunks:
         ],
     )
     def test_reasons(self, shape, word, reason):
-        assert read(shape(text("a"), chunk(reason=word)))[-2:] == [Finish(0, reason), End()]
+        assert read(shape(text("a"), chunk(reason=word)))[-2:] == [ReplyFinish(0, reason), ReplyEnd()]
 
     def test_the_last_counts_win(self, shape):
         early = {"promptTokenCount": 10, "candidatesTokenCount": 1}
@@ -381,7 +396,7 @@ class TestChunks:
     def test_a_prompt_that_is_blocked(self, shape, key):
         inner = {"promptFeedback": "blockReason", "prompt_feedback": "block_reason"}[key]
         data = shape({key: {inner: "SAFETY"}, "usageMetadata": {"promptTokenCount": 10}} | NAMED)
-        assert read(data) == [START, Finish(0, Reason.FILTER), UsageReport(Usage(10)), End()]
+        assert read(data) == [START, ReplyFinish(0, Reason.FILTER), UsageReport(Usage(10)), ReplyEnd()]
 
     def test_no_reason_is_a_failure(self, shape):
         assert failure(shape(text("a"))).code == "upstream_closed"
@@ -389,7 +404,7 @@ class TestChunks:
     def test_an_answer_that_is_cut_is_a_failure(self, shape):
         data = shape(text("a"), LAST)
         cut = data[: data.index(b"STOP")]
-        assert read(cut)[:2] == [START, TextDelta(0, "a")]
+        assert read(cut)[:2] == [START, ReplyTextDelta(0, "a")]
         assert failure(cut).code == "upstream_closed"
         assert single(cut)[-1].error.code == "upstream_closed"
 
@@ -403,12 +418,12 @@ class TestChunks:
         data = shape(both, text("c", reason="STOP"), text("d", index=2))
         assert read(data, n=2) == [
             START,
-            TextDelta(0, "a"),
-            TextDelta(1, "b"),
-            TextDelta(0, "c"),
-            Finish(0, Reason.STOP),
-            Finish(1, Reason.LENGTH),
-            End(),
+            ReplyTextDelta(0, "a"),
+            ReplyTextDelta(1, "b"),
+            ReplyTextDelta(0, "c"),
+            ReplyFinish(0, Reason.STOP),
+            ReplyFinish(1, Reason.LENGTH),
+            ReplyEnd(),
         ]
         assert failure(shape(text("c", reason="STOP")), n=2).code == "choices_missing"
 
@@ -430,7 +445,7 @@ class TestChunks:
         ],
     )
     def test_nonsense_is_survived(self, shape, odd):
-        assert read(shape(text("a"), odd, LAST)) == [START, TextDelta(0, "a"), *STOP]
+        assert read(shape(text("a"), odd, LAST)) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_an_error_among_the_chunks(self, shape):
         error = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}
@@ -444,9 +459,9 @@ class TestChunks:
         reader = ReplyReader()
         data = shape(text("a"), text("b"), LAST)
         at = data.index(b'"b"')
-        assert reader.feed(data[:at]) == [START, TextDelta(0, "a")]
+        assert reader.feed(data[:at]) == [START, ReplyTextDelta(0, "a")]
         rest = data.index(b"STOP")
-        assert reader.feed(data[at:rest]) == [TextDelta(0, "b")]
+        assert reader.feed(data[at:rest]) == [ReplyTextDelta(0, "b")]
         assert reader.feed(data[rest:]) == []
         assert reader.usage == Usage(10, 5, 4, 2)
         assert reader.close() == STOP
@@ -456,10 +471,10 @@ class TestChunks:
 class TestStream:
     def test_halves_of_a_character(self):
         data = stream(text("a\ud83d"), text("\ude00b"), text("\ud83d"), LAST)
-        assert read(data)[1:4] == [TextDelta(0, "a"), TextDelta(0, "😀b"), TextDelta(0, "\ufffd")]
+        assert read(data)[1:4] == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b"), ReplyTextDelta(0, "\ufffd")]
 
     def test_an_end_mark_of_others(self):
-        assert read(stream(text("a")) + b"data: [DONE]\n\n")[-2:] == [Finish(0, Reason.STOP), End()]
+        assert read(stream(text("a")) + b"data: [DONE]\n\n")[-2:] == [ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
     ERROR = json.dumps({"error": {"code": 500, "message": "boom", "status": "INTERNAL"}}, indent=2).encode()
 
@@ -501,14 +516,14 @@ class TestArray:
         data = array(text(words), LAST)
         began = time.process_time()
         pieces = [data[at : at + 20] for at in range(0, len(data), 20)]
-        assert read(*pieces) == [START, TextDelta(0, words), *STOP]
+        assert read(*pieces) == [START, ReplyTextDelta(0, words), *STOP]
         assert time.process_time() - began < 1
 
     def test_braces_and_brackets_in_strings_are_text(self):
         words = 'a}],{"b\\' * 1000
         data = array(text(words), LAST)
-        assert read(data) == [START, TextDelta(0, words), *STOP]
-        assert b"".join(e.text.encode() for e in single(data) if isinstance(e, TextDelta)) == words.encode()
+        assert read(data) == [START, ReplyTextDelta(0, words), *STOP]
+        assert b"".join(e.text.encode() for e in single(data) if isinstance(e, ReplyTextDelta)) == words.encode()
 
     def test_what_is_nested_without_end_costs_nothing(self):
         began = time.process_time()
@@ -518,7 +533,7 @@ class TestArray:
 
     def test_elements_that_say_nothing(self):
         data = b'[null, 5, \n"x,]", [], {},' + array(text("a"), LAST).removeprefix(b"[")
-        assert read(data) == single(data) == [START, TextDelta(0, "a"), *STOP]
+        assert read(data) == single(data) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_what_is_no_json_is_a_failure(self):
         assert failure(b"[" + json.dumps(text("a")).encode() + b", oops}]").code == "upstream_unreadable"
@@ -529,7 +544,7 @@ class TestArray:
     @pytest.mark.parametrize("bad", [b"\xff", b"\\ude00"])
     def test_damaged_characters_do_not_raise(self, bad):
         found = read(array(text("QQ"), LAST).replace(b"QQ", bad))
-        assert isinstance(found[-1], Failure | End)
+        assert isinstance(found[-1], ReplyFailure | ReplyEnd)
 
     def test_an_empty_one(self):
         assert failure(b"[]").code == "upstream_closed"
@@ -543,8 +558,8 @@ class TestDocument:
     @pytest.mark.parametrize("indent", [None, 2])
     def test_a_whole_reply(self, indent):
         body = json.dumps(text("hi", reason="STOP", usageMetadata=COUNTS), indent=indent).encode()
-        assert read(body) == [START, TextDelta(0, "hi"), *STOP]
-        assert single(b"\xef\xbb\xbf\n" + body) == [START, TextDelta(0, "hi"), *STOP]
+        assert read(body) == [START, ReplyTextDelta(0, "hi"), *STOP]
+        assert single(b"\xef\xbb\xbf\n" + body) == [START, ReplyTextDelta(0, "hi"), *STOP]
 
     @pytest.mark.parametrize(
         "body",
@@ -595,7 +610,7 @@ chunks = st.one_of(
 
 def shown(event):
     """The event; of a failure what it is, since its sentence may quote as much as had come."""
-    return event.error.code if isinstance(event, Failure) else event
+    return event.error.code if isinstance(event, ReplyFailure) else event
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -625,7 +640,7 @@ def test_an_error_behind_an_event_is_found_wherever_the_stream_is_cut(cut):
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda data: b"[{" + data))
 def test_nothing_raises(data):
     found = read(data)
-    assert isinstance(found[-1], Failure | End)
+    assert isinstance(found[-1], ReplyFailure | ReplyEnd)
     assert single(data)[-1].__class__ is found[-1].__class__
 
 

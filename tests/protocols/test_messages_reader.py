@@ -11,23 +11,23 @@ from streamtool import sse
 from streamtool.errors import UpstreamError, UpstreamRefused
 from streamtool.protocols.messages import ReplyReader
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
     ReplyCall,
-    Start,
-    TextDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
-    fold,
+    accumulate,
 )
 
-START = Start("msg_1", None, "m")
+START = ReplyStart("msg_1", None, "m")
 USAGE = UsageReport(Usage(input=20, output=15))
 
 
@@ -85,12 +85,14 @@ TEXT = opened({"type": "text", "text": ""})
 PING = event({"type": "ping"})
 DONE = event({"type": "message_stop"})
 STOP = reason("end_turn") + DONE
-ENDED = [Finish(0, Reason.STOP), USAGE, End()]
+ENDED = [ReplyFinish(0, Reason.STOP), USAGE, ReplyEnd()]
 
 
 def bare(events):
     """The events without what may be forwarded."""
-    return [TextDelta(found.choice, found.text) if isinstance(found, TextDelta) else found for found in events]
+    return [
+        ReplyTextDelta(found.choice, found.text) if isinstance(found, ReplyTextDelta) else found for found in events
+    ]
 
 
 def read(*chunks: bytes):
@@ -102,44 +104,44 @@ def content(*chunks: bytes, end=STOP):
     """What stands between the start and the finish."""
     [first, *found] = read(HEAD, *chunks, end)
     assert first == START
-    assert isinstance(found[-1], End), found
+    assert isinstance(found[-1], ReplyEnd), found
     return found[:-3]
 
 
 def failure(*chunks: bytes):
     last = read(*chunks)[-1]
-    assert isinstance(last, Failure), last
+    assert isinstance(last, ReplyFailure), last
     return last.error
 
 
 class TestText:
     def test_a_plain_reply(self):
         assert read(HEAD, TEXT, PING, text("hi"), text(" there"), closed(), STOP) == [
-            START, TextDelta(0, "hi"), TextDelta(0, " there"), *ENDED,
+            START, ReplyTextDelta(0, "hi"), ReplyTextDelta(0, " there"), *ENDED,
         ]  # fmt: skip
 
     def test_text_leaves_in_the_feed_that_brought_it(self):
         reader = ReplyReader()
         assert reader.feed(HEAD) == [START]
         assert reader.feed(TEXT) == []
-        assert reader.feed(text("a")) == [TextDelta(0, "a", text("a"))]
-        assert bare(reader.feed(text("b") + text("c"))) == [TextDelta(0, "b"), TextDelta(0, "c")]
+        assert reader.feed(text("a")) == [ReplyTextDelta(0, "a", text("a"))]
+        assert bare(reader.feed(text("b") + text("c"))) == [ReplyTextDelta(0, "b"), ReplyTextDelta(0, "c")]
 
     def test_a_block_may_begin_with_text(self):
         assert content(opened({"type": "text", "text": "h"}), text("i"), closed()) == [
-            TextDelta(0, "h"),
-            TextDelta(0, "i"),
+            ReplyTextDelta(0, "h"),
+            ReplyTextDelta(0, "i"),
         ]
 
     def test_text_without_the_beginning_of_a_block_or_a_message(self):
-        assert read(text("hi"), STOP)[:2] == [Start(), TextDelta(0, "hi")]
+        assert read(text("hi"), STOP)[:2] == [ReplyStart(), ReplyTextDelta(0, "hi")]
 
     def test_events_without_names_and_types(self):
-        assert content(text("a").replace(b"event: content_block_delta\n", b""), closed()) == [TextDelta(0, "a")]
-        assert content(text("a").replace(b'"type":"content_block_delta",', b""), closed()) == [TextDelta(0, "a")]
+        assert content(text("a").replace(b"event: content_block_delta\n", b""), closed()) == [ReplyTextDelta(0, "a")]
+        assert content(text("a").replace(b'"type":"content_block_delta",', b""), closed()) == [ReplyTextDelta(0, "a")]
 
     def test_a_second_message_start_says_nothing(self):
-        assert content(TEXT, HEAD, text("a"), closed()) == [TextDelta(0, "a")]
+        assert content(TEXT, HEAD, text("a"), closed()) == [ReplyTextDelta(0, "a")]
 
     @pytest.mark.parametrize(
         "odd",
@@ -161,20 +163,20 @@ class TestText:
         ],
     )  # fmt: skip
     def test_what_says_nothing(self, odd):
-        assert content(TEXT, odd, text("a"), closed()) == [TextDelta(0, "a")]
+        assert content(TEXT, odd, text("a"), closed()) == [ReplyTextDelta(0, "a")]
 
     def test_halves_of_a_character(self):
         first, second = text("a\ud83d"), text("\ude00b")
-        assert content(TEXT, first, second, closed()) == [TextDelta(0, "a"), TextDelta(0, "😀b")]
-        assert content(TEXT, first, text("b"), closed()) == [TextDelta(0, "a"), TextDelta(0, "\ufffdb")]
-        assert content(TEXT, first, closed()) == [TextDelta(0, "a"), TextDelta(0, "\ufffd")]
+        assert content(TEXT, first, second, closed()) == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b")]
+        assert content(TEXT, first, text("b"), closed()) == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "\ufffdb")]
+        assert content(TEXT, first, closed()) == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "\ufffd")]
 
 
 class TestForwarding:
     def forwarded(self, data, *before):
         reader = ReplyReader()
         reader.feed(HEAD + TEXT + b"".join(before))
-        return [found.raw for found in reader.feed(data) if isinstance(found, TextDelta)]
+        return [found.raw for found in reader.feed(data) if isinstance(found, ReplyTextDelta)]
 
     def test_an_event_of_text_alone(self):
         for content_ in ("a", "é😀", 'a\n"b'):
@@ -231,82 +233,86 @@ class TestReasoning:
             opened({"type": "thinking", "thinking": "", "signature": ""}), thought("h"), thought("m"), signed("EqoB"), closed(),
             opened({"type": "text", "text": ""}, 1), text("a", 1), closed(1),
         ) == [
-            ReasoningDelta(0, "h"), ReasoningDelta(0, "m"), ReasoningDelta(0, "", "EqoB"), TextDelta(0, "a"),
+            ReplyReasoningDelta(0, "h"), ReplyReasoningDelta(0, "m"), ReplyReasoningDelta(0, "", "EqoB"), ReplyTextDelta(0, "a"),
         ]  # fmt: skip
 
     def test_reasoning_that_is_not_shown_has_a_signature_all_the_same(self):
         block = opened({"type": "thinking", "thinking": "", "signature": ""})
-        assert content(block, signed("EqoB"), closed()) == [ReasoningDelta(0, "", "EqoB")]
+        assert content(block, signed("EqoB"), closed()) == [ReplyReasoningDelta(0, "", "EqoB")]
 
     def test_reasoning_without_a_signature(self):
         block = opened({"type": "thinking", "thinking": "h"})
-        assert content(block, thought("m"), closed()) == [ReasoningDelta(0, "h"), ReasoningDelta(0, "m")]
+        assert content(block, thought("m"), closed()) == [ReplyReasoningDelta(0, "h"), ReplyReasoningDelta(0, "m")]
 
     def test_half_a_character_comes_before_the_signature(self):
         block = opened({"type": "thinking", "thinking": ""})
         assert content(block, thought("\ud83d"), signed("x"), closed()) == [
-            ReasoningDelta(0, "\ufffd"),
-            ReasoningDelta(0, "", "x"),
+            ReplyReasoningDelta(0, "\ufffd"),
+            ReplyReasoningDelta(0, "", "x"),
         ]
 
 
 class TestCalls:
     def test_a_call(self):
         assert content(call(), more(""), more('{"a":'), more(" 1}"), closed(), end=reason("tool_use") + DONE) == [
-            CallStart(0, 0, "toolu_1", "f"),
-            ArgumentsDelta(0, 0, '{"a":'),
-            ArgumentsDelta(0, 0, " 1}"),
-            CallEnd(0, 0),
+            ReplyCallStart(0, 0, "toolu_1", "f"),
+            ReplyArgumentsDelta(0, 0, '{"a":'),
+            ReplyArgumentsDelta(0, 0, " 1}"),
+            ReplyCallEnd(0, 0),
         ]
 
     def test_pieces_leave_in_the_feed_that_brought_them(self):
         reader = ReplyReader()
         reader.feed(HEAD)
-        assert reader.feed(call()) == [CallStart(0, 0, "toolu_1", "f")]
-        assert reader.feed(more('{"a"')) == [ArgumentsDelta(0, 0, '{"a"')]
-        assert reader.feed(more(":1}")) == [ArgumentsDelta(0, 0, ":1}")]
-        assert reader.feed(closed()) == [CallEnd(0, 0)]
+        assert reader.feed(call()) == [ReplyCallStart(0, 0, "toolu_1", "f")]
+        assert reader.feed(more('{"a"')) == [ReplyArgumentsDelta(0, 0, '{"a"')]
+        assert reader.feed(more(":1}")) == [ReplyArgumentsDelta(0, 0, ":1}")]
+        assert reader.feed(closed()) == [ReplyCallEnd(0, 0)]
 
     def test_text_and_two_calls(self):
         assert content(
             TEXT, text("a"), closed(), call(1), more("{}", 1), closed(1), call(2, "toolu_2", "g"), more("{}", 2), closed(2)
         ) == [
-            TextDelta(0, "a"),
-            CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, "{}"), CallEnd(0, 0),
-            CallStart(0, 1, "toolu_2", "g"), ArgumentsDelta(0, 1, "{}"), CallEnd(0, 1),
+            ReplyTextDelta(0, "a"),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, "{}"), ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "toolu_2", "g"), ReplyArgumentsDelta(0, 1, "{}"), ReplyCallEnd(0, 1),
         ]  # fmt: skip
 
     def test_a_call_without_arguments(self):
-        assert content(call(), closed()) == [CallStart(0, 0, "toolu_1", "f"), CallEnd(0, 0)]
+        assert content(call(), closed()) == [ReplyCallStart(0, 0, "toolu_1", "f"), ReplyCallEnd(0, 0)]
         assert content(call(), closed(), call(1, "toolu_2"), closed(1)) == [
-            CallStart(0, 0, "toolu_1", "f"), CallEnd(0, 0), CallStart(0, 1, "toolu_2", "f"), CallEnd(0, 1),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyCallEnd(0, 0), ReplyCallStart(0, 1, "toolu_2", "f"), ReplyCallEnd(0, 1),
         ]  # fmt: skip
 
     def test_a_call_that_was_cut_before_its_arguments(self):
-        assert content(call(), closed(), end=reason("max_tokens") + DONE)[-1] == CallEnd(0, 0, complete=False)
+        assert content(call(), closed(), end=reason("max_tokens") + DONE)[-1] == ReplyCallEnd(0, 0, complete=False)
 
     def test_a_call_that_was_cut_inside_of_them(self):
         assert content(call(), more('{"a":'), closed(), end=reason("max_tokens") + DONE) == [
-            CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, '{"a":'), CallEnd(0, 0, complete=False),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, '{"a":'), ReplyCallEnd(0, 0, complete=False),
         ]  # fmt: skip
 
     def test_the_input_may_stand_at_the_beginning(self):
         assert content(call(input={"a": 1}), closed()) == [
-            CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, '{"a":1}'), CallEnd(0, 0),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, '{"a":1}'), ReplyCallEnd(0, 0),
         ]  # fmt: skip
         assert content(call(input={"a": 1}), more('{"a":2}'), closed())[1:] == [
-            ArgumentsDelta(0, 0, '{"a":2}'),
-            CallEnd(0, 0),
+            ReplyArgumentsDelta(0, 0, '{"a":2}'),
+            ReplyCallEnd(0, 0),
         ]
 
     def test_half_a_character_in_an_input_that_is_a_string(self):
         said = content(opened({"type": "tool_use", "id": "t", "name": "f", "input": "\ud83d"}), closed())
-        assert said == [CallStart(0, 0, "t", "f"), ArgumentsDelta(0, 0, "\ufffd"), CallEnd(0, 0, complete=False)]
+        assert said == [
+            ReplyCallStart(0, 0, "t", "f"),
+            ReplyArgumentsDelta(0, 0, "\ufffd"),
+            ReplyCallEnd(0, 0, complete=False),
+        ]
 
     def test_a_block_that_is_never_closed(self):
         assert content(call(), more("{}"), call(1, "toolu_2"), more("{}", 1)) == [
-            CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, "{}"), CallEnd(0, 0),
-            CallStart(0, 1, "toolu_2", "f"), ArgumentsDelta(0, 1, "{}"), CallEnd(0, 1),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, "{}"), ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "toolu_2", "f"), ReplyArgumentsDelta(0, 1, "{}"), ReplyCallEnd(0, 1),
         ]  # fmt: skip
 
     def test_blocks_that_overlap(self):
@@ -314,21 +320,21 @@ class TestCalls:
             call(), call(1, "toolu_2", "g"), call(2, "toolu_3", "h"), more('{"b"', 1), more('{"a"'), text("t", 3), more(":2}", 1),
             more(":1}"), closed(1), closed(), closed(2),
         ) == [
-            CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, '{"a"'), ArgumentsDelta(0, 0, ":1}"), CallEnd(0, 0),
-            CallStart(0, 1, "toolu_2", "g"), ArgumentsDelta(0, 1, '{"b"'), ArgumentsDelta(0, 1, ":2}"), CallEnd(0, 1),
-            CallStart(0, 2, "toolu_3", "h"), CallEnd(0, 2),
-            TextDelta(0, "t"),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, '{"a"'), ReplyArgumentsDelta(0, 0, ":1}"), ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "toolu_2", "g"), ReplyArgumentsDelta(0, 1, '{"b"'), ReplyArgumentsDelta(0, 1, ":2}"), ReplyCallEnd(0, 1),
+            ReplyCallStart(0, 2, "toolu_3", "h"), ReplyCallEnd(0, 2),
+            ReplyTextDelta(0, "t"),
         ]  # fmt: skip
 
     def test_very_many_blocks_that_overlap(self):
         starts = b"".join(call(i, f"toolu_{i}") for i in range(5000))
         ends = b"".join(more("{}", i) + closed(i) for i in reversed(range(5000)))
-        reply = fold(read(HEAD, starts, ends, STOP))
+        reply = accumulate(read(HEAD, starts, ends, STOP))
         assert [found.complete for found in reply.choices[0].calls] == [True] * 5000
 
     def test_a_block_that_turns_into_another(self):
         assert content(call(), more("{"), text("a"), closed()) == [
-            CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, "{"), CallEnd(0, 0, complete=False), TextDelta(0, "a"),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, "{"), ReplyCallEnd(0, 0, complete=False), ReplyTextDelta(0, "a"),
         ]  # fmt: skip
 
     def test_a_call_without_a_name_is_no_call(self):
@@ -336,7 +342,7 @@ class TestCalls:
 
     def test_a_half_of_a_character_in_arguments(self):
         assert content(call(), more('{"a":"\ud83d'), more('\ude00"}'), closed())[1:] == [
-            ArgumentsDelta(0, 0, '{"a":"'), ArgumentsDelta(0, 0, '😀"}'), CallEnd(0, 0),
+            ReplyArgumentsDelta(0, 0, '{"a":"'), ReplyArgumentsDelta(0, 0, '😀"}'), ReplyCallEnd(0, 0),
         ]  # fmt: skip
 
 
@@ -354,27 +360,27 @@ class TestEnd:
         ],
     )
     def test_reasons(self, word, found):
-        assert Finish(0, found) in read(HEAD, reason(word), DONE)
+        assert ReplyFinish(0, found) in read(HEAD, reason(word), DONE)
 
     def test_a_stop_sequence(self):
         ended = event(
             {"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"}, "usage": {}}
         )
-        assert Finish(0, Reason.STOP_SEQUENCE, "END") in read(HEAD, ended, DONE)
+        assert ReplyFinish(0, Reason.STOP_SEQUENCE, "END") in read(HEAD, ended, DONE)
 
     def test_the_reason_is_enough(self):
-        assert read(HEAD, TEXT, text("a"), closed(), reason("end_turn"))[-1] == End()
+        assert read(HEAD, TEXT, text("a"), closed(), reason("end_turn"))[-1] == ReplyEnd()
 
     def test_the_end_is_enough(self):
-        assert Finish(0, Reason.STOP) in read(HEAD, DONE)
-        assert Finish(0, Reason.STOP) in read(HEAD, b"data: [DONE]\n\n")
+        assert ReplyFinish(0, Reason.STOP) in read(HEAD, DONE)
+        assert ReplyFinish(0, Reason.STOP) in read(HEAD, b"data: [DONE]\n\n")
 
     def test_the_last_event_may_lack_its_blank_line(self):
-        assert read(HEAD, STOP[:-2])[-1] == End()
+        assert read(HEAD, STOP[:-2])[-1] == ReplyEnd()
 
     def test_nothing_comes_after_the_end(self):
         reader = ReplyReader()
-        assert reader.feed(HEAD + TEXT + STOP)[-1] == End()
+        assert reader.feed(HEAD + TEXT + STOP)[-1] == ReplyEnd()
         assert reader.ended
         assert reader.feed(text("a")) == reader.close() == []
 
@@ -388,7 +394,11 @@ class TestEnd:
         assert reader.usage == Usage(input=30, output=16, cached=5)
 
     def test_without_usage(self):
-        assert read(event({"type": "message_start", "message": {}}), DONE) == [Start(), Finish(0, Reason.STOP), End()]
+        assert read(event({"type": "message_start", "message": {}}), DONE) == [
+            ReplyStart(),
+            ReplyFinish(0, Reason.STOP),
+            ReplyEnd(),
+        ]
 
 
 class TestFailure:
@@ -419,7 +429,7 @@ class TestFailure:
     def test_nothing_comes_after_a_failure(self):
         reader = ReplyReader()
         found = reader.feed(HEAD + TEXT + event({"type": "error", "error": {}}) + text("a"))
-        assert [type(one) for one in found] == [Start, Failure]
+        assert [type(one) for one in found] == [ReplyStart, ReplyFailure]
         assert reader.feed(text("b")) == reader.close() == []
 
     def test_what_waits_is_bounded(self, monkeypatch):
@@ -428,9 +438,9 @@ class TestFailure:
         found = reader.feed(
             HEAD + call() + call(1, "toolu_2") + b"".join(more("x" * 50, i % 2) for i in range(100)) + closed()
         )
-        assert found[-1] == Failure(found[-1].error)
+        assert found[-1] == ReplyFailure(found[-1].error)
         assert found[-1].error.code == "reply_too_large"
-        assert sum(isinstance(one, Failure) for one in found) == 1
+        assert sum(isinstance(one, ReplyFailure) for one in found) == 1
 
 
 class TestWhole:
@@ -452,11 +462,11 @@ class TestWhole:
     def test_a_whole_reply_where_a_stream_was_expected(self):
         expected = [
             START,
-            ReasoningDelta(0, "hm"),
-            ReasoningDelta(0, "", "EqoB"),
-            TextDelta(0, "a"),
-            CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, '{"a":[1]}'), CallEnd(0, 0),
-            CallStart(0, 1, "toolu_2", "g"), CallEnd(0, 1),
+            ReplyReasoningDelta(0, "hm"),
+            ReplyReasoningDelta(0, "", "EqoB"),
+            ReplyTextDelta(0, "a"),
+            ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, '{"a":[1]}'), ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, "toolu_2", "g"), ReplyCallEnd(0, 1),
             *ENDED,
         ]  # fmt: skip
         assert read(self.BODY) == expected
@@ -478,9 +488,12 @@ STREAM = (
 def test_the_outcome_does_not_depend_on_how_bytes_are_cut(cuts):
     places = [0, *sorted(set(cuts)), len(STREAM)]
     found = read(*(STREAM[a:b] for a, b in pairwise(places)))
-    assert fold(found) == fold(read(STREAM))
-    assert fold(found).choices[0].calls == (ReplyCall("toolu_1", "f", '{"a":"😀"}'), ReplyCall("toolu_2", "g", ""))
-    assert fold(found).choices[0].text == "a😀 bc"
+    assert accumulate(found) == accumulate(read(STREAM))
+    assert accumulate(found).choices[0].calls == (
+        ReplyCall("toolu_1", "f", '{"a":"😀"}'),
+        ReplyCall("toolu_2", "g", ""),
+    )
+    assert accumulate(found).choices[0].text == "a😀 bc"
 
 
 @given(
@@ -512,20 +525,20 @@ def test_the_outcome_does_not_depend_on_how_bytes_are_cut(cuts):
 )
 def test_nothing_that_an_upstream_sends_raises(pieces):
     found = read(*pieces)
-    assert isinstance(found[-1], End | Failure)
-    assert sum(isinstance(one, End | Failure) for one in found) == 1
+    assert isinstance(found[-1], ReplyEnd | ReplyFailure)
+    assert sum(isinstance(one, ReplyEnd | ReplyFailure) for one in found) == 1
     open_call = None
     for one in found:
         match one:
-            case CallStart(index=index):
+            case ReplyCallStart(index=index):
                 assert open_call is None
                 open_call = index
-            case ArgumentsDelta(index=index):
+            case ReplyArgumentsDelta(index=index):
                 assert open_call == index
-            case CallEnd(index=index):
+            case ReplyCallEnd(index=index):
                 assert open_call == index
                 open_call = None
-            case TextDelta() | ReasoningDelta() | Finish():
+            case ReplyTextDelta() | ReplyReasoningDelta() | ReplyFinish():
                 assert open_call is None
 
 

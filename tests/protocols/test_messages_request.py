@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from streamtool.conversation import HOSTED, Call, Media, Options, OutputFormat, Result, Text, Tool, ToolChoice
+from streamtool.conversation import (
+    HOSTED,
+    MediaPart,
+    Options,
+    OutputFormat,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.messages import read_count, read_request, read_unread
 from streamtool.settings import Limits
@@ -57,8 +67,11 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("system", "parts"),
         [
-            ("be brief", (Text("be brief"),)),
-            ([{"type": "text", "text": "a", **EPHEMERAL}, {"type": "text", "text": "b"}], (Text("a"), Text("b"))),
+            ("be brief", (TextPart("be brief"),)),
+            (
+                [{"type": "text", "text": "a", **EPHEMERAL}, {"type": "text", "text": "b"}],
+                (TextPart("a"), TextPart("b")),
+            ),
         ],
     )
     def test_system_is_the_first_message(self, system, parts):
@@ -80,11 +93,11 @@ class TestMessages:
         by_url = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
         by_id = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
         assert says({"type": "text", "text": "a", **EPHEMERAL}, IMAGE, by_url, by_id, "b") == (
-            Text("a"),
-            Media("image", IMAGE, "image/png", "aGk="),
-            Media("image", by_url, url="https://x/y.png"),
-            Media("image", by_id),
-            Text("b"),
+            TextPart("a"),
+            MediaPart("image", IMAGE, "image/png", "aGk="),
+            MediaPart("image", by_url, url="https://x/y.png"),
+            MediaPart("image", by_id),
+            TextPart("b"),
         )
 
     def test_documents(self):
@@ -101,11 +114,11 @@ class TestMessages:
         }
         parts = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "x"}, IMAGE]}}
         assert says(pdf, linked, text, parts) == (
-            Media("file", pdf, "application/pdf", "aGk=", name="t.pdf"),
-            Media("file", linked, url="https://x/y.pdf"),
-            Text("t\nc\n\nwords"),
-            Text("x"),
-            Media("image", IMAGE, "image/png", "aGk="),
+            MediaPart("file", pdf, "application/pdf", "aGk=", name="t.pdf"),
+            MediaPart("file", linked, url="https://x/y.pdf"),
+            TextPart("t\nc\n\nwords"),
+            TextPart("x"),
+            MediaPart("image", IMAGE, "image/png", "aGk="),
         )
 
     def test_search_results_and_tool_references_are_text(self):
@@ -116,16 +129,16 @@ class TestMessages:
             "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
         }
         assert says(found, {"type": "tool_reference", "tool_name": "f"}) == (
-            Text("T\nhttps://x\n\na\nb"),
-            Text("[tool `f`]"),
+            TextPart("T\nhttps://x\n\na\nb"),
+            TextPart("[tool `f`]"),
         )
 
     def test_blocks_that_nobody_here_knows_are_kept(self):
         odd = {"type": "hologram", "data": 1}
-        assert says(odd) == (Media("hologram", odd),)
+        assert says(odd) == (MediaPart("hologram", odd),)
 
     def test_one_block_without_its_list(self):
-        assert messages({"role": "user", "content": {"type": "text", "text": "a"}})[0].content == (Text("a"),)
+        assert messages({"role": "user", "content": {"type": "text", "text": "a"}})[0].content == (TextPart("a"),)
 
     @pytest.mark.parametrize(
         ("param", "items"),
@@ -157,15 +170,15 @@ class TestMessages:
 
     def test_a_lone_half_of_a_character_is_mended(self):
         data = body().replace(b'"hi"', rb'"a\ud83d"')
-        assert read_request(data, Limits()).messages[0].content == (Text("a\ufffd"),)
+        assert read_request(data, Limits()).messages[0].content == (TextPart("a\ufffd"),)
 
 
 class TestCalls:
     def test_a_call_and_text(self):
         assistant = {"role": "assistant", "content": [{"type": "text", "text": "Let me see."}, USE]}
         message = messages(USER, assistant, {"role": "user", "content": "never mind"})[1]
-        assert message.content == (Text("Let me see."),)
-        assert message.calls == (Call("toolu_1", "get_weather", '{"city":"Paris"}'),)
+        assert message.content == (TextPart("Let me see."),)
+        assert message.calls == (ToolCall("toolu_1", "get_weather", '{"city":"Paris"}'),)
         assert message.raw == (assistant,)
 
     @pytest.mark.parametrize(
@@ -180,22 +193,22 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("content", "parts"),
         [
-            ("sunny", (Text("sunny"),)),
+            ("sunny", (TextPart("sunny"),)),
             ("", ()),
             (None, ()),
             (..., ()),
             ([], ()),
-            ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], (Text("a"), Text("b"))),
-            ([IMAGE], (Media("image", IMAGE, "image/png", "aGk="),)),
-            ([{"type": "document", "source": {"type": "text", "data": "d"}}], (Text("d"),)),
-            ([{"type": "tool_reference", "tool_name": "f"}], (Text("[tool `f`]"),)),
-            ([{"type": "search_result", "title": "T", "source": "s", "content": []}], (Text("T\ns"),)),
+            ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], (TextPart("a"), TextPart("b"))),
+            ([IMAGE], (MediaPart("image", IMAGE, "image/png", "aGk="),)),
+            ([{"type": "document", "source": {"type": "text", "data": "d"}}], (TextPart("d"),)),
+            ([{"type": "tool_reference", "tool_name": "f"}], (TextPart("[tool `f`]"),)),
+            ([{"type": "search_result", "title": "T", "source": "s", "content": []}], (TextPart("T\ns"),)),
         ],
     )
     def test_shapes_of_a_result(self, content, parts):
         block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **EPHEMERAL}
         block = {key: value for key, value in block.items() if value is not ...}
-        assert results(block) == (Result("toolu_1", parts, name="get_weather"),)
+        assert results(block) == (ToolResult("toolu_1", parts, name="get_weather"),)
 
     @pytest.mark.parametrize(("given", "error"), [(True, True), (False, False), (None, False)])
     def test_a_result_may_be_an_error(self, given, error):
@@ -205,8 +218,8 @@ class TestCalls:
     def test_results_and_text_in_one_message(self):
         given = [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}, {"type": "text", "text": "go on"}]
         message = messages(*ASKED, {"role": "user", "content": given})[-1]
-        assert message.results == (Result("toolu_1", (Text("x"),), name="get_weather"),)
-        assert message.content == (Text("go on"),)
+        assert message.results == (ToolResult("toolu_1", (TextPart("x"),), name="get_weather"),)
+        assert message.content == (TextPart("go on"),)
 
 
 SIGNED = {"type": "thinking", "thinking": "hm", "signature": "EqoB"}
@@ -222,7 +235,7 @@ class TestReasoning:
     def test_signed_reasoning_stays_in_what_it_was_read_from(self):
         message = self.read(SIGNED, REDACTED, SAID)
         assert message.reasoning == "hm"
-        assert message.content == (Text("a"),)
+        assert message.content == (TextPart("a"),)
         assert message.raw == ({"role": "assistant", "content": [SIGNED, REDACTED, SAID], "x": 1},)
 
     def test_reasoning_that_we_signed_ourselves_is_read_and_taken_out(self):

@@ -6,16 +6,16 @@ import pytest
 from attrs import evolve
 
 from streamtool.conversation import (
-    Call,
     Conversation,
-    Media,
+    MediaPart,
     Message,
     Options,
     OutputFormat,
-    Result,
-    Text,
+    TextPart,
     Tool,
+    ToolCall,
     ToolChoice,
+    ToolResult,
 )
 from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
 from streamtool.protocols.messages import (
@@ -39,7 +39,7 @@ WEATHER = {"name": "get_weather", "input_schema": SCHEMA, "cache_control": {"typ
 USE = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
 GIVEN = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
 USER = {"role": "user", "content": "hi"}
-HI = Message("user", (Text("hi"),))
+HI = Message("user", (TextPart("hi"),))
 BEGIN = {"role": "user", "content": "(The conversation begins here.)"}
 
 
@@ -106,14 +106,14 @@ class TestSameProtocol:
         asked = same(system=[block], messages=[{"role": "system", "content": "t"}, USER])
         first, second, user = asked.messages
         assert sent(asked)["messages"] == [{"role": "system", "content": "t"}, USER]
-        changed = evolve(asked, messages=(first, evolve(second, content=(Text("t\n\nmore"),), raw=()), user))
+        changed = evolve(asked, messages=(first, evolve(second, content=(TextPart("t\n\nmore"),), raw=()), user))
         body = sent(changed)
         assert body["system"] == [block, {"type": "text", "text": "t\n\nmore"}]
         assert body["messages"] == [USER]
 
     def test_a_system_text_that_is_new(self):
         asked = same()
-        body = sent(evolve(asked, messages=(Message("system", (Text("new"),)), *asked.messages)))
+        body = sent(evolve(asked, messages=(Message("system", (TextPart("new"),)), *asked.messages)))
         assert body["system"] == "new"
 
     def test_a_changed_message_loses_its_reasoning_and_joins_its_neighbour(self):
@@ -128,8 +128,8 @@ class TestSameProtocol:
         user, assistant, _, last = asked.messages
         changed = (
             user,
-            evolve(assistant, content=(Text("<call>"),), calls=(), raw=()),
-            Message("user", (Text("<result>"),)),
+            evolve(assistant, content=(TextPart("<call>"),), calls=(), raw=()),
+            Message("user", (TextPart("<result>"),)),
             last,
         )
         assert sent(evolve(asked, messages=changed))["messages"] == [
@@ -142,7 +142,7 @@ class TestSameProtocol:
         image = {"type": "image", "source": {"type": "file", "file_id": "f"}, "cache_control": None}
         asked = same(messages=[{"role": "user", "content": [image]}])
         [message] = asked.messages
-        changed = evolve(message, content=(*message.content, Text("more")), raw=())
+        changed = evolve(message, content=(*message.content, TextPart("more")), raw=())
         assert sent(evolve(asked, messages=(changed,)))["messages"][0]["content"] == [
             image,
             {"type": "text", "text": "more"},
@@ -159,7 +159,7 @@ class TestSameProtocol:
 
 class TestOtherProtocol:
     def test_to_the_letter(self):
-        asked = other(Message("system", (Text("s"),)), HI)
+        asked = other(Message("system", (TextPart("s"),)), HI)
         assert write_request(asked, MODEL, stream=True) == (
             b'{"model":"real","max_tokens":8192,"messages":[{"role":"user","content":"hi"}],"system":"s","stream":true}'
         )
@@ -167,11 +167,11 @@ class TestOtherProtocol:
     def test_system_text_before_and_between(self):
         body = sent(
             other(
-                Message("system", (Text("a"),)),
-                Message("system", (Text("b"), Text(" "))),
+                Message("system", (TextPart("a"),)),
+                Message("system", (TextPart("b"), TextPart(" "))),
                 HI,
-                Message("system", (Text("later"),)),
-                Message("assistant", (Text("yes"),)),
+                Message("system", (TextPart("later"),)),
+                Message("assistant", (TextPart("yes"),)),
             )
         )
         assert body["system"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
@@ -181,40 +181,40 @@ class TestOtherProtocol:
         ]
 
     def test_the_user_speaks_first(self):
-        hello = Message("assistant", (Text("hello"),))
+        hello = Message("assistant", (TextPart("hello"),))
         assert written(hello, HI) == [BEGIN, {"role": "assistant", "content": "hello"}, USER]
-        assert written(Message("system", (Text("s"),))) == [BEGIN]
+        assert written(Message("system", (TextPart("s"),))) == [BEGIN]
 
     def test_nothing_blank_is_written(self):
-        blank = Text(" \n")
+        blank = TextPart(" \n")
         assert written(
-            Message("user", (blank, Text("hi"))),
+            Message("user", (blank, TextPart("hi"))),
             Message("assistant", (blank,)),
             Message("user", ()),
-            Message("user", (Text("there"),)),
+            Message("user", (TextPart("there"),)),
         ) == [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]}]
 
     def test_the_beginning_of_a_reply_does_not_end_in_white_space(self):
-        assert written(HI, Message("assistant", (Text("So \n"),)))[1] == {"role": "assistant", "content": "So"}
+        assert written(HI, Message("assistant", (TextPart("So \n"),)))[1] == {"role": "assistant", "content": "So"}
 
     def test_calls_and_results(self):
         calls = (
-            Call("c1", "f", '{"a": 1}'),
-            Call("c2", "g", ""),
-            Call("c3", "sh", "ls", custom=True),
-            Call("c4", "f", "{no"),
+            ToolCall("c1", "f", '{"a": 1}'),
+            ToolCall("c2", "g", ""),
+            ToolCall("c3", "sh", "ls", custom=True),
+            ToolCall("c4", "f", "{no"),
         )
-        image = Media("image", {}, "image/png", "aGk=")
+        image = MediaPart("image", {}, "image/png", "aGk=")
         results = (
-            Result("c1", (Text("one"), Text("two"))),
-            Result("c2", (), error=True),
-            Result("c3", (Text("three"), image)),
-            Result("c4", (Text(""),)),
+            ToolResult("c1", (TextPart("one"), TextPart("two"))),
+            ToolResult("c2", (), error=True),
+            ToolResult("c3", (TextPart("three"), image)),
+            ToolResult("c4", (TextPart(""),)),
         )
         assert written(
             HI,
-            Message("assistant", (Text("Look:"),), calls=calls, reasoning="hm"),
-            Message("user", (Text("well?"),), results=results),
+            Message("assistant", (TextPart("Look:"),), calls=calls, reasoning="hm"),
+            Message("user", (TextPart("well?"),), results=results),
         )[1:] == [
             {
                 "role": "assistant",
@@ -248,9 +248,9 @@ class TestOtherProtocol:
     def test_results_come_before_text_that_stood_before_them(self):
         found = written(
             HI,
-            Message("assistant", calls=(Call("c1", "f", "{}"),)),
-            Message("system", (Text("note"),)),
-            Message("user", results=(Result("c1", (Text("one"),)),)),
+            Message("assistant", calls=(ToolCall("c1", "f", "{}"),)),
+            Message("system", (TextPart("note"),)),
+            Message("user", results=(ToolResult("c1", (TextPart("one"),)),)),
         )
         assert found[2]["content"] == [
             {"type": "tool_result", "tool_use_id": "c1", "content": "one"},
@@ -260,17 +260,17 @@ class TestOtherProtocol:
     @pytest.mark.parametrize(
         ("part", "block"),
         [
-            (Media("image", {}, "image/png", "aGk="), {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}),
-            (Media("image", {}, url="https://x/y"), {"type": "image", "source": {"type": "url", "url": "https://x/y"}}),
-            (Media("file", {}, "application/pdf", "aGk=", name="t.pdf"), {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}, "title": "t.pdf"}),
-            (Media("file", {}, url="https://x/y.pdf"), {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}),
-            (Media("file", {}, "text/csv", "aGk="), {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}}),
-            (Media("audio", {}, "audio/wav", "aGk="), "[audio]"),
-            (Media("image", {}, "image/tiff", "aGk="), "[image]"),
-            (Media("image", {"x": 1}), "[image]"),
-            (Media("image", {}, url="ftp://x"), "[image]"),
-            (Media("file", {}, "text/csv", "?"), "[file]"),
-            (Media("file", {}, "application/zip", "aGk="), "[file]"),
+            (MediaPart("image", {}, "image/png", "aGk="), {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}),
+            (MediaPart("image", {}, url="https://x/y"), {"type": "image", "source": {"type": "url", "url": "https://x/y"}}),
+            (MediaPart("file", {}, "application/pdf", "aGk=", name="t.pdf"), {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}, "title": "t.pdf"}),
+            (MediaPart("file", {}, url="https://x/y.pdf"), {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}),
+            (MediaPart("file", {}, "text/csv", "aGk="), {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}}),
+            (MediaPart("audio", {}, "audio/wav", "aGk="), "[audio]"),
+            (MediaPart("image", {}, "image/tiff", "aGk="), "[image]"),
+            (MediaPart("image", {"x": 1}), "[image]"),
+            (MediaPart("image", {}, url="ftp://x"), "[image]"),
+            (MediaPart("file", {}, "text/csv", "?"), "[file]"),
+            (MediaPart("file", {}, "application/zip", "aGk="), "[file]"),
         ],
     )  # fmt: skip
     def test_media(self, part, block):
@@ -279,7 +279,7 @@ class TestOtherProtocol:
         ]
 
     def test_an_assistant_has_no_images(self):
-        assert written(HI, Message("assistant", (Media("image", {}, url="https://x"),)))[1]["content"] == "[image]"
+        assert written(HI, Message("assistant", (MediaPart("image", {}, url="https://x"),)))[1]["content"] == "[image]"
 
 
 class TestOptions:

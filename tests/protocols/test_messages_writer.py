@@ -19,35 +19,35 @@ from streamtool.errors import (
 )
 from streamtool.protocols.messages import (
     CALL_ID,
+    COMPLETE_HEADERS,
     KEEPALIVE,
     NAME,
     REPLY_ID,
     REQUEST_ID,
     STREAM_HEADERS,
-    WHOLE_HEADERS,
     ReplyReader,
     ReplyWriter,
+    write_complete,
     write_count,
     write_error,
-    write_whole,
 )
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
-    Start,
-    TextDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
-    fold,
+    accumulate,
 )
 
-STOP = [Finish(0, Reason.STOP), End()]
+STOP = [ReplyFinish(0, Reason.STOP), ReplyEnd()]
 CONVERSATION = Conversation("messages", "m", (), tools=(Tool("f"), Tool("g")))
 KINDS = {
     "text_delta": "text",
@@ -142,8 +142,8 @@ def written(*events):
 
 
 def call(index=0, arguments="{}", *, id="toolu_1", name="f", complete=True):
-    pieces = [ArgumentsDelta(0, index, piece) for piece in arguments]
-    return [CallStart(0, index, id, name), *pieces, CallEnd(0, index, complete)]
+    pieces = [ReplyArgumentsDelta(0, index, piece) for piece in arguments]
+    return [ReplyCallStart(0, index, id, name), *pieces, ReplyCallEnd(0, index, complete)]
 
 
 class TestText:
@@ -160,39 +160,41 @@ class TestText:
             '"usage":{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":5,"output_tokens":4}}\n\n'
             'event: message_stop\ndata: {"type":"message_stop"}\n\n'
         )
-        events = [Start(), TextDelta(0, 'hé\n"😀'), Finish(0, Reason.STOP), usage, End()]
+        events = [ReplyStart(), ReplyTextDelta(0, 'hé\n"😀'), ReplyFinish(0, Reason.STOP), usage, ReplyEnd()]
         assert writer().feed(events).decode() == expected
         machine = writer()
         assert b"".join(machine.feed([event]) for event in events).decode() == expected
 
     def test_the_beginning_leaves_with_the_start(self):
         machine = writer()
-        assert [found["type"] for found in payloads(machine.feed([Start()]))] == ["message_start"]
-        assert [found["type"] for found in payloads(machine.feed([TextDelta(0, "a")]))] == [
+        assert [found["type"] for found in payloads(machine.feed([ReplyStart()]))] == ["message_start"]
+        assert [found["type"] for found in payloads(machine.feed([ReplyTextDelta(0, "a")]))] == [
             "content_block_start",
             "content_block_delta",
         ]
-        assert [found["type"] for found in payloads(machine.feed([TextDelta(0, "b")]))] == ["content_block_delta"]
+        assert [found["type"] for found in payloads(machine.feed([ReplyTextDelta(0, "b")]))] == ["content_block_delta"]
 
     def test_the_start_names_the_reply(self):
-        message = payloads(writer().feed([Start("up", 9, "other")]))[0]["message"]
+        message = payloads(writer().feed([ReplyStart("up", 9, "other")]))[0]["message"]
         assert (message["id"], message["model"]) == ("up", "other")
 
     def test_a_second_start_says_nothing(self):
-        assert written(Start("a", 1, "x"), TextDelta(0, "a"), Start("b", 2, "y"), TextDelta(0, "b"), *STOP)[0] == ["ab"]
+        assert written(
+            ReplyStart("a", 1, "x"), ReplyTextDelta(0, "a"), ReplyStart("b", 2, "y"), ReplyTextDelta(0, "b"), *STOP
+        )[0] == ["ab"]
 
     def test_an_empty_reply_has_no_blocks(self):
-        assert written(Start(), TextDelta(0, ""), ReasoningDelta(0, ""), *STOP) == (
+        assert written(ReplyStart(), ReplyTextDelta(0, ""), ReplyReasoningDelta(0, ""), *STOP) == (
             [],
             "end_turn",
             {"output_tokens": 0},
         )
 
     def test_without_a_start(self):
-        assert written(TextDelta(0, "a"), *STOP)[0] == ["a"]
+        assert written(ReplyTextDelta(0, "a"), *STOP)[0] == ["a"]
 
     def test_lone_halves_of_characters_are_mended(self):
-        assert written(TextDelta(0, "a"), TextDelta(0, "\ud83d"), *STOP)[0] == ["a\ufffd"]
+        assert written(ReplyTextDelta(0, "a"), ReplyTextDelta(0, "\ud83d"), *STOP)[0] == ["a\ufffd"]
 
 
 class TestForwarding:
@@ -203,8 +205,8 @@ class TestForwarding:
     )
     def test_an_event_for_the_open_block_goes_on_as_it_came(self, index, forwards, forwarded):
         machine = writer(forwards=forwards)
-        machine.feed([Start(), TextDelta(0, "x")])
-        data = machine.feed([TextDelta(0, "a", self.RAW % index)])
+        machine.feed([ReplyStart(), ReplyTextDelta(0, "x")])
+        data = machine.feed([ReplyTextDelta(0, "a", self.RAW % index)])
         assert (data == self.RAW % index) is forwarded
         assert payloads(data)[0] == {
             "type": "content_block_delta",
@@ -213,33 +215,35 @@ class TestForwarding:
         }
 
     def test_the_first_text_opens_its_block(self):
-        data = writer(forwards=True).feed([Start(), TextDelta(0, "a", self.RAW % 0), *STOP])
+        data = writer(forwards=True).feed([ReplyStart(), ReplyTextDelta(0, "a", self.RAW % 0), *STOP])
         assert checked(data)[0] == ["a"]
 
     def test_an_event_of_another_protocol_is_written_anew(self):
         machine = writer(forwards=True)
-        machine.feed([Start(), TextDelta(0, "x")])
-        assert b"data: {}" not in machine.feed([TextDelta(0, "a", b"data: {}\n\n")])
+        machine.feed([ReplyStart(), ReplyTextDelta(0, "x")])
+        assert b"data: {}" not in machine.feed([ReplyTextDelta(0, "a", b"data: {}\n\n")])
 
 
 class TestCalls:
     def test_a_call_to_the_letter(self):
         machine = writer()
-        machine.feed([Start()])
-        assert machine.feed([CallStart(0, 0, "toolu_1", "f")]) == (
+        machine.feed([ReplyStart()])
+        assert machine.feed([ReplyCallStart(0, 0, "toolu_1", "f")]) == (
             b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
             b'"content_block":{"type":"tool_use","id":"toolu_1","name":"f","input":{}}}\n\n'
         )
-        assert machine.feed([ArgumentsDelta(0, 0, '{"a":1}')]) == (
+        assert machine.feed([ReplyArgumentsDelta(0, 0, '{"a":1}')]) == (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
             b'"delta":{"type":"input_json_delta","partial_json":"{\\"a\\":1}"}}\n\n'
         )
-        assert machine.feed([CallEnd(0, 0)]) == (
+        assert machine.feed([ReplyCallEnd(0, 0)]) == (
             b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
         )
 
     def test_text_and_calls(self):
-        found = written(Start(), TextDelta(0, "a"), *call(0, '{"a":1}'), *call(1, id="toolu_2", name="g"), *STOP)
+        found = written(
+            ReplyStart(), ReplyTextDelta(0, "a"), *call(0, '{"a":1}'), *call(1, id="toolu_2", name="g"), *STOP
+        )
         assert found[:2] == (["a", ("toolu_1", "f", '{"a":1}'), ("toolu_2", "g", "{}")], "tool_use")
 
     @pytest.mark.parametrize(("given", "arguments"), [("", "{}"), (" \n", " \n{}")])
@@ -250,62 +254,72 @@ class TestCalls:
         assert written(*call(0, '{"a', complete=False), *STOP)[:2] == ([("toolu_1", "f", '{"a')], "max_tokens")
         assert written(*call(0, "", complete=False), *STOP)[:2] == ([("toolu_1", "f", "")], "max_tokens")
 
-    @pytest.mark.parametrize("after", [[TextDelta(0, "b")], call(1), [ReasoningDelta(0, "hm")], []])
+    @pytest.mark.parametrize("after", [[ReplyTextDelta(0, "b")], call(1), [ReplyReasoningDelta(0, "hm")], []])
     def test_a_call_that_was_never_ended_is_cut(self, after):
-        blocks, reason, _ = written(Start(), *call()[:2], *after, *STOP)
+        blocks, reason, _ = written(ReplyStart(), *call()[:2], *after, *STOP)
         assert blocks[0] == ("toolu_1", "f", "{")
         assert reason == "max_tokens"
 
     def test_text_after_a_call_is_a_block_of_its_own(self):
-        assert written(*call(), TextDelta(0, "\n"), TextDelta(0, "so"), TextDelta(0, " on"), *STOP)[:2] == (
+        assert written(*call(), ReplyTextDelta(0, "\n"), ReplyTextDelta(0, "so"), ReplyTextDelta(0, " on"), *STOP)[
+            :2
+        ] == (
             [("toolu_1", "f", "{}"), "\nso on"],
             "tool_use",
         )
 
     def test_white_space_after_a_call_is_dropped_if_nothing_follows(self):
-        space = [TextDelta(0, "\n"), TextDelta(0, " ")]
+        space = [ReplyTextDelta(0, "\n"), ReplyTextDelta(0, " ")]
         assert written(*call(), *space, *call(1, id="toolu_2"), *space, *STOP)[0] == [
             ("toolu_1", "f", "{}"),
             ("toolu_2", "f", "{}"),
         ]
 
     def test_white_space_that_waits_is_bounded(self):
-        assert written(*call(), TextDelta(0, " " * 5000), TextDelta(0, " "), *STOP)[0][1] == " " * 5001
+        assert written(*call(), ReplyTextDelta(0, " " * 5000), ReplyTextDelta(0, " "), *STOP)[0][1] == " " * 5001
 
     def test_events_of_no_open_call_say_nothing(self):
-        assert written(*call(), ArgumentsDelta(0, 0, "x"), CallEnd(0, 0), *STOP)[0] == [("toolu_1", "f", "{}")]
+        assert written(*call(), ReplyArgumentsDelta(0, 0, "x"), ReplyCallEnd(0, 0), *STOP)[0] == [
+            ("toolu_1", "f", "{}")
+        ]
 
 
 class TestReasoning:
     def test_the_signature_of_the_upstream(self):
         found = written(
-            Start(),
-            ReasoningDelta(0, "h"),
-            ReasoningDelta(0, "m"),
-            ReasoningDelta(0, "", "EqoB"),
-            TextDelta(0, "a"),
+            ReplyStart(),
+            ReplyReasoningDelta(0, "h"),
+            ReplyReasoningDelta(0, "m"),
+            ReplyReasoningDelta(0, "", "EqoB"),
+            ReplyTextDelta(0, "a"),
             *STOP,
         )
         assert found[0] == [("thinking", "hm", "EqoB"), "a"]
 
     def test_without_one_it_bears_a_mark(self):
-        assert written(ReasoningDelta(0, "hm"), TextDelta(0, "a"), *STOP)[0] == [("thinking", "hm", "streamtool"), "a"]
-        assert written(ReasoningDelta(0, "hm"), *call(), *STOP)[0] == [
+        assert written(ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "a"), *STOP)[0] == [
+            ("thinking", "hm", "streamtool"),
+            "a",
+        ]
+        assert written(ReplyReasoningDelta(0, "hm"), *call(), *STOP)[0] == [
             ("thinking", "hm", "streamtool"),
             ("toolu_1", "f", "{}"),
         ]
-        assert written(ReasoningDelta(0, "hm"), *STOP)[0] == [("thinking", "hm", "streamtool")]
+        assert written(ReplyReasoningDelta(0, "hm"), *STOP)[0] == [("thinking", "hm", "streamtool")]
 
     def test_runs_that_were_signed_apart_are_blocks_apart(self):
-        assert written(ReasoningDelta(0, "a", "x"), ReasoningDelta(0, "b", "y"), *STOP)[0] == [
+        assert written(ReplyReasoningDelta(0, "a", "x"), ReplyReasoningDelta(0, "b", "y"), *STOP)[0] == [
             ("thinking", "a", "x"), ("thinking", "b", "y"),
         ]  # fmt: skip
 
     def test_reasoning_that_is_not_shown_keeps_its_signature(self):
-        assert written(ReasoningDelta(0, "", "EqoB"), TextDelta(0, "a"), *STOP)[0] == [("thinking", "", "EqoB"), "a"]
+        assert written(ReplyReasoningDelta(0, "", "EqoB"), ReplyTextDelta(0, "a"), *STOP)[0] == [
+            ("thinking", "", "EqoB"),
+            "a",
+        ]
 
     def test_reasoning_between_texts(self):
-        assert written(TextDelta(0, "a"), ReasoningDelta(0, "hm"), TextDelta(0, "b"), *STOP)[0] == [
+        assert written(ReplyTextDelta(0, "a"), ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "b"), *STOP)[0] == [
             "a", ("thinking", "hm", "streamtool"), "b",
         ]  # fmt: skip
 
@@ -327,42 +341,56 @@ class TestEnd:
         ],
     )
     def test_reasons(self, reason, calls, word):
-        events = [Start(), TextDelta(0, "a"), *(call() if calls else ()), Finish(0, reason), End()]
+        events = [ReplyStart(), ReplyTextDelta(0, "a"), *(call() if calls else ()), ReplyFinish(0, reason), ReplyEnd()]
         assert written(*events)[1] == word
         assert json.loads(whole(events))["stop_reason"] == word
 
     def test_a_stop_sequence(self):
-        data = writer().feed([Start(), TextDelta(0, "a"), Finish(0, Reason.STOP_SEQUENCE, "END"), End()])
+        data = writer().feed(
+            [ReplyStart(), ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP_SEQUENCE, "END"), ReplyEnd()]
+        )
         assert checked(data)[1] == "stop_sequence"
         assert payloads(data)[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
 
     def test_the_block_is_closed_at_once_and_the_end_waits_for_the_usage(self):
         machine = writer()
-        machine.feed([Start(), TextDelta(0, "a")])
-        assert [found["type"] for found in payloads(machine.feed([Finish(0, Reason.STOP)]))] == ["content_block_stop"]
+        machine.feed([ReplyStart(), ReplyTextDelta(0, "a")])
+        assert [found["type"] for found in payloads(machine.feed([ReplyFinish(0, Reason.STOP)]))] == [
+            "content_block_stop"
+        ]
         assert machine.feed([UsageReport(Usage(1, 2))]) == b""
-        assert [found["type"] for found in payloads(machine.feed([End()]))] == ["message_delta", "message_stop"]
+        assert [found["type"] for found in payloads(machine.feed([ReplyEnd()]))] == ["message_delta", "message_stop"]
 
     def test_nothing_comes_after_the_end(self):
         machine = writer()
-        machine.feed([Start(), *STOP])
-        late = [Start(), TextDelta(0, "a"), ReasoningDelta(0, "b"), *call(), *STOP, Failure(UpstreamError("x"))]
+        machine.feed([ReplyStart(), *STOP])
+        late = [
+            ReplyStart(),
+            ReplyTextDelta(0, "a"),
+            ReplyReasoningDelta(0, "b"),
+            *call(),
+            *STOP,
+            ReplyFailure(UpstreamError("x")),
+        ]
         assert machine.feed(late) == b""
 
     def test_nothing_comes_between_the_finish_and_the_end(self):
-        late = [TextDelta(0, "b"), ReasoningDelta(0, "b", "x"), *call(), Finish(0, Reason.LENGTH)]
-        assert written(TextDelta(0, "a"), Finish(0, Reason.STOP), *late, End())[:2] == (["a"], "end_turn")
+        late = [ReplyTextDelta(0, "b"), ReplyReasoningDelta(0, "b", "x"), *call(), ReplyFinish(0, Reason.LENGTH)]
+        assert written(ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), *late, ReplyEnd())[:2] == (
+            ["a"],
+            "end_turn",
+        )
 
     def test_a_failure_ends_the_stream_as_an_error(self):
         machine = writer()
-        machine.feed([Start(), TextDelta(0, "a")])
+        machine.feed([ReplyStart(), ReplyTextDelta(0, "a")])
         error = UpstreamRefused("busy", status=529, kind="overloaded_error")
-        assert machine.feed([Failure(error), TextDelta(0, "b")]) == (
+        assert machine.feed([ReplyFailure(error), ReplyTextDelta(0, "b")]) == (
             b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
         )
 
     def test_an_end_without_a_reason_is_a_failure(self):
-        [*_, last] = payloads(writer().feed([Start(), TextDelta(0, "a"), End()]))
+        [*_, last] = payloads(writer().feed([ReplyStart(), ReplyTextDelta(0, "a"), ReplyEnd()]))
         assert last["error"]["type"] == "api_error"
 
 
@@ -370,23 +398,23 @@ class TestKeepalive:
     def test_a_comment_before_the_reply_and_a_ping_in_it(self):
         machine = writer()
         assert machine.keepalive() == KEEPALIVE == b": keep-alive\n\n"
-        machine.feed([Start()])
+        machine.feed([ReplyStart()])
         assert machine.keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'
-        machine.feed([TextDelta(0, "a")])
+        machine.feed([ReplyTextDelta(0, "a")])
         assert machine.keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'
         machine.feed(STOP)
         assert machine.keepalive() == KEEPALIVE
 
 
 def whole(events):
-    return write_whole(CONVERSATION, fold(events), id="msg_1", created=7, model="m")
+    return write_complete(CONVERSATION, accumulate(events), id="msg_1", created=7, model="m")
 
 
 class TestWhole:
     def test_to_the_letter(self):
         events = [
-            Start(), ReasoningDelta(0, "hm"), TextDelta(0, "a"), *call(0, '{"a": 1.0}'), TextDelta(0, "\n"),
-            Finish(0, Reason.STOP), UsageReport(Usage(25, 4, 5)), End(),
+            ReplyStart(), ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "a"), *call(0, '{"a": 1.0}'), ReplyTextDelta(0, "\n"),
+            ReplyFinish(0, Reason.STOP), UsageReport(Usage(25, 4, 5)), ReplyEnd(),
         ]  # fmt: skip
         assert whole(events).decode() == (
             '{"id":"msg_1","type":"message","role":"assistant","model":"m","content":['
@@ -397,7 +425,7 @@ class TestWhole:
         )
 
     def test_an_empty_reply(self):
-        body = json.loads(whole([Start("up", 1, "other"), *STOP]))
+        body = json.loads(whole([ReplyStart("up", 1, "other"), *STOP]))
         assert (body["id"], body["model"], body["content"], body["stop_reason"]) == ("up", "other", [], "end_turn")
 
     @pytest.mark.parametrize(
@@ -422,7 +450,12 @@ class TestWhole:
         ],
     )
     def test_input_is_an_object_and_never_invented(self, arguments, complete, value):
-        events = [CallStart(0, 0, "toolu_1", "f"), ArgumentsDelta(0, 0, arguments), CallEnd(0, 0, complete), *STOP]
+        events = [
+            ReplyCallStart(0, 0, "toolu_1", "f"),
+            ReplyArgumentsDelta(0, 0, arguments),
+            ReplyCallEnd(0, 0, complete),
+            *STOP,
+        ]
         body = json.loads(whole(events))
         assert body["content"][0]["input"] == value
         assert body["stop_reason"] == ("tool_use" if complete else "max_tokens")
@@ -430,9 +463,9 @@ class TestWhole:
     def test_a_reply_that_is_not_whole_is_an_error(self):
         error = UpstreamError("broken")
         with pytest.raises(UpstreamError) as caught:
-            whole([Start(), Failure(error)])
+            whole([ReplyStart(), ReplyFailure(error)])
         assert caught.value is error
-        for events in ([Start(), TextDelta(0, "a"), End()], []):
+        for events in ([ReplyStart(), ReplyTextDelta(0, "a"), ReplyEnd()], []):
             with pytest.raises(UpstreamError) as caught:
                 whole(events)
             assert caught.value.code == "upstream_closed"
@@ -475,25 +508,25 @@ class TestErrors:
     def test_constants(self):
         assert (NAME, REPLY_ID, CALL_ID, REQUEST_ID) == ("messages", "msg_", "toolu_", b"request-id")
         assert dict(STREAM_HEADERS)[b"content-type"] == b"text/event-stream; charset=utf-8"
-        assert dict(WHOLE_HEADERS) == {b"content-type": b"application/json"}
+        assert dict(COMPLETE_HEADERS) == {b"content-type": b"application/json"}
 
 
 PIECE = st.one_of(
-    st.sampled_from(["a", "b\n", " ", "\n", "é😀", ""]).map(lambda text: [TextDelta(0, text)]),
-    st.sampled_from(["hm", ""]).map(lambda text: [ReasoningDelta(0, text)]),
+    st.sampled_from(["a", "b\n", " ", "\n", "é😀", ""]).map(lambda text: [ReplyTextDelta(0, text)]),
+    st.sampled_from(["hm", ""]).map(lambda text: [ReplyReasoningDelta(0, text)]),
     st.tuples(st.sampled_from(["", "{}", '{"a": 1}', '{"a'])).map(lambda one: ("call", *one)),
 )
 
 
 @given(st.lists(PIECE, max_size=8), st.sampled_from(list(Reason)))
 def test_a_stream_says_what_the_whole_says_and_is_read_back(pieces, reason):
-    events = [Start()]
+    events = [ReplyStart()]
     for number, piece in enumerate(pieces):
         if isinstance(piece, tuple):
             events += call(number, piece[1], id=f"toolu_{number}", complete=piece[1] != '{"a')
         else:
             events += piece
-    events += [Finish(0, reason), End()]
+    events += [ReplyFinish(0, reason), ReplyEnd()]
     data = writer().feed(events)
     blocks, word, _ = checked(data)
     body = json.loads(whole(events))
@@ -505,9 +538,9 @@ def test_a_stream_says_what_the_whole_says_and_is_read_back(pieces, reason):
         block for block in blocks if isinstance(block, str)
     ]
     reader = ReplyReader()
-    again = fold([found for byte in data for found in reader.feed(bytes([byte]))] + reader.close())
+    again = accumulate([found for byte in data for found in reader.feed(bytes([byte]))] + reader.close())
     assert again.ended
     assert again.choices[0].text == "".join(block for block in blocks if isinstance(block, str))
     assert [(one.id, one.complete) for one in again.choices[0].calls] == [
-        (one.id, one.complete) for one in fold(events).choices[0].calls
+        (one.id, one.complete) for one in accumulate(events).choices[0].calls
     ]

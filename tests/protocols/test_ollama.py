@@ -8,38 +8,38 @@ from hypothesis import strategies as st
 
 from streamtool import sse
 from streamtool.conversation import (
-    Call,
     Conversation,
-    Media,
+    MediaPart,
     Message,
     Options,
     OutputFormat,
-    Result,
-    Text,
+    TextPart,
     Tool,
+    ToolCall,
     ToolChoice,
+    ToolResult,
 )
 from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
 from streamtool.protocols import ollama
 from streamtool.protocols.ollama import ReplyReader, write_request
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
-    Start,
-    TextDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
 from streamtool.settings import ModelSettings
 
 MODEL = ModelSettings("asked", "llama3:8b")
-HI = Message("user", (Text("hi"),))
+HI = Message("user", (TextPart("hi"),))
 
 
 class TestRequest:
@@ -62,9 +62,9 @@ class TestRequest:
 
     def test_roles_and_reasoning(self):
         found = self.write(
-            Message("system", (Text("be brief"), Text("be kind"))),
+            Message("system", (TextPart("be brief"), TextPart("be kind"))),
             HI,
-            Message("assistant", (Text("hello"),), reasoning="hm"),
+            Message("assistant", (TextPart("hello"),), reasoning="hm"),
         )
         assert found["messages"] == [
             {"role": "system", "content": "be brief\nbe kind"},
@@ -74,10 +74,10 @@ class TestRequest:
 
     def test_images_stand_beside_the_text_and_the_rest_is_named(self):
         parts = (
-            Text("look"),
-            Media("image", {}, "image/png", "AAAA"),
-            Media("image", {}, url="https://x/y.png"),
-            Media("audio", {}, "audio/wav", "BBBB"),
+            TextPart("look"),
+            MediaPart("image", {}, "image/png", "AAAA"),
+            MediaPart("image", {}, url="https://x/y.png"),
+            MediaPart("audio", {}, "audio/wav", "BBBB"),
         )
         assert self.write(Message("user", parts))["messages"] == [
             {"role": "user", "content": "look\n[image]\n[audio]", "images": ["AAAA"]}
@@ -130,11 +130,16 @@ class TestRequest:
     def test_calls_and_results(self):
         found = self.write(
             HI,
-            Message("assistant", calls=(Call("c1", "f", '{"a":1}'), Call("c2", "g", ""), Call("c3", "h", "{"))),
+            Message(
+                "assistant", calls=(ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "g", ""), ToolCall("c3", "h", "{"))
+            ),
             Message(
                 "user",
-                (Text("and?"),),
-                results=(Result("c1", (Text("one"),)), Result("c2", (Text("no"),), error=True, name="gg")),
+                (TextPart("and?"),),
+                results=(
+                    ToolResult("c1", (TextPart("one"),)),
+                    ToolResult("c2", (TextPart("no"),), error=True, name="gg"),
+                ),
             ),
         )
         assert found["messages"][1:] == [
@@ -154,7 +159,7 @@ class TestRequest:
 
     def test_results_alone_make_no_empty_message(self):
         found = self.write(
-            HI, Message("assistant", calls=(Call("c", "f", "{}"),)), Message("user", results=(Result("c", ()),))
+            HI, Message("assistant", calls=(ToolCall("c", "f", "{}"),)), Message("user", results=(ToolResult("c", ()),))
         )
         assert found["messages"][2:] == [{"role": "tool", "tool_name": "f", "tool_call_id": "c", "content": ""}]
 
@@ -187,7 +192,7 @@ class TestRequest:
         assert "tools" not in self.write(tools=tools, choice=ToolChoice("none"))
 
     def test_fields_of_the_clients_protocol_stay_behind(self):
-        message = Message("user", (Text("hi"),), raw=({"role": "user", "content": "hi", "name": "bob"},))
+        message = Message("user", (TextPart("hi"),), raw=({"role": "user", "content": "hi", "name": "bob"},))
         found = self.write(message, raw={"model": "asked", "logit_bias": {}})
         assert found == {"model": "llama3:8b", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
@@ -229,9 +234,9 @@ def call(name="f", arguments=None, **more) -> bytes:
     return line({"content": "", "tool_calls": [{"function": function} | more]})
 
 
-START = Start(None, None, "m")
+START = ReplyStart(None, None, "m")
 DONE = line({"content": ""}, True, done_reason="stop", prompt_eval_count=7, eval_count=3, total_duration=5)
-STOP = [Finish(0, Reason.STOP), UsageReport(Usage(7, 3)), End()]
+STOP = [ReplyFinish(0, Reason.STOP), UsageReport(Usage(7, 3)), ReplyEnd()]
 
 
 def read(*chunks: bytes):
@@ -241,7 +246,7 @@ def read(*chunks: bytes):
 
 def failure(*chunks: bytes):
     last = read(*chunks)[-1]
-    assert isinstance(last, Failure), last
+    assert isinstance(last, ReplyFailure), last
     return last.error
 
 
@@ -251,13 +256,13 @@ def single(data: bytes):
 
 class TestText:
     def test_a_plain_reply(self):
-        assert read(text("Hel"), text("lo"), DONE) == [START, TextDelta(0, "Hel"), TextDelta(0, "lo"), *STOP]
+        assert read(text("Hel"), text("lo"), DONE) == [START, ReplyTextDelta(0, "Hel"), ReplyTextDelta(0, "lo"), *STOP]
 
     def test_what_arrives_leaves_at_once(self):
         reader = ReplyReader()
-        assert reader.feed(text("a")) == [START, TextDelta(0, "a")]
-        assert reader.feed(text("b") + text("c")[:9]) == [TextDelta(0, "b")]
-        assert reader.feed(text("c")[9:] + text("d")) == [TextDelta(0, "c"), TextDelta(0, "d")]
+        assert reader.feed(text("a")) == [START, ReplyTextDelta(0, "a")]
+        assert reader.feed(text("b") + text("c")[:9]) == [ReplyTextDelta(0, "b")]
+        assert reader.feed(text("c")[9:] + text("d")) == [ReplyTextDelta(0, "c"), ReplyTextDelta(0, "d")]
         assert reader.feed(DONE) == STOP
         assert reader.ended
         assert reader.usage == Usage(7, 3)
@@ -266,22 +271,28 @@ class TestText:
 
     def test_reasoning(self):
         found = read(line({"content": "", "thinking": "hm"}), line({"thinking": "so", "content": "a"}), DONE)
-        assert found == [START, ReasoningDelta(0, "hm"), ReasoningDelta(0, "so"), TextDelta(0, "a"), *STOP]
+        assert found == [
+            START,
+            ReplyReasoningDelta(0, "hm"),
+            ReplyReasoningDelta(0, "so"),
+            ReplyTextDelta(0, "a"),
+            *STOP,
+        ]
 
     def test_text_on_the_last_line(self):
         assert read(line({"content": "all"}, True, done_reason="stop")) == [
             START,
-            TextDelta(0, "all"),
-            Finish(0, Reason.STOP),
-            End(),
+            ReplyTextDelta(0, "all"),
+            ReplyFinish(0, Reason.STOP),
+            ReplyEnd(),
         ]
 
     def test_halves_of_a_character(self):
         data = text("a\ud83d"), text("\ude00b"), text("\ud83d"), DONE
-        assert read(*data)[1:4] == [TextDelta(0, "a"), TextDelta(0, "😀b"), TextDelta(0, "\ufffd")]
+        assert read(*data)[1:4] == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b"), ReplyTextDelta(0, "\ufffd")]
 
     def test_bytes_that_are_not_utf8(self):
-        assert read(text("hi").replace(b"hi", b"h\xffi"), DONE)[1] == TextDelta(0, "h\ufffdi")
+        assert read(text("hi").replace(b"hi", b"h\xffi"), DONE)[1] == ReplyTextDelta(0, "h\ufffdi")
 
     @pytest.mark.parametrize("message", [{}, {"content": None}, {"content": 5}, {"content": "", "tool_calls": None}])
     def test_shapes_of_nothing(self, message):
@@ -293,22 +304,22 @@ class TestCalls:
         found = read(call("get_weather", {"city": "Paris", "n": 1.5}), DONE)
         assert found == [
             START,
-            CallStart(0, 0, None, "get_weather"),
-            ArgumentsDelta(0, 0, '{"city":"Paris","n":1.5}'),
-            CallEnd(0, 0),
+            ReplyCallStart(0, 0, None, "get_weather"),
+            ReplyArgumentsDelta(0, 0, '{"city":"Paris","n":1.5}'),
+            ReplyCallEnd(0, 0),
             *STOP,
         ]
 
     def test_several(self):
         both = line({"content": "x", "tool_calls": [{"id": "c1", "function": {"name": "f"}}, {"function": {}}, 5]})
         assert read(both, call("g", '{"a":1}'), DONE)[1:-3] == [
-            TextDelta(0, "x"),
-            CallStart(0, 0, "c1", "f"),
-            ArgumentsDelta(0, 0, "{}"),
-            CallEnd(0, 0),
-            CallStart(0, 1, None, "g"),
-            ArgumentsDelta(0, 1, '{"a":1}'),
-            CallEnd(0, 1),
+            ReplyTextDelta(0, "x"),
+            ReplyCallStart(0, 0, "c1", "f"),
+            ReplyArgumentsDelta(0, 0, "{}"),
+            ReplyCallEnd(0, 0),
+            ReplyCallStart(0, 1, None, "g"),
+            ReplyArgumentsDelta(0, 1, '{"a":1}'),
+            ReplyCallEnd(0, 1),
         ]
 
 
@@ -325,16 +336,19 @@ class TestEnd:
         ],
     )
     def test_reasons(self, word, reason):
-        assert read(text("a"), line({"content": ""}, True, done_reason=word))[-2:] == [Finish(0, reason), End()]
+        assert read(text("a"), line({"content": ""}, True, done_reason=word))[-2:] == [
+            ReplyFinish(0, reason),
+            ReplyEnd(),
+        ]
 
     def test_a_prompt_out_of_the_cache_has_no_count(self):
-        assert read(line({"content": "a"}, True, eval_count=3))[-2:] == [UsageReport(Usage(0, 3)), End()]
+        assert read(line({"content": "a"}, True, eval_count=3))[-2:] == [UsageReport(Usage(0, 3)), ReplyEnd()]
 
     def test_a_last_line_without_its_end(self):
-        assert read(text("a"), DONE.rstrip()) == [START, TextDelta(0, "a"), *STOP]
+        assert read(text("a"), DONE.rstrip()) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_a_last_line_without_a_message(self):
-        assert read(line(None, True)) == [START, Finish(0, Reason.STOP), End()]
+        assert read(line(None, True)) == [START, ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
     @pytest.mark.parametrize("data", [b"", b" \n", text("a"), text("a") + DONE[:20], DONE[:20], b"\xef\xbb"])
     def test_an_answer_that_breaks_off_is_a_failure(self, data):
@@ -351,7 +365,7 @@ class TestErrors:
     def test_it_leaves_at_once(self):
         reader = ReplyReader()
         [found] = reader.feed(b'{"error":"no"}\n')
-        assert isinstance(found, Failure)
+        assert isinstance(found, ReplyFailure)
 
     @pytest.mark.parametrize(
         "body",
@@ -383,7 +397,7 @@ class TestErrors:
         assert failure(text("a"), b'{"message":{"content":"a}\n', DONE).code == "upstream_unreadable"
 
     def test_words_between_the_lines_are_ignored(self):
-        assert read(text("a"), b"\n", b"ping\r\n", DONE) == [START, TextDelta(0, "a"), *STOP]
+        assert read(text("a"), b"\n", b"ping\r\n", DONE) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_of_a_refused_request(self):
         error = ollama.read_error(404, b'{"error":"model \\"x\\" not found"}')
@@ -398,7 +412,7 @@ class TestErrors:
 
 class TestOtherShapes:
     WHOLE = json.loads(line({"content": "hi"}, True, done_reason="length", eval_count=1))
-    EVENTS = (START, TextDelta(0, "hi"), Finish(0, Reason.LENGTH), UsageReport(Usage(0, 1)), End())
+    EVENTS = (START, ReplyTextDelta(0, "hi"), ReplyFinish(0, Reason.LENGTH), UsageReport(Usage(0, 1)), ReplyEnd())
 
     @pytest.mark.parametrize("indent", [None, 2])
     @pytest.mark.parametrize("before", [b"", b"\n", b"\xef\xbb\xbf"])
@@ -409,7 +423,7 @@ class TestOtherShapes:
 
     def test_a_document_that_does_not_say_that_it_is_done(self):
         body = json.dumps({"model": "m", "message": {"content": "hi"}}, indent=1).encode()
-        assert read(body) == [START, TextDelta(0, "hi"), Finish(0, Reason.STOP), End()]
+        assert read(body) == [START, ReplyTextDelta(0, "hi"), ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
     def test_a_document_that_breaks_off(self):
         assert failure(json.dumps(self.WHOLE, indent=1).encode()[:-5]).code == "upstream_closed"
@@ -418,10 +432,10 @@ class TestOtherShapes:
         body = b": hello\n\n" + b"".join(b"data: " + each + b"\n" for each in (text("a"), call(), DONE))
         expected = [
             START,
-            TextDelta(0, "a"),
-            CallStart(0, 0, None, "f"),
-            ArgumentsDelta(0, 0, "{}"),
-            CallEnd(0, 0),
+            ReplyTextDelta(0, "a"),
+            ReplyCallStart(0, 0, None, "f"),
+            ReplyArgumentsDelta(0, 0, "{}"),
+            ReplyCallEnd(0, 0),
             *STOP,
         ]
         assert read(body) == expected
@@ -429,12 +443,12 @@ class TestOtherShapes:
 
     def test_the_end_mark_of_an_event_stream(self):
         body = b"data: " + text("a") + b"\ndata: [DONE]\n\n"
-        assert read(body) == [START, TextDelta(0, "a"), Finish(0, Reason.STOP), End()]
+        assert read(body) == [START, ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
     def test_lines_may_end_in_crlf(self):
         assert read(text("a").replace(b"\n", b"\r\n"), DONE.replace(b"\n", b"\r\n")) == [
             START,
-            TextDelta(0, "a"),
+            ReplyTextDelta(0, "a"),
             *STOP,
         ]
 
@@ -450,7 +464,7 @@ lines = st.one_of(
 
 def shown(event):
     """The event; of a failure what it is, since its sentence may quote as much as had come."""
-    return event.error.code if isinstance(event, Failure) else event
+    return event.error.code if isinstance(event, ReplyFailure) else event
 
 
 @given(st.lists(lines, max_size=8), st.lists(st.integers(0, 1500), max_size=8))
@@ -461,14 +475,14 @@ def test_any_split_gives_the_same_reply(items, cuts):
     for found in (read(*(data[borders[i] : borders[i + 1]] for i in range(len(borders) - 1))), single(data)):
         assert [shown(event) for event in found] == [shown(event) for event in whole]
     for found in whole:
-        if isinstance(found, TextDelta | ReasoningDelta | ArgumentsDelta):
+        if isinstance(found, ReplyTextDelta | ReplyReasoningDelta | ReplyArgumentsDelta):
             found.text.encode()
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda data: b'{"' + data))
 def test_nothing_raises(data):
     found = read(data)
-    assert isinstance(found[-1], Failure | End)
+    assert isinstance(found[-1], ReplyFailure | ReplyEnd)
     assert single(data)[-1].__class__ is found[-1].__class__
 
 
@@ -478,5 +492,5 @@ def test_a_line_in_a_thousand_pieces_is_joined_once():
     for at in range(0, len(body) - 1, 100):
         reader.feed(body[at : at + 100] if at + 100 < len(body) else body[at:-1])
     assert len(reader._pieces) > 1000
-    assert reader.feed(b"\n") == [START, TextDelta(0, "x" * 100_000)]
+    assert reader.feed(b"\n") == [START, ReplyTextDelta(0, "x" * 100_000)]
     assert reader._held == 0

@@ -5,7 +5,18 @@ import json
 
 import pytest
 
-from streamtool.conversation import HOSTED, Call, Media, Message, Options, OutputFormat, Result, Text, Tool, ToolChoice
+from streamtool.conversation import (
+    HOSTED,
+    MediaPart,
+    Message,
+    Options,
+    OutputFormat,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.responses import FIELDS, memories, read_request, read_unread
 from streamtool.settings import Limits
@@ -51,11 +62,11 @@ def parts(*content):
 class TestMessages:
     def test_a_string_is_what_the_user_says(self):
         item = {"type": "message", "role": "user", "content": "hi"}
-        assert read(input="hi").messages == (Message("user", (Text("hi"),), raw=(item,)),)
+        assert read(input="hi").messages == (Message("user", (TextPart("hi"),), raw=(item,)),)
 
     def test_an_output_that_was_cut_is_partial(self):
         found = messages(USER, CALL, {**RESULT, "status": "incomplete"})
-        assert found[-1].results == (Result("call_1", (Text("sunny"),), name="get_weather", partial=True),)
+        assert found[-1].results == (ToolResult("call_1", (TextPart("sunny"),), name="get_weather", partial=True),)
         assert not messages(USER, CALL, {**RESULT, "status": "completed"})[-1].results[0].partial
 
     def test_roles(self):
@@ -75,7 +86,7 @@ class TestMessages:
 
     def test_instructions_stand_first(self):
         first, second = read(instructions="be brief").messages
-        assert first == Message("system", (Text("be brief"),))
+        assert first == Message("system", (TextPart("be brief"),))
         assert second.role == "user"
 
     def test_text_in_all_its_forms(self):
@@ -91,8 +102,8 @@ class TestMessages:
             },
         )
         assert [message.content for message in found] == [
-            (Text("a"), Text("b"), Text("c")),
-            (Text("d"), Text("no")),
+            (TextPart("a"), TextPart("b"), TextPart("c")),
+            (TextPart("d"), TextPart("no")),
         ]
 
     @pytest.mark.parametrize("content", [None, "", []])
@@ -104,36 +115,36 @@ class TestMessages:
         outside = {"type": "input_image", "image_url": "https://example.com/a.png"}
         stored = {"type": "input_image", "file_id": "file_1"}
         assert parts(inside, outside, stored) == (
-            Media("image", inside, "image/png", "AAAA"),
-            Media("image", outside, url="https://example.com/a.png"),
-            Media("image", stored),
+            MediaPart("image", inside, "image/png", "AAAA"),
+            MediaPart("image", outside, url="https://example.com/a.png"),
+            MediaPart("image", stored),
         )
 
     def test_sound(self):
         sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}}
-        assert parts(sound) == (Media("audio", sound, "audio/mp3", "AAAA"),)
+        assert parts(sound) == (MediaPart("audio", sound, "audio/mp3", "AAAA"),)
 
     def test_files(self):
         inside = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}
         bare = {"type": "input_file", "filename": "a.PDF", "file_data": "AAAA"}
         outside = {"type": "input_file", "file_url": "https://example.com/a.pdf"}
         assert parts(inside, bare, outside) == (
-            Media("file", inside, "application/pdf", "AAAA", name="a.pdf"),
-            Media("file", bare, "application/pdf", "AAAA", name="a.PDF"),
-            Media("file", outside, url="https://example.com/a.pdf"),
+            MediaPart("file", inside, "application/pdf", "AAAA", name="a.pdf"),
+            MediaPart("file", bare, "application/pdf", "AAAA", name="a.PDF"),
+            MediaPart("file", outside, url="https://example.com/a.pdf"),
         )
 
     def test_a_file_that_is_text_becomes_text(self):
         data = "data:text/plain;base64," + base64.b64encode("Grüße".encode()).decode()
-        assert parts({"type": "input_file", "filename": "a.txt", "file_data": data}) == (Text("a.txt:\nGrüße"),)
+        assert parts({"type": "input_file", "filename": "a.txt", "file_data": data}) == (TextPart("a.txt:\nGrüße"),)
 
     @pytest.mark.parametrize("data", ["/w==", "A"])
     def test_a_file_that_only_says_that_it_is_text_stays_a_file(self, data):
         part = {"type": "input_file", "file_data": "data:text/plain;base64," + data}
-        assert parts(part) == (Media("file", part, "text/plain", data),)
+        assert parts(part) == (MediaPart("file", part, "text/plain", data),)
 
     def test_parts_of_unknown_kind_are_kept(self):
-        assert parts({"type": "hologram"}) == (Media("hologram", {"type": "hologram"}),)
+        assert parts({"type": "hologram"}) == (MediaPart("hologram", {"type": "hologram"}),)
 
     @pytest.mark.parametrize(
         ("param", "value"),
@@ -189,8 +200,12 @@ class TestMessages:
 class TestCallsAndResults:
     def test_a_call_and_its_result(self):
         _, asked, told = messages(USER, CALL, RESULT)
-        assert asked == Message("assistant", calls=(Call("call_1", "get_weather", '{"city":"Paris"}'),), raw=(CALL,))
-        assert told == Message("user", results=(Result("call_1", (Text("sunny"),), name="get_weather"),), raw=(RESULT,))
+        assert asked == Message(
+            "assistant", calls=(ToolCall("call_1", "get_weather", '{"city":"Paris"}'),), raw=(CALL,)
+        )
+        assert told == Message(
+            "user", results=(ToolResult("call_1", (TextPart("sunny"),), name="get_weather"),), raw=(RESULT,)
+        )
 
     def test_items_of_one_turn_become_one_message(self):
         thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
@@ -209,8 +224,8 @@ class TestCallsAndResults:
         call = {"type": "custom_tool_call", "call_id": "call_1", "name": "sh", "input": 'ls "x"'}
         answer = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "x"}
         found = messages(USER, call, answer)
-        assert found[1].calls == (Call("call_1", "sh", 'ls "x"', custom=True),)
-        assert found[2].results == (Result("call_1", (Text("x"),), name="sh"),)
+        assert found[1].calls == (ToolCall("call_1", "sh", 'ls "x"', custom=True),)
+        assert found[2].results == (ToolResult("call_1", (TextPart("x"),), name="sh"),)
 
     def test_a_call_in_a_namespace_bears_both_names(self):
         found = messages(USER, CALL | {"namespace": "files", "name": "read"}, RESULT)
@@ -227,13 +242,16 @@ class TestCallsAndResults:
         image = {"type": "input_image", "image_url": "https://example.com/a.png"}
         output = [{"type": "input_text", "text": "see"}, image]
         found = messages(CALL, RESULT | {"output": output})
-        assert found[1].results[0].content == (Text("see"), Media("image", image, url="https://example.com/a.png"))
+        assert found[1].results[0].content == (
+            TextPart("see"),
+            MediaPart("image", image, url="https://example.com/a.png"),
+        )
 
     def test_a_result_of_nothing(self):
         assert messages(CALL, RESULT | {"output": None})[1].results[0].content == ()
 
     def test_a_result_without_its_call_is_read(self):
-        assert messages(USER, RESULT)[1].results == (Result("call_1", (Text("sunny"),)),)
+        assert messages(USER, RESULT)[1].results == (ToolResult("call_1", (TextPart("sunny"),)),)
 
     def test_a_call_that_waits_for_its_result_is_refused(self):
         error = refused("input", input=[USER, CALL, CALL | {"call_id": "call_2"}, RESULT])

@@ -11,29 +11,29 @@ from hypothesis import strategies as st
 from streamtool.conversation import Conversation, Tool, ToolChoice
 from streamtool.errors import AuthenticationError, TooLargeError, UpstreamError, UpstreamRefused
 from streamtool.protocols.responses import (
+    COMPLETE_HEADERS,
     KEEPALIVE,
     STREAM_HEADERS,
-    WHOLE_HEADERS,
     ReplyWriter,
     memories,
+    write_complete,
     write_error,
-    write_whole,
     writer,
 )
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
-    Start,
-    TextDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
-    fold,
+    accumulate,
 )
 
 TOOLS = (
@@ -43,7 +43,7 @@ TOOLS = (
     Tool("files.read", namespace="files"),
     Tool("files.patch", namespace="files", custom=True),
 )
-STOP = (Finish(0, Reason.STOP), End())
+STOP = (ReplyFinish(0, Reason.STOP), ReplyEnd())
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 STREAMED = {  # deltas and what closes them: the key of the whole, and where an index stands
     "response.output_text.delta": ("response.output_text.done", "text"),
@@ -135,8 +135,8 @@ def output(*events, **fields):
 
 
 def call(index, name, *pieces, complete=True):
-    pieces = [ArgumentsDelta(0, index, piece) for piece in pieces]
-    return [CallStart(0, index, f"call_{index}", name), *pieces, CallEnd(0, index, complete)]
+    pieces = [ReplyArgumentsDelta(0, index, piece) for piece in pieces]
+    return [ReplyCallStart(0, index, f"call_{index}", name), *pieces, ReplyCallEnd(0, index, complete)]
 
 
 def types(events):
@@ -145,7 +145,7 @@ def types(events):
 
 class TestText:
     def test_a_plain_reply_to_the_letter(self):
-        data = machine(tools=()).feed([Start(), TextDelta(0, 'hé\n"😀'), TextDelta(0, "!"), *STOP])
+        data = machine(tools=()).feed([ReplyStart(), ReplyTextDelta(0, 'hé\n"😀'), ReplyTextDelta(0, "!"), *STOP])
         check(data)
         head = '{"id":"resp_1","object":"response","created_at":7,'
         echo = (
@@ -191,46 +191,46 @@ class TestText:
 
     def test_what_comes_leaves_in_the_same_step(self):
         reply = machine()
-        assert types(payloads(reply.feed([Start()]))) == ["created", "in_progress"]
-        assert types(payloads(reply.feed([TextDelta(0, "a")])))[-1] == "output_text.delta"
-        [delta] = payloads(reply.feed([TextDelta(0, "b")]))
+        assert types(payloads(reply.feed([ReplyStart()]))) == ["created", "in_progress"]
+        assert types(payloads(reply.feed([ReplyTextDelta(0, "a")])))[-1] == "output_text.delta"
+        [delta] = payloads(reply.feed([ReplyTextDelta(0, "b")]))
         assert delta["delta"] == "b"
 
     def test_the_start_names_the_reply(self):
-        final = written(Start("resp_up", 9, "other"), *STOP)[-1]["response"]
+        final = written(ReplyStart("resp_up", 9, "other"), *STOP)[-1]["response"]
         assert (final["id"], final["created_at"], final["model"]) == ("resp_up", 9, "other")
 
     def test_a_second_start_changes_nothing(self):
-        start = Start("resp_b", 9, "other")
-        events = written(Start(), TextDelta(0, "x"), start, TextDelta(0, "y"), *STOP)
+        start = ReplyStart("resp_b", 9, "other")
+        events = written(ReplyStart(), ReplyTextDelta(0, "x"), start, ReplyTextDelta(0, "y"), *STOP)
         assert [item["content"][0]["text"] for item in events[-1]["response"]["output"]] == ["xy"]
 
     def test_the_id_of_an_item_is_legal_whatever_the_reply_is_called(self):
-        [item] = output(Start("chat/" + "é." + "x" * 70), TextDelta(0, "a"), *STOP)
+        [item] = output(ReplyStart("chat/" + "é." + "x" * 70), ReplyTextDelta(0, "a"), *STOP)
         assert item["id"] == "msg_" + "x" * 40 + "_0"
 
     def test_nothing_was_said(self):
-        assert output(Start(), TextDelta(0, ""), *STOP) == []
+        assert output(ReplyStart(), ReplyTextDelta(0, ""), *STOP) == []
 
     def test_halves_of_a_character_do_not_make_done_and_deltas_differ(self):
-        [item] = output(Start(), TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00"), *STOP)
+        [item] = output(ReplyStart(), ReplyTextDelta(0, "a\ud83d"), ReplyTextDelta(0, "\ude00"), *STOP)
         assert item["content"][0]["text"] == "a\ufffd\ufffd"
 
     def test_other_choices_are_not_of_this_protocol(self):
         events = [
-            TextDelta(1, "x"),
+            ReplyTextDelta(1, "x"),
             *call(0, "f")[:1],
-            ArgumentsDelta(1, 0, "x"),
-            CallEnd(0, 0),
-            Finish(1, Reason.STOP),
+            ReplyArgumentsDelta(1, 0, "x"),
+            ReplyCallEnd(0, 0),
+            ReplyFinish(1, Reason.STOP),
         ]
-        [item] = output(Start(), *events, *STOP)
+        [item] = output(ReplyStart(), *events, *STOP)
         assert item["arguments"] == "{}"
 
 
 class TestCalls:
     def test_a_call_to_the_letter(self):
-        events = written(Start(), *call(0, "f", '{"a":', "1}"), *STOP)[2:-1]
+        events = written(ReplyStart(), *call(0, "f", '{"a":', "1}"), *STOP)[2:-1]
         place = {"item_id": "fc_1_0", "output_index": 0}
         item = {"id": "fc_1_0", "type": "function_call", "call_id": "call_0", "name": "f"}
         done = item | {"status": "completed", "arguments": '{"a":1}'}
@@ -247,17 +247,17 @@ class TestCalls:
         ]
 
     def test_calls_stand_one_after_the_other(self):
-        items = output(Start(), TextDelta(0, "a"), *call(0, "f", "{}"), *call(1, "g", '{"x":1}'), *STOP)
+        items = output(ReplyStart(), ReplyTextDelta(0, "a"), *call(0, "f", "{}"), *call(1, "g", '{"x":1}'), *STOP)
         assert [item["id"] for item in items] == ["msg_1_0", "fc_1_1", "fc_1_2"]
         assert [item.get("name") for item in items] == [None, "f", "g"]
 
     @pytest.mark.parametrize("pieces", [(), ("",), (" ", "\n")])
     def test_a_call_without_arguments_takes_an_empty_object(self, pieces):
-        [item] = output(Start(), *call(0, "f", *pieces), *STOP)
+        [item] = output(ReplyStart(), *call(0, "f", *pieces), *STOP)
         assert json.loads(item["arguments"]) == {}
 
     def test_a_custom_tool_gets_its_text_as_it_is(self):
-        events = written(Start(), *call(0, "sh", 'ls "x"', "\n"), *STOP)
+        events = written(ReplyStart(), *call(0, "sh", 'ls "x"', "\n"), *STOP)
         assert types(events)[2:-1] == [
             "output_item.added",
             "custom_tool_call_input.delta",
@@ -277,39 +277,52 @@ class TestCalls:
         ]
 
     def test_a_custom_tool_may_get_nothing(self):
-        [item] = output(Start(), *call(0, "sh"), *STOP)
+        [item] = output(ReplyStart(), *call(0, "sh"), *STOP)
         assert item["input"] == ""
 
     def test_a_tool_of_a_namespace_has_its_name_in_two_parts(self):
-        first, second = output(Start(), *call(0, "files.read", "{}"), *call(1, "files.patch", "x"), *STOP)
+        first, second = output(ReplyStart(), *call(0, "files.read", "{}"), *call(1, "files.patch", "x"), *STOP)
         assert (first["namespace"], first["name"]) == ("files", "read")
         assert (second["type"], second["namespace"], second["name"]) == ("custom_tool_call", "files", "patch")
 
     def test_text_after_a_call_is_a_message_of_its_own(self):
-        items = output(Start(), TextDelta(0, "a"), *call(0, "f", "{}"), TextDelta(0, "\n"), TextDelta(0, "b"), *STOP)
+        items = output(
+            ReplyStart(),
+            ReplyTextDelta(0, "a"),
+            *call(0, "f", "{}"),
+            ReplyTextDelta(0, "\n"),
+            ReplyTextDelta(0, "b"),
+            *STOP,
+        )
         assert [item["type"] for item in items] == ["message", "function_call", "message"]
         assert items[2]["content"][0]["text"] == "\nb"
 
     def test_white_space_that_nothing_follows_is_dropped(self):
-        blank = [TextDelta(0, "\n"), TextDelta(0, " ")]
-        items = output(Start(), *call(0, "f", "{}"), *blank, *call(1, "g", "{}"), *blank, *STOP)
+        blank = [ReplyTextDelta(0, "\n"), ReplyTextDelta(0, " ")]
+        items = output(ReplyStart(), *call(0, "f", "{}"), *blank, *call(1, "g", "{}"), *blank, *STOP)
         assert [item["type"] for item in items] == ["function_call", "function_call"]
 
     def test_a_call_that_was_not_closed_is_incomplete(self):
-        opened = [CallStart(0, 0, "call_0", "f"), ArgumentsDelta(0, 0, '{"a')]
-        for after in (call(1, "g", "{}"), [TextDelta(0, "x")], [ReasoningDelta(0, "x")], []):
-            final = written(Start(), *opened, *after, *STOP)[-1]["response"]
+        opened = [ReplyCallStart(0, 0, "call_0", "f"), ReplyArgumentsDelta(0, 0, '{"a')]
+        for after in (call(1, "g", "{}"), [ReplyTextDelta(0, "x")], [ReplyReasoningDelta(0, "x")], []):
+            final = written(ReplyStart(), *opened, *after, *STOP)[-1]["response"]
             assert final["output"][0]["status"] == "incomplete"
             assert final["incomplete_details"] == {"reason": "max_output_tokens"}
 
     def test_a_call_without_an_id_gets_one(self):
-        [item] = output(Start(), CallStart(0, 0, None, "f"), CallEnd(0, 0), *STOP)
+        [item] = output(ReplyStart(), ReplyCallStart(0, 0, None, "f"), ReplyCallEnd(0, 0), *STOP)
         assert item["call_id"] == "call_1_0"
 
 
 class TestReasoning:
     def test_it_is_an_item_with_a_summary(self):
-        events = written(Start(), ReasoningDelta(0, "h"), ReasoningDelta(0, "m", "signed"), TextDelta(0, "a"), *STOP)
+        events = written(
+            ReplyStart(),
+            ReplyReasoningDelta(0, "h"),
+            ReplyReasoningDelta(0, "m", "signed"),
+            ReplyTextDelta(0, "a"),
+            *STOP,
+        )
         assert types(events)[2:8] == [
             "output_item.added",
             "reasoning_summary_part.added",
@@ -326,11 +339,16 @@ class TestReasoning:
         }
 
     def test_a_signature_alone_is_nothing(self):
-        assert output(Start(), ReasoningDelta(0, "", "signed"), *STOP) == []
+        assert output(ReplyStart(), ReplyReasoningDelta(0, "", "signed"), *STOP) == []
 
     def test_it_keeps_its_place(self):
         items = output(
-            Start(), ReasoningDelta(0, "a"), TextDelta(0, "b"), ReasoningDelta(0, "c"), *call(0, "f", "{}"), *STOP
+            ReplyStart(),
+            ReplyReasoningDelta(0, "a"),
+            ReplyTextDelta(0, "b"),
+            ReplyReasoningDelta(0, "c"),
+            *call(0, "f", "{}"),
+            *STOP,
         )
         assert [item["type"] for item in items] == ["reasoning", "message", "reasoning", "function_call"]
 
@@ -338,7 +356,9 @@ class TestReasoning:
 class TestTheEnd:
     def test_the_counts_stand_in_the_last_event(self):
         report = UsageReport(Usage(10, 5, 4, 2))
-        final = written(Start(), TextDelta(0, "a"), Finish(0, Reason.STOP), report, End())[-1]["response"]
+        final = written(ReplyStart(), ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), report, ReplyEnd())[-1][
+            "response"
+        ]
         assert final["usage"] == {
             "input_tokens": 10,
             "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
@@ -358,13 +378,15 @@ class TestTheEnd:
         ],
     )
     def test_why_it_ended(self, reason, status, why):
-        for begun in ([TextDelta(0, "a")], [ReasoningDelta(0, "a")], []):
-            final = written(Start(), *begun, Finish(0, reason), End())[-1]["response"]
+        for begun in ([ReplyTextDelta(0, "a")], [ReplyReasoningDelta(0, "a")], []):
+            final = written(ReplyStart(), *begun, ReplyFinish(0, reason), ReplyEnd())[-1]["response"]
             assert (final["status"], final["incomplete_details"]) == (status, why)
             assert [item["status"] for item in final["output"]] == [status] * len(begun)
 
     def test_a_cut_call_never_says_that_its_arguments_are_done(self):
-        events = written(Start(), *call(0, "f", '{"a":', complete=False), Finish(0, Reason.LENGTH), End())
+        events = written(
+            ReplyStart(), *call(0, "f", '{"a":', complete=False), ReplyFinish(0, Reason.LENGTH), ReplyEnd()
+        )
         assert types(events)[2:] == [
             "output_item.added",
             "function_call_arguments.delta",
@@ -375,32 +397,40 @@ class TestTheEnd:
         assert (item["status"], item["arguments"]) == ("incomplete", '{"a":')
 
     def test_a_cut_call_decides_whatever_the_upstream_said(self):
-        final = written(Start(), *call(0, "f", "{", complete=False), *call(1, "g", "{}"), *STOP)[-1]["response"]
+        final = written(ReplyStart(), *call(0, "f", "{", complete=False), *call(1, "g", "{}"), *STOP)[-1]["response"]
         assert final["incomplete_details"] == {"reason": "max_output_tokens"}
 
     def test_the_response_is_there_when_the_reply_is(self):
         reply = machine()
-        reply.feed([Start(), TextDelta(0, "a"), Finish(0, Reason.STOP)])
+        reply.feed([ReplyStart(), ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP)])
         assert reply.response is None
-        [final] = payloads(reply.feed([End()]))
+        [final] = payloads(reply.feed([ReplyEnd()]))
         assert json.loads(reply.response) == final["response"]
 
     def test_nothing_follows_the_end(self):
         reply = machine()
-        reply.feed([Start(), *STOP])
-        late = [TextDelta(0, "x"), ReasoningDelta(0, "x"), *call(0, "f"), *STOP, Failure(UpstreamError("x"))]
+        reply.feed([ReplyStart(), *STOP])
+        late = [
+            ReplyTextDelta(0, "x"),
+            ReplyReasoningDelta(0, "x"),
+            *call(0, "f"),
+            *STOP,
+            ReplyFailure(UpstreamError("x")),
+        ]
         assert reply.feed(late) == b""
 
     def test_nothing_of_the_reply_follows_its_finish(self):
-        late = [TextDelta(0, "x"), ReasoningDelta(0, "x"), *call(0, "f", "{}"), Finish(0, Reason.LENGTH)]
-        final = written(Start(), TextDelta(0, "a"), Finish(0, Reason.STOP), *late, End())[-1]["response"]
+        late = [ReplyTextDelta(0, "x"), ReplyReasoningDelta(0, "x"), *call(0, "f", "{}"), ReplyFinish(0, Reason.LENGTH)]
+        final = written(ReplyStart(), ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), *late, ReplyEnd())[-1][
+            "response"
+        ]
         assert (final["status"], len(final["output"])) == ("completed", 1)
 
 
 class TestFailure:
     def test_an_error_event_and_then_a_failed_response(self):
         error = UpstreamRefused("Slow down.", status=429, kind="rate_limit_error", code="rpm")
-        events = written(Start(), TextDelta(0, "a"), Failure(error))
+        events = written(ReplyStart(), ReplyTextDelta(0, "a"), ReplyFailure(error))
         assert events[-2] == {
             "type": "error",
             "sequence_number": len(events) - 2,
@@ -413,31 +443,31 @@ class TestFailure:
         assert [item["status"] for item in final["output"]] == ["incomplete"]
 
     def test_before_anything_was_sent_it_is_begun(self):
-        events = written(Failure(UpstreamError("It broke.")))
+        events = written(ReplyFailure(UpstreamError("It broke.")))
         assert types(events) == ["created", "in_progress", "error", "failed"]
         assert events[-1]["response"]["error"] == {"code": "server_error", "message": "It broke."}
 
     def test_in_a_call_nothing_says_that_the_arguments_are_done(self):
-        events = written(Start(), *call(0, "f", '{"a":1}')[:-1], Failure(UpstreamError("It broke.")))
+        events = written(ReplyStart(), *call(0, "f", '{"a":1}')[:-1], ReplyFailure(UpstreamError("It broke.")))
         assert "function_call_arguments.done" not in types(events)
 
     def test_codes_that_clients_know_are_passed_on(self):
         error = UpstreamRefused("Too long.", status=400, code="context_length_exceeded")
-        assert written(Start(), Failure(error))[-1]["response"]["error"]["code"] == "context_length_exceeded"
+        assert written(ReplyStart(), ReplyFailure(error))[-1]["response"]["error"]["code"] == "context_length_exceeded"
 
     def test_an_end_without_a_reason_is_none(self):
-        events = written(Start(), TextDelta(0, "a"), End())
+        events = written(ReplyStart(), ReplyTextDelta(0, "a"), ReplyEnd())
         assert events[-2]["code"] == "upstream_closed"
 
     def test_nothing_follows_it_and_there_is_no_response(self):
         reply = machine()
-        reply.feed([Start(), *call(0, "f")[:1], Failure(UpstreamError("x"))])
-        assert reply.feed([TextDelta(0, "x"), ArgumentsDelta(0, 0, "x"), CallEnd(0, 0), *STOP]) == b""
+        reply.feed([ReplyStart(), *call(0, "f")[:1], ReplyFailure(UpstreamError("x"))])
+        assert reply.feed([ReplyTextDelta(0, "x"), ReplyArgumentsDelta(0, 0, "x"), ReplyCallEnd(0, 0), *STOP]) == b""
         assert reply.response is None
 
     def test_what_is_held_is_bounded(self, monkeypatch):
         monkeypatch.setattr(writer, "HELD", 100)
-        events = written(Start(), *[TextDelta(0, "x" * 20) for _ in range(10)], *STOP)
+        events = written(ReplyStart(), *[ReplyTextDelta(0, "x" * 20) for _ in range(10)], *STOP)
         assert types(events).count("output_text.delta") == 5
         assert events[-2]["code"] == "reply_too_large"
 
@@ -450,7 +480,7 @@ class TestTheEcho:
             "tool_choice": "any", "reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "store": False,
             "metadata": {"a": "b"}, "previous_response_id": "resp_0",
         }  # fmt: skip
-        response = written(Start(), *STOP, raw=raw, choice=ToolChoice(parallel=False))[0]["response"]
+        response = written(ReplyStart(), *STOP, raw=raw, choice=ToolChoice(parallel=False))[0]["response"]
         assert response["tools"] == [
             {"type": "function", "description": None, "parameters": None, "strict": False, "name": "f"},
             {"type": "web_search"},
@@ -464,8 +494,8 @@ class TestTheEcho:
 
 
 EVENTS = st.lists(
-    st.sampled_from(["", "a", "é", "\n", " b"]).map(lambda text: [TextDelta(0, text)])
-    | st.sampled_from(["", "h", "m\n"]).map(lambda text: [ReasoningDelta(0, text)])
+    st.sampled_from(["", "a", "é", "\n", " b"]).map(lambda text: [ReplyTextDelta(0, text)])
+    | st.sampled_from(["", "h", "m\n"]).map(lambda text: [ReplyReasoningDelta(0, text)])
     | st.tuples(
         st.sampled_from([tool.name for tool in TOOLS]), st.lists(st.sampled_from(["", "{", " ", "}"])), st.booleans()
     ),
@@ -474,10 +504,10 @@ EVENTS = st.lists(
 
 
 def stream(given_, reason):
-    events = [Start("resp_1", 7, "m")]
+    events = [ReplyStart("resp_1", 7, "m")]
     for index, item in enumerate(given_):
         events += item if isinstance(item, list) else call(index, item[0], *item[1], complete=item[2])
-    return [*events, Finish(0, reason), UsageReport(Usage(3, 2)), End()]
+    return [*events, ReplyFinish(0, reason), UsageReport(Usage(3, 2)), ReplyEnd()]
 
 
 class TestWhole:
@@ -486,7 +516,7 @@ class TestWhole:
         events = stream(given_, reason)
         reply = machine()
         check(reply.feed(events))
-        assert write_whole(conversation(), fold(events), id="resp_2", created=8, model="n") == reply.response
+        assert write_complete(conversation(), accumulate(events), id="resp_2", created=8, model="n") == reply.response
 
     @given(EVENTS, st.sampled_from(Reason))
     def test_it_makes_no_difference_how_events_are_fed(self, given_, reason):
@@ -495,24 +525,28 @@ class TestWhole:
         assert one.feed(events) == b"".join(many.feed([event]) for event in events)
 
     def test_names_that_the_reply_does_not_tell(self):
-        reply = fold([TextDelta(0, "a"), *STOP])
-        body = json.loads(write_whole(conversation(), reply, id="resp_2", created=8, model="n"))
+        reply = accumulate([ReplyTextDelta(0, "a"), *STOP])
+        body = json.loads(write_complete(conversation(), reply, id="resp_2", created=8, model="n"))
         assert (body["id"], body["created_at"], body["model"], body["status"]) == ("resp_2", 8, "n", "completed")
 
     def test_a_reply_that_broke_is_an_error(self):
         error = UpstreamError("It broke.")
         with pytest.raises(UpstreamError) as caught:
-            write_whole(conversation(), fold([Start(), Failure(error)]), id="resp_1", created=7, model="m")
+            write_complete(
+                conversation(), accumulate([ReplyStart(), ReplyFailure(error)]), id="resp_1", created=7, model="m"
+            )
         assert caught.value is error
 
-    @pytest.mark.parametrize("events", [[], [Start()], [TextDelta(0, "a"), End()]])
+    @pytest.mark.parametrize("events", [[], [ReplyStart()], [ReplyTextDelta(0, "a"), ReplyEnd()]])
     def test_a_reply_without_a_reason_is_an_error(self, events):
         with pytest.raises(UpstreamError) as caught:
-            write_whole(conversation(), fold(events), id="resp_1", created=7, model="m")
+            write_complete(conversation(), accumulate(events), id="resp_1", created=7, model="m")
         assert caught.value.code == "upstream_closed"
 
     def test_what_was_said_can_be_remembered(self):
-        body = write_whole(conversation(), fold([*call(0, "f", "{}"), *STOP]), id="resp_2", created=8, model="n")
+        body = write_complete(
+            conversation(), accumulate([*call(0, "f", "{}"), *STOP]), id="resp_2", created=8, model="n"
+        )
         assert [identity for identity, _ in memories(conversation(), body)] == ["resp_2", "fc_2_0"]
         assert memories(evolve(conversation(), raw={"store": False}), body) == []
 
@@ -528,7 +562,7 @@ class TestErrors:
     def test_constants(self):
         assert KEEPALIVE == machine().keepalive() == b": keep-alive\n\n"
         assert dict(STREAM_HEADERS)[b"content-type"] == b"text/event-stream; charset=utf-8"
-        assert dict(WHOLE_HEADERS) == {b"content-type": b"application/json"}
+        assert dict(COMPLETE_HEADERS) == {b"content-type": b"application/json"}
 
 
 class TestOfficialClient:
@@ -536,12 +570,14 @@ class TestOfficialClient:
 
     def events(self):
         return [
-            Start(), ReasoningDelta(0, "hm"), TextDelta(0, "Let "), TextDelta(0, "me see."), *call(0, "f", '{"a":', "1}"),
+            ReplyStart(), ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "Let "), ReplyTextDelta(0, "me see."), *call(0, "f", '{"a":', "1}"),
             *call(1, "sh", "ls"), *call(2, "files.read"), *STOP,
         ]  # fmt: skip
 
     @pytest.mark.parametrize(
-        "ending", [[], [Failure(UpstreamError("x"))], [Finish(0, Reason.LENGTH), End()]], ids=["whole", "failed", "cut"]
+        "ending",
+        [[], [ReplyFailure(UpstreamError("x"))], [ReplyFinish(0, Reason.LENGTH), ReplyEnd()]],
+        ids=["whole", "failed", "cut"],
     )
     def test_each_event_is_of_its_type(self, ending):
         openai = pytest.importorskip("openai")

@@ -74,7 +74,7 @@ class Net:
         return frozenset(seen)
 
 
-class Node:
+class PhraseNode:
     """A set of states of the net, and what is matched there."""
 
     __slots__ = ("match", "next", "states")
@@ -82,7 +82,7 @@ class Node:
     def __init__(self, states: frozenset[int], match: Match | None) -> None:
         self.states = states
         self.match = match
-        self.next: dict[str, Node | None] = {}
+        self.next: dict[str, PhraseNode | None] = {}
 
 
 class Automaton:
@@ -100,13 +100,13 @@ class Automaton:
         self._begin = net.closure(net.spaced)
         self._begin_unspaced = net.closure(net.unspaced)
         self._alphabet = frozenset(net.alphabet)
-        self._nodes: dict[frozenset[int], Node] = {}
+        self._nodes: dict[frozenset[int], PhraseNode] = {}
 
-    def start(self) -> Node:
+    def start(self) -> PhraseNode:
         """Where a walk begins."""
         return self._node(self._begin | self._begin_unspaced)
 
-    def step(self, node: Node, char: str) -> Node | None:
+    def step(self, node: PhraseNode, char: str) -> PhraseNode | None:
         """Where a folded character leads."""
         key = char if char in self._alphabet else kind(char)
         try:
@@ -132,11 +132,11 @@ class Automaton:
             found |= self._begin_unspaced
         return found
 
-    def _node(self, states: frozenset[int]) -> Node:
+    def _node(self, states: frozenset[int]) -> PhraseNode:
         if states not in self._nodes:
             if len(self._nodes) >= NODES:
                 self._nodes.clear()
             matches = sorted(state for state in states if state in self._net.matches)
             match = self._net.matches[matches[0]] if matches else None
-            self._nodes[states] = Node(states, match)
+            self._nodes[states] = PhraseNode(states, match)
         return self._nodes[states]

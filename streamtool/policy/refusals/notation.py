@@ -57,7 +57,7 @@ class Point:
     """Directly before the space that led to `free`."""
 
 
-class Writer:
+class NotationWriter:
     """Adds the phrases of one language to a net."""
 
     __slots__ = ("_at", "_depth", "_net", "_pieces", "_read_before", "_spaces", "_text")

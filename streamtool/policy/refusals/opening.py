@@ -11,7 +11,7 @@ What is held is the text as it came; what is compared are its folded characters 
 
 from typing import Literal, cast
 
-from streamtool.policy.refusals.automaton import Match, Node
+from streamtool.policy.refusals.automaton import Match, PhraseNode
 from streamtool.policy.refusals.characters import END, LINE, OTHER, STOP, WORD, fold, kind
 from streamtool.policy.refusals.phrases import Denial, Phrases, default_phrases
 
@@ -21,7 +21,7 @@ HELD = 300
 _Place = Literal["opening", "rest of the sentence", "next sentence"]
 
 
-class Opening:
+class OpeningWatch:
     """Looks for a denial in the opening of one reply. Ask `found` after each `feed`, and after `close`."""
 
     __slots__ = (
@@ -30,7 +30,7 @@ class Opening:
 
     def __init__(self, phrases: Phrases | None = None) -> None:
         self._phrases = default_phrases() if phrases is None else phrases
-        self._node: Node = self._phrases.denied.start()
+        self._node: PhraseNode = self._phrases.denied.start()
         self._place: _Place = "opening"
         self._match = Match("", "")
         self._stop = ""

@@ -26,7 +26,7 @@ from streamtool.policy.refusals.characters import (
     STOP,
     WORD,
 )
-from streamtool.policy.refusals.notation import NotationError, Writer
+from streamtool.policy.refusals.notation import NotationError, NotationWriter
 
 Denial = Literal["tools denied", "environment denied"]
 """What a reply may deny in its opening; the word of the log record."""
@@ -146,7 +146,7 @@ class _Language:
 
     def add(self, net: Net, start: int | None, part: str, labels: Mapping[str, str], *, leads: bool) -> int:
         """Put the lists that have labels into a net, and what may stand before them. Returns where they begin."""
-        writer = Writer(net, self.pieces, spaces=self.spaces)
+        writer = NotationWriter(net, self.pieces, spaces=self.spaces)
         if start is None:
             start = writer.start()
             (net.spaced if self.spaces else net.unspaced).append(start)

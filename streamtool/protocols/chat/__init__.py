@@ -6,7 +6,8 @@ Sources: the OpenAI API reference; the request and response types of openai-pyth
 under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
 
-from streamtool.protocols.answer import read_error
+from streamtool.protocols.body_sniffer import read_error
+from streamtool.protocols.chat.complete import write_complete, write_error
 from streamtool.protocols.chat.reader import ReplyReader
 from streamtool.protocols.chat.request import FIELDS, read_messages, read_request, read_unread
 from streamtool.protocols.chat.upstream import (
@@ -18,11 +19,10 @@ from streamtool.protocols.chat.upstream import (
     write_messages,
     write_request,
 )
-from streamtool.protocols.chat.whole import write_error, write_whole
 from streamtool.protocols.chat.writer import (
+    COMPLETE_HEADERS,
     KEEPALIVE,
     STREAM_HEADERS,
-    WHOLE_HEADERS,
     ReplyWriter,
 )
 
@@ -38,6 +38,7 @@ memories = None
 
 __all__ = [
     "CALL_ID",
+    "COMPLETE_HEADERS",
     "FIELDS",
     "HEADERS",
     "KEEPALIVE",
@@ -47,7 +48,6 @@ __all__ = [
     "REPLY_ID",
     "REQUEST_ID",
     "STREAM_HEADERS",
-    "WHOLE_HEADERS",
     "ReplyReader",
     "ReplyWriter",
     "memories",
@@ -57,8 +57,8 @@ __all__ = [
     "read_request",
     "read_unread",
     "request_path",
+    "write_complete",
     "write_error",
     "write_messages",
     "write_request",
-    "write_whole",
 ]

@@ -6,7 +6,15 @@ from attrs import Factory, define
 
 from streamtool.protocols import wire
 from streamtool.protocols.chat.signature import signature_of
-from streamtool.reply import ArgumentsDelta, CallEnd, CallStart, Reason, ReasoningDelta, ReplyEvent, TextDelta
+from streamtool.reply import (
+    Reason,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEvent,
+    ReplyReasoningDelta,
+    ReplyTextDelta,
+)
 
 Json = Any  # a decoded JSON value
 Key = int | str | None
@@ -53,7 +61,7 @@ class ChoiceReader:
         self._calls = 0
         self._keys: set[Key] = set()
         self._late: list[_Call] = []  # calls that came while the open one was unfinished
-        self._late_text: list[TextDelta | ReasoningDelta] = []
+        self._late_text: list[ReplyTextDelta | ReplyReasoningDelta] = []
 
     def read(self, choice: dict[str, Json], events: Events) -> None:
         """One entry of a chunk's `choices`, or of a whole reply's."""
@@ -86,7 +94,7 @@ class ChoiceReader:
             self._announce(events)
             self._end_call(events, cut=cut and call is self._late[-1])
         events.extend(self._late_text)
-        for joiner, kind in ((self._reasoning, ReasoningDelta), (self._text, TextDelta)):
+        for joiner, kind in ((self._reasoning, ReplyReasoningDelta), (self._text, ReplyTextDelta)):
             rest = joiner.close()
             if rest:
                 events.append(kind(self.index, rest))
@@ -98,7 +106,7 @@ class ChoiceReader:
         if isinstance(content, str):
             text = self._text.feed(content)
             if text:
-                self._say(TextDelta(self.index, text), events)
+                self._say(ReplyTextDelta(self.index, text), events)
         elif isinstance(content, list):
             for part in content:
                 self._part(part, events)
@@ -119,9 +127,9 @@ class ChoiceReader:
     def _think(self, text: str, events: Events) -> None:
         text = self._reasoning.feed(text)
         if text:
-            self._say(ReasoningDelta(self.index, text), events)
+            self._say(ReplyReasoningDelta(self.index, text), events)
 
-    def _say(self, event: TextDelta | ReasoningDelta, events: Events) -> None:
+    def _say(self, event: ReplyTextDelta | ReplyReasoningDelta, events: Events) -> None:
         if self._may_leave(events):
             events.append(event)
         else:
@@ -144,8 +152,8 @@ class ChoiceReader:
         if call is None:
             return
         call.custom = call.custom or custom
-        call.id = call.id or (wire.mended(identity) if identity else None)
-        call.name = call.name or (wire.mended(name) if name else None)
+        call.id = call.id or (wire.repaired(identity) if identity else None)
+        call.name = call.name or (wire.repaired(name) if name else None)
         call.signature = call.signature or signature_of(item)
         pieces = len(call.pieces)
         arguments = inner.get("input" if custom else "arguments")
@@ -154,13 +162,13 @@ class ChoiceReader:
         if isinstance(arguments, str) and arguments:
             self.kept += len(arguments)
             # two calls at once never share half a character, so one joiner serves the open one; the others wait
-            call.pieces.append(self._arguments.feed(arguments) if call is self._open else wire.mended(arguments))
+            call.pieces.append(self._arguments.feed(arguments) if call is self._open else wire.repaired(arguments))
         if call is not self._open:
             return
         if call.number is None:
             self._announce(events)
         else:
-            events.extend(ArgumentsDelta(self.index, call.number, text) for text in call.pieces[pieces:] if text)
+            events.extend(ReplyArgumentsDelta(self.index, call.number, text) for text in call.pieces[pieces:] if text)
 
     def _find(self, index: Json, identity: str | None, name: str | None, events: Events) -> _Call | None:
         """The call that a fragment belongs to, opened if it is new; None if it has already ended."""
@@ -198,8 +206,8 @@ class ChoiceReader:
             return
         call.number = self._calls
         self._calls += 1
-        events.append(CallStart(self.index, call.number, call.id, call.name, call.signature))
-        events.extend(ArgumentsDelta(self.index, call.number, text) for text in call.pieces if text)
+        events.append(ReplyCallStart(self.index, call.number, call.id, call.name, call.signature))
+        events.extend(ReplyArgumentsDelta(self.index, call.number, text) for text in call.pieces if text)
 
     def _end_call(self, events: Events, *, cut: bool) -> None:
         call = self._open
@@ -211,10 +219,10 @@ class ChoiceReader:
             return
         if rest:
             call.pieces.append(rest)
-            events.append(ArgumentsDelta(self.index, call.number, rest))
+            events.append(ReplyArgumentsDelta(self.index, call.number, rest))
         unchecked = call.custom or not any(map(str.strip, call.pieces))
         complete = not cut if unchecked else _is_object(call.pieces)
-        events.append(CallEnd(self.index, call.number, complete))
+        events.append(ReplyCallEnd(self.index, call.number, complete))
 
 
 def _is_object(pieces: list[str]) -> bool:

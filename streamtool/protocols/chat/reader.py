@@ -1,11 +1,11 @@
 """Reads an upstream's Chat Completions reply, in whatever shape it really comes, into reply events.
 
-Theory of operation. What the answer is (an event stream, one document, a web page), `Answer` tells. A whole reply goes
-through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole, which
-takes half a microsecond; the common one, which holds a piece of text and nothing else, is recognised first and leaves
-with its own bytes in `TextDelta.raw`. The events of one reply differ in nothing but their text, as a rule: once one was
-read and recognised, what stands before and behind its text is remembered, and of an event that begins and ends so only
-the text is decoded.
+Theory of operation. What the answer is (an event stream, one document, a web page), `BodySniffer` tells. A whole reply
+goes through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole, which takes
+half a microsecond; the common one, which holds a piece of text and nothing else, is recognised first and leaves with
+its own bytes in `TextDelta.raw`. The events of one reply differ in nothing but their text, as a rule: once one was read
+and recognised, what stands before and behind its text is remembered, and of an event that begins and ends so only the
+text is decoded.
 
 What is worth knowing about upstreams:
 - Some put a finish reason on every chunk, some send two. A choice is therefore finished when the stream says so
@@ -25,9 +25,19 @@ import msgspec
 from streamtool import sse
 from streamtool.errors import UpstreamError
 from streamtool.protocols import wire
-from streamtool.protocols.answer import Answer, broken_off, tokens, too_large, unreadable
+from streamtool.protocols.body_sniffer import BodySniffer, broken_off, tokens, too_large, unreadable
 from streamtool.protocols.chat.choice import ChoiceReader
-from streamtool.reply import End, Failure, Finish, Reason, ReplyEvent, Start, TextDelta, Usage, UsageReport
+from streamtool.reply import (
+    Reason,
+    ReplyEnd,
+    ReplyEvent,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyStart,
+    ReplyTextDelta,
+    Usage,
+    UsageReport,
+)
 
 Json = Any  # a decoded JSON value
 
@@ -67,7 +77,7 @@ class ReplyReader:
         self._model: str | None = None
         self._named = False  # the reply has an id, a time and a model of its own, which a forwarded event repeats
         self._choices: dict[int, ChoiceReader] = {}
-        self._answer = Answer(final=(b"[DONE]",))
+        self._answer = BodySniffer(final=(b"[DONE]",))
         self._before = self._behind = b""  # the shape of an event of nothing but text
         self._speaker: ChoiceReader | None = None  # the choice whose text it is
         self._quick: ChoiceReader | None = None  # the same, while an event begins next and its text may pass
@@ -82,7 +92,7 @@ class ReplyReader:
             except wire.UNREADABLE:
                 text = ""
             if text:
-                return [TextDelta(quick.index, text, data)]
+                return [ReplyTextDelta(quick.index, text, data)]
         events: list[ReplyEvent] = []
         if self.ended:
             return events
@@ -97,7 +107,7 @@ class ReplyReader:
         return events
 
     def close(self) -> list[ReplyEvent]:
-        """What the end of the answer says; a reply that broke off ends in a `Failure`."""
+        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
         events: list[ReplyEvent] = []
         self._quick = None
         if self.ended:
@@ -153,7 +163,7 @@ class ReplyReader:
             return
         self._chunk(chunk, events)
 
-    def _forwardable(self, chunk: dict[str, Json]) -> TextDelta | None:
+    def _forwardable(self, chunk: dict[str, Json]) -> ReplyTextDelta | None:
         """The text of a chunk that holds nothing else: the common case, and what may be forwarded as it came."""
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:
@@ -177,10 +187,10 @@ class ReplyReader:
             and chunk.get("model") == self._model
             and chunk.get("object") == "chat.completion.chunk"
         ):
-            return TextDelta(index, text)
+            return ReplyTextDelta(index, text)
         return None
 
-    def _remember(self, event: TextDelta, raw: bytes) -> None:
+    def _remember(self, event: ReplyTextDelta, raw: bytes) -> None:
         """Keep what stands before and behind the text of this event, if that is all there is to it."""
         text, content = event.text.encode(), _content(raw)
         known = self._speaker is not None and raw.startswith(self._before)
@@ -192,7 +202,7 @@ class ReplyReader:
             again = self._forwardable(_decode(before[6:] + b"x" + behind))
         except wire.UNREADABLE:
             return
-        if before + text + behind == raw and again == TextDelta(event.choice, "x"):
+        if before + text + behind == raw and again == ReplyTextDelta(event.choice, "x"):
             self._before, self._behind, self._speaker = before, behind, self._choices[event.choice]
 
     def _odd(self, event: sse.Event, events: list[ReplyEvent]) -> None:
@@ -257,13 +267,13 @@ class ReplyReader:
             return
         identity, created, model = (chunk.get(key) for key in ("id", "created", "model"))
         if isinstance(identity, str) and identity:
-            self._id = wire.mended(identity)
+            self._id = wire.repaired(identity)
         if isinstance(created, int) and not isinstance(created, bool) and created > 0:
             self._created = created
         if isinstance(model, str) and model:
-            self._model = wire.mended(model)
+            self._model = wire.repaired(model)
         self._named = self._id is not None and self._created is not None and self._model is not None
-        events.append(Start(self._id, self._created, self._model))
+        events.append(ReplyStart(self._id, self._created, self._model))
 
     # --- the end
 
@@ -273,7 +283,7 @@ class ReplyReader:
             if not state.finished:
                 reason = state.reason or Reason.STOP
                 state.close(events, cut=reason is not Reason.STOP)
-                events.append(Finish(index, reason))
+                events.append(ReplyFinish(index, reason))
 
     def _end(self, events: list[ReplyEvent], *, marked: bool) -> None:
         """The answer is over; `marked` says that the upstream said so itself."""
@@ -293,11 +303,11 @@ class ReplyReader:
         self._finish(events)
         if self.usage is not None:
             events.append(UsageReport(self.usage))
-        events.append(End())
+        events.append(ReplyEnd())
         self.ended = True
 
     def _fail(self, error: UpstreamError, events: list[ReplyEvent]) -> None:
-        events.append(Failure(error))
+        events.append(ReplyFailure(error))
         self.ended = True
         self._speaker = None
 

@@ -13,17 +13,17 @@ from attrs import evolve
 
 from streamtool.conversation import (
     HOSTED,
-    Call,
     Conversation,
-    Media,
+    MediaPart,
     Message,
     Options,
     OutputFormat,
     Part,
-    Result,
-    Text,
+    TextPart,
     Tool,
+    ToolCall,
     ToolChoice,
+    ToolResult,
 )
 from streamtool.errors import TooLargeError
 from streamtool.protocols import wire
@@ -148,7 +148,7 @@ def _assistant(fields: Fields, place: str) -> Message:
     content = _content(fields, place, optional=True)
     refusal = fields.get("refusal")
     if isinstance(refusal, str) and refusal:
-        content = (*content, Text(refusal))
+        content = (*content, TextPart(refusal))
     calls = [
         _call(object_at(item, f"{place}.tool_calls[{i}]"), f"{place}.tool_calls[{i}]")
         for i, item in enumerate(list_of(fields, "tool_calls", place))
@@ -157,7 +157,7 @@ def _assistant(fields: Fields, place: str) -> Message:
     if legacy is not None:
         function = object_at(legacy, f"{place}.function_call")
         name = string(function, "name", f"{place}.function_call")
-        calls.append(Call(name, name, _arguments(function, "arguments", f"{place}.function_call")))
+        calls.append(ToolCall(name, name, _arguments(function, "arguments", f"{place}.function_call")))
     reasoning = fields.get("reasoning_content") or fields.get("reasoning")
     return Message(
         "assistant",
@@ -168,7 +168,7 @@ def _assistant(fields: Fields, place: str) -> Message:
     )
 
 
-def _call(fields: Fields, place: str) -> Call:
+def _call(fields: Fields, place: str) -> ToolCall:
     identity = string(fields, "id", place)
     kind = fields.get("type") or ("custom" if "custom" in fields else "function")
     if kind == "custom":
@@ -176,13 +176,13 @@ def _call(fields: Fields, place: str) -> Call:
         text = custom.get("input", "")
         if not isinstance(text, str):
             raise refused(f"{place}.custom.input", "The input of a custom tool is a string.")
-        return Call(identity, string(custom, "name", f"{place}.custom"), text, custom=True)
+        return ToolCall(identity, string(custom, "name", f"{place}.custom"), text, custom=True)
     if kind != "function":
         raise refused(f"{place}.type", f"A call's type is function or custom, not {shown(kind)}.")
     function = object_at(fields.get("function"), f"{place}.function")
     name = string(function, "name", f"{place}.function")
     arguments = _arguments(function, "arguments", f"{place}.function")
-    return Call(identity, name, arguments, signature=signature_of(fields))
+    return ToolCall(identity, name, arguments, signature=signature_of(fields))
 
 
 def _arguments(fields: Fields, key: str, place: str) -> str:
@@ -196,20 +196,22 @@ def _arguments(fields: Fields, key: str, place: str) -> str:
     return value if value.strip() else "{}"
 
 
-def _result(fields: Fields, place: str, names: Mapping[str, str], *, legacy: bool) -> Result:
+def _result(fields: Fields, place: str, names: Mapping[str, str], *, legacy: bool) -> ToolResult:
     content = _content(fields, place, optional=True)
     if legacy:
         name = string(fields, "name", place)
-        return Result(name, content, name=name)
+        return ToolResult(name, content, name=name)
     identity = string(fields, "tool_call_id", place)
     given = fields.get("name")
-    return Result(identity, content, name=names.get(identity) or (given if isinstance(given, str) and given else None))
+    return ToolResult(
+        identity, content, name=names.get(identity) or (given if isinstance(given, str) and given else None)
+    )
 
 
 def _content(fields: Fields, place: str, *, optional: bool = False) -> tuple[Part, ...]:
     value = fields.get("content")
     if isinstance(value, str):
-        return (Text(value),) if value else ()
+        return (TextPart(value),) if value else ()
     if value is None and optional:
         return ()
     if not isinstance(value, list):
@@ -219,31 +221,31 @@ def _content(fields: Fields, place: str, *, optional: bool = False) -> tuple[Par
 
 def _part(value: Json, place: str) -> Part:
     if isinstance(value, str):  # not legal at the origin, but its meaning is plain
-        return Text(value)
+        return TextPart(value)
     fields = object_at(value, place)
     kind = fields.get("type")
     if not isinstance(kind, str):
         raise refused(f"{place}.type", "A part says what it is in `type`: text, image_url, input_audio or file.")
     if kind in ("text", "refusal", "input_text", "output_text"):
-        return Text(string(fields, "refusal" if kind == "refusal" else "text", place, empty=True))
+        return TextPart(string(fields, "refusal" if kind == "refusal" else "text", place, empty=True))
     return _media(fields, kind)
 
 
-def _media(fields: Fields, kind: str) -> Media:
+def _media(fields: Fields, kind: str) -> MediaPart:
     """The part, with what another protocol needs to write it."""
     inner = fields.get(kind)
     match kind, inner:
         case "image_url", {"url": str(url)} | str(url):
             return media("image", fields, url)
         case "input_audio", {"data": str(data), "format": str(format_)}:
-            return Media("audio", fields, f"audio/{format_}", data)
+            return MediaPart("audio", fields, f"audio/{format_}", data)
         case "file", {"file_data": str(data), **rest}:
             name = rest.get("filename")
             name = name if isinstance(name, str) else ""
             if not data.startswith(("data:", "http:", "https:")):
-                return Media("file", fields, data=data, name=name)
+                return MediaPart("file", fields, data=data, name=name)
             return media("file", fields, data, name)
-    return Media(_MEDIA.get(kind, kind), fields)
+    return MediaPart(_MEDIA.get(kind, kind), fields)
 
 
 def _no_open_calls(messages: Sequence[Message]) -> None:

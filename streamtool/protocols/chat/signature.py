@@ -16,7 +16,7 @@ def signature_of(call: Mapping[str, Json]) -> str | None:
     """The signature that an entry of `tool_calls` bears, if it bears one."""
     match call.get("extra_content"):
         case {"google": {"thought_signature": str(signature)}} if signature:
-            return wire.mended(signature)  # type: ignore[no-any-return]  # of a string it makes a string
+            return wire.repaired(signature)  # type: ignore[no-any-return]  # of a string it makes a string
     return None
 
 

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from streamtool.conversation import (
-    Call,
     Conversation,
     Forcing,
-    Media,
+    MediaPart,
     Message,
     Options,
     OutputFormat,
     Part,
-    Text,
+    TextPart,
+    ToolCall,
     ToolChoice,
 )
 from streamtool.protocols import wire
@@ -199,7 +199,7 @@ def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
         yield {"role": message.role, "content": content}
 
 
-def _call(call: Call) -> dict[str, Json]:
+def _call(call: ToolCall) -> dict[str, Json]:
     if call.custom:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments or "{}"}
@@ -208,20 +208,20 @@ def _call(call: Call) -> dict[str, Json]:
 
 def _joined(parts: Sequence[Part]) -> str:
     """Content where only text is legal; what is not text is named."""
-    return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in parts)
+    return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.kind}]" for part in parts)
 
 
 def _parts(parts: Sequence[Part], *, same: bool) -> Json:
     """Content as one string, or as a list of parts if some are not text."""
     written = [
-        {"type": "text", "text": part.text} if isinstance(part, Text) else _media(part, same=same) for part in parts
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else _media(part, same=same) for part in parts
     ]
     if all(part["type"] == "text" for part in written):
         return "\n".join(part["text"] for part in written)
     return written
 
 
-def _media(part: Media, *, same: bool) -> Mapping[str, Json]:
+def _media(part: MediaPart, *, same: bool) -> Mapping[str, Json]:
     if same:
         return part.raw
     match part.kind:

@@ -21,19 +21,19 @@ from attrs import define
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.protocols import wire
+from streamtool.protocols.chat.complete import error_fields, finish_reason, usage_fields
 from streamtool.protocols.chat.signature import signed
-from streamtool.protocols.chat.whole import error_fields, finish_reason, usage_fields
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
     ReplyEvent,
-    Start,
-    TextDelta,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
@@ -47,7 +47,7 @@ STREAM_HEADERS: Final = (
     (b"x-accel-buffering", b"no"),
 )
 """Headers of a stream. `connection` is the server's business, and forbidden in HTTP/2."""
-WHOLE_HEADERS: Final = ((b"content-type", b"application/json"),)
+COMPLETE_HEADERS: Final = ((b"content-type", b"application/json"),)
 """Headers of a whole reply and of an error; the length is added by whoever sends it."""
 
 _HELD: Final = 4096  # characters of white space after a call that may wait
@@ -94,8 +94,8 @@ class _Choice:
 class ReplyWriter:
     """Writes one streamed reply.
 
-    `id`, `created` and `model` name it unless its `Start` does. The ids of its calls are the exchange's. `forwards`
-    says that what the upstream sent is of this protocol too, so that its own events may be passed on.
+    `id`, `created` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's.
+    `forwards` says that what the upstream sent is of this protocol too, so that its own events may be passed on.
     """
 
     __slots__ = (
@@ -134,9 +134,9 @@ class ReplyWriter:
         out: list[bytes] = []
         for event in events:
             kind = type(event)
-            if kind is TextDelta:
+            if kind is ReplyTextDelta:
                 self._text(event, out)  # type: ignore[arg-type]  # narrowed by `kind`, which is faster than isinstance
-            elif kind is ArgumentsDelta:
+            elif kind is ReplyArgumentsDelta:
                 self._arguments(event, out)  # type: ignore[arg-type]  # as above
             elif not self._ended:
                 self._other(event, out)
@@ -146,7 +146,7 @@ class ReplyWriter:
         """What may be sent between two feeds while the upstream is silent."""
         return KEEPALIVE
 
-    def _text(self, event: TextDelta, out: list[bytes]) -> None:
+    def _text(self, event: ReplyTextDelta, out: list[bytes]) -> None:
         if event.choice < len(self._choices):
             choice = self._choices[event.choice]
         elif self._ended or not event.text:
@@ -161,7 +161,7 @@ class ReplyWriter:
         elif event.text and not choice.finished:
             self._text_after_call(choice, event.text, out)
 
-    def _arguments(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+    def _arguments(self, event: ReplyArgumentsDelta, out: list[bytes]) -> None:
         choice = self._choices[event.choice]
         if choice.arguments is None or event.index != choice.index or not event.text:
             return  # of a call that this protocol cannot express, or empty
@@ -171,34 +171,34 @@ class ReplyWriter:
 
     def _other(self, event: ReplyEvent, out: list[bytes]) -> None:
         match event:
-            case Start():
+            case ReplyStart():
                 self._start(event, out)
-            case ReasoningDelta():
+            case ReplyReasoningDelta():
                 choice = self._choice(event.choice, out)
                 if event.text and not choice.finished:
                     out += (choice.prefix, b'"reasoning_content":', _string(event.text), self._suffix)
-            case CallStart():
+            case ReplyCallStart():
                 self._open(event, out)
-            case CallEnd():
+            case ReplyCallEnd():
                 choice = self._choice(event.choice, out)
                 if choice.arguments is not None and event.index == choice.index:
                     self._close(choice, out, complete=event.complete)
-            case Finish():
+            case ReplyFinish():
                 self._finish(event, out)
             case UsageReport():
                 self._usage = event.usage
-            case Failure():
+            case ReplyFailure():
                 self._fail(event.error, out)
-            case End():
+            case ReplyEnd():
                 self._end(out)
-            case TextDelta() | ArgumentsDelta():
+            case ReplyTextDelta() | ReplyArgumentsDelta():
                 pass  # `feed` has taken them
             case _:
                 assert_never(event)
 
     # --- the beginning
 
-    def _start(self, event: Start, out: list[bytes]) -> None:
+    def _start(self, event: ReplyStart, out: list[bytes]) -> None:
         if self._started:  # another attempt: the reply keeps its name, and what this one sends is written anew
             same = (event.id, event.created, event.model) == (self._id, self._created, self._model)
             self._forwards = self._forwards and same
@@ -231,7 +231,7 @@ class ReplyWriter:
 
     # --- calls
 
-    def _open(self, event: CallStart, out: list[bytes]) -> None:
+    def _open(self, event: ReplyCallStart, out: list[bytes]) -> None:
         choice = self._choice(event.choice, out)
         if choice.finished or (self._legacy and choice.calls):
             return  # the older protocol has room for one call
@@ -277,7 +277,7 @@ class ReplyWriter:
 
     # --- the end
 
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: ReplyFinish, out: list[bytes]) -> None:
         choice = self._choice(event.choice, out)
         if choice.finished:
             return

@@ -5,7 +5,7 @@ Names of this protocol's fields appear in this package only.
 Sources: the OpenAI API reference; what vLLM and the server of llama.cpp accept and send.
 """
 
-from streamtool.protocols.answer import read_error
+from streamtool.protocols.body_sniffer import read_error
 from streamtool.protocols.completions.reader import ReplyReader
 from streamtool.protocols.completions.request import (
     HEADERS,

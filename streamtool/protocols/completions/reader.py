@@ -1,7 +1,8 @@
 """Reads the reply of a legacy completions upstream, in whatever shape it really comes, into reply events.
 
-Theory of operation. What the answer is (an event stream, one document, a web page), `Answer` tells. A chunk and a whole
-reply have the same shape: choices, each with its text and perhaps the reason why it ended. There is nothing but text.
+Theory of operation. What the answer is (an event stream, one document, a web page), `BodySniffer` tells. A chunk and a
+whole reply have the same shape: choices, each with its text and perhaps the reason why it ended. There is nothing but
+text.
 
 What is worth knowing about upstreams:
 - Some put a finish reason on every chunk, some send two. A choice is therefore finished when the stream says so
@@ -17,8 +18,18 @@ from attrs import Factory, define
 from streamtool import sse
 from streamtool.errors import UpstreamError
 from streamtool.protocols import wire
-from streamtool.protocols.answer import Answer, broken_off, tokens, unreadable
-from streamtool.reply import End, Failure, Finish, Reason, ReplyEvent, Start, TextDelta, Usage, UsageReport
+from streamtool.protocols.body_sniffer import BodySniffer, broken_off, tokens, unreadable
+from streamtool.reply import (
+    Reason,
+    ReplyEnd,
+    ReplyEvent,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyStart,
+    ReplyTextDelta,
+    Usage,
+    UsageReport,
+)
 
 Json = Any  # a decoded JSON value
 Events = list[ReplyEvent]
@@ -52,7 +63,7 @@ class ReplyReader:
         self.ended = False
         self._n = n
         self._choices: dict[int, _Choice] = {}
-        self._answer = Answer(final=(b"[DONE]",))
+        self._answer = BodySniffer(final=(b"[DONE]",))
 
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """What `data` says."""
@@ -67,7 +78,7 @@ class ReplyReader:
         return events
 
     def close(self) -> list[ReplyEvent]:
-        """What the end of the answer says; a reply that broke off ends in a `Failure`."""
+        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
         events: Events = []
         if self.ended:
             return events
@@ -155,10 +166,10 @@ class ReplyReader:
     def _start(self, chunk: dict[str, Json], events: Events) -> None:
         identity, created, model = (chunk.get(key) for key in ("id", "created", "model"))
         events.append(
-            Start(
-                wire.mended(identity) if isinstance(identity, str) and identity else None,
+            ReplyStart(
+                wire.repaired(identity) if isinstance(identity, str) and identity else None,
                 created if isinstance(created, int) and not isinstance(created, bool) and created > 0 else None,
-                wire.mended(model) if isinstance(model, str) and model else None,
+                wire.repaired(model) if isinstance(model, str) and model else None,
             )
         )
 
@@ -175,7 +186,7 @@ class ReplyReader:
         if type(text) is str and text and not choice.finished:
             text = choice.text.feed(text)
             if text:
-                events.append(TextDelta(index, text))
+                events.append(ReplyTextDelta(index, text))
         reason = fields.get("finish_reason")
         if type(reason) is str and reason:
             found = _REASONS.get(reason, Reason.STOP)
@@ -190,8 +201,8 @@ class ReplyReader:
                 choice.finished = True
                 rest = choice.text.close()
                 if rest:
-                    events.append(TextDelta(index, rest))
-                events.append(Finish(index, choice.reason or Reason.STOP))
+                    events.append(ReplyTextDelta(index, rest))
+                events.append(ReplyFinish(index, choice.reason or Reason.STOP))
 
     def _end(self, events: Events, *, marked: bool) -> None:
         """The answer is over; `marked` says that the upstream said so itself."""
@@ -211,11 +222,11 @@ class ReplyReader:
         self._finish(events)
         if self.usage is not None:
             events.append(UsageReport(self.usage))
-        events.append(End())
+        events.append(ReplyEnd())
         self.ended = True
 
     def _fail(self, error: UpstreamError, events: Events) -> None:
-        events.append(Failure(error))
+        events.append(ReplyFailure(error))
         self.ended = True
 
 

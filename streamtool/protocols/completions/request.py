@@ -7,7 +7,7 @@ left open, for the model to go on. This protocol has no tools of its own; what e
 from collections.abc import Sequence
 from typing import Any, Final
 
-from streamtool.conversation import Conversation, Forcing, Message, Options, Part, Text
+from streamtool.conversation import Conversation, Forcing, Message, Options, Part, TextPart
 from streamtool.errors import RequestError
 from streamtool.protocols import wire
 from streamtool.protocols.completions.templates import TEMPLATES, Template
@@ -120,4 +120,4 @@ def _text(message: Message) -> str:
 
 
 def _joined(parts: Sequence[Part]) -> str:
-    return "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in parts)
+    return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.kind}]" for part in parts)

@@ -2,8 +2,8 @@
 
 Theory of operation. With `alt=sse` the chunks are events; a server that ignores it sends one array whose elements are
 the chunks, printed over many lines. The first byte tells: `[` is an array, which is parsed as its bytes come; the rest
-(a stream, one document, a page) is told apart by `Answer`. A chunk is the same object in all of them, and so is a whole
-reply. Its keys are in camel case or in snake case, as the server was built.
+(a stream, one document, a page) is told apart by `BodySniffer`. A chunk is the same object in all of them, and so is a
+whole reply. Its keys are in camel case or in snake case, as the server was built.
 
 What is worth knowing about Gemini:
 - There is no end mark. The reply is whole if each candidate has given a reason by the end of the answer.
@@ -25,21 +25,21 @@ from attrs import Factory, define
 
 from streamtool import sse
 from streamtool.errors import UpstreamError
-from streamtool.protocols import answer as answers
+from streamtool.protocols import body_sniffer as answers
 from streamtool.protocols import wire
-from streamtool.protocols.answer import Answer, broken_off, tokens, too_large, unreadable
+from streamtool.protocols.body_sniffer import BodySniffer, broken_off, tokens, too_large, unreadable
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
     ReplyEvent,
-    Start,
-    TextDelta,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
@@ -171,7 +171,7 @@ class ReplyReader:
         self._n = n
         self._head = b""  # the beginning while it may still become a byte order mark
         self._elements: _Elements | None = None  # the answer, if it is an array
-        self._answer: Answer | None = None  # the answer, if it is anything else
+        self._answer: BodySniffer | None = None  # the answer, if it is anything else
         self._after: list[bytes] = []  # what came with the last event of a stream, and since
         self._kept = 0  # bytes in `_after`
         self._behind = False  # the first piece of `_after` holds the end of an event
@@ -199,7 +199,7 @@ class ReplyReader:
         return events
 
     def close(self) -> list[ReplyEvent]:
-        """What the end of the answer says; a reply that broke off ends in a `Failure`."""
+        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
         events: Events = []
         if self.ended:
             return events
@@ -230,7 +230,7 @@ class ReplyReader:
             self._elements = _Elements()
             self._array(self._elements, start, events)
         else:
-            self._answer = Answer(final=(b"[DONE]",))
+            self._answer = BodySniffer(final=(b"[DONE]",))
             self._stream(self._answer, start, events)
 
     def _array(self, elements: _Elements, data: bytes, events: Events, *, last: bool = False) -> None:
@@ -256,7 +256,7 @@ class ReplyReader:
 
     # --- an event stream
 
-    def _stream(self, answer: Answer, data: bytes, events: Events) -> None:
+    def _stream(self, answer: BodySniffer, data: bytes, events: Events) -> None:
         found = answer.feed(data)
         for event in found:
             self._event(event, events)
@@ -336,8 +336,8 @@ class ReplyReader:
             return
         self._started = True
         names = [_field(chunk, "responseId", "response_id"), _field(chunk, "modelVersion", "model_version")]
-        identity, model = (wire.mended(name) if isinstance(name, str) and name else None for name in names)
-        events.append(Start(identity, None, model))
+        identity, model = (wire.repaired(name) if isinstance(name, str) and name else None for name in names)
+        events.append(ReplyStart(identity, None, model))
 
     def _candidate(self, fields: dict[str, Json], position: int, events: Events) -> None:
         index = fields.get("index")
@@ -374,18 +374,18 @@ class ReplyReader:
             self._fail(UpstreamError(sentence, param="n", code="choices_missing"), events)
             return
         for candidate in candidates:
-            for joiner, kind in ((candidate.reasoning, ReasoningDelta), (candidate.text, TextDelta)):
+            for joiner, kind in ((candidate.reasoning, ReplyReasoningDelta), (candidate.text, ReplyTextDelta)):
                 rest = joiner.close()
                 if rest:
                     events.append(kind(candidate.index, rest))
-            events.append(Finish(candidate.index, candidate.reason or Reason.STOP))
+            events.append(ReplyFinish(candidate.index, candidate.reason or Reason.STOP))
         if self._counts is not None:
             events.append(UsageReport(_usage(self._counts)))
-        events.append(End())
+        events.append(ReplyEnd())
         self.ended = True
 
     def _fail(self, error: UpstreamError, events: Events) -> None:
-        events.append(Failure(error))
+        events.append(ReplyFailure(error))
         self.ended = True
 
 
@@ -396,23 +396,33 @@ def _part(part: dict[str, Json], candidate: _Candidate, events: Events) -> None:
         if part.get("thought") is True:
             text = candidate.reasoning.feed(text)
             if text:
-                events.append(ReasoningDelta(candidate.index, text))
+                events.append(ReplyReasoningDelta(candidate.index, text))
         else:
             text = candidate.text.feed(text)
             if text:
-                events.append(TextDelta(candidate.index, text))
+                events.append(ReplyTextDelta(candidate.index, text))
     call = _field(part, "functionCall", "function_call")
     name = call.get("name") if isinstance(call, dict) else None
     if not isinstance(name, str) or not name:
         return
-    identity, index, signed = call.get("id"), candidate.calls, _field(part, "thoughtSignature", "thought_signature")
+    index = candidate.calls
     candidate.calls += 1
     events += (
-        CallStart(candidate.index, index, wire.mended(identity) if isinstance(identity, str) and identity else None,
-                  wire.mended(name), wire.mended(signed) if isinstance(signed, str) and signed else None),
-        ArgumentsDelta(candidate.index, index, wire.encode(call.get("args") or {}).decode()),
-        CallEnd(candidate.index, index),
-    )  # fmt: skip
+        ReplyCallStart(
+            candidate.index,
+            index,
+            _text(call.get("id")),
+            wire.repaired(name),
+            _text(_field(part, "thoughtSignature", "thought_signature")),
+        ),
+        ReplyArgumentsDelta(candidate.index, index, wire.encode(call.get("args") or {}).decode()),
+        ReplyCallEnd(candidate.index, index),
+    )
+
+
+def _text(value: Json) -> str | None:
+    """A string with something in it; else None."""
+    return wire.repaired(value) if isinstance(value, str) and value else None
 
 
 def _field(fields: dict[str, Json], camel: str, snake: str) -> Json:

@@ -14,7 +14,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from streamtool.conversation import Call, Conversation, Media, Message, Options, Part, Result, Text, Tool, ToolChoice
+from streamtool.conversation import (
+    Conversation,
+    MediaPart,
+    Message,
+    Options,
+    Part,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
 from streamtool.errors import RequestError
 from streamtool.protocols import wire
 from streamtool.settings import ModelSettings
@@ -155,31 +166,31 @@ def _message(message: Message, names: Mapping[str, str], unsigned: str | None) -
         yield {"functionCall": {"id": call.id, "name": call.name, "args": _arguments(call)}, **signed}
 
 
-def _result(result: Result, name: str) -> Iterator[dict[str, Json]]:
+def _result(result: ToolResult, name: str) -> Iterator[dict[str, Json]]:
     """A result is text under a key that says whether it is an error; what is no text follows as parts."""
-    text = "\n".join(part.text for part in result.content if isinstance(part, Text))
+    text = "\n".join(part.text for part in result.content if isinstance(part, TextPart))
     response = {"error" if result.error else "output": text}
     yield {"functionResponse": {"id": result.id, "name": name, "response": response}}
-    yield from _parts([part for part in result.content if isinstance(part, Media)])
+    yield from _parts([part for part in result.content if isinstance(part, MediaPart)])
 
 
 def _parts(parts: Sequence[Part]) -> Iterator[dict[str, Json]]:
     for part in parts:
         match part:
-            case Text(text=""):
+            case TextPart(text=""):
                 pass  # refused
-            case Text():
+            case TextPart():
                 yield {"text": part.text}
-            case Media() if part.data and part.type:
+            case MediaPart() if part.data and part.type:
                 yield {"inlineData": {"mimeType": part.type, "data": part.data}}
-            case Media() if part.url:
+            case MediaPart() if part.url:
                 file = {"mimeType": part.type, "fileUri": part.url}
                 yield {"fileData": {key: value for key, value in file.items() if value}}
-            case Media():
+            case MediaPart():
                 yield {"text": f"[{part.kind}]"}
 
 
-def _arguments(call: Call) -> Mapping[str, Json]:
+def _arguments(call: ToolCall) -> Mapping[str, Json]:
     """The call's arguments as an object, whatever stands in the history; raw text gets a field."""
     if call.custom:
         return {"input": call.arguments}

@@ -7,7 +7,8 @@ Sources: the Anthropic API reference; the types of anthropic-python 2.11 and @an
 which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
 
-from streamtool.protocols.answer import read_error
+from streamtool.protocols.body_sniffer import read_error
+from streamtool.protocols.messages.complete import write_complete, write_count, write_error
 from streamtool.protocols.messages.reader import ReplyReader
 from streamtool.protocols.messages.request import FIELDS, read_count, read_request, read_unread
 from streamtool.protocols.messages.upstream import (
@@ -21,11 +22,10 @@ from streamtool.protocols.messages.upstream import (
     write_count_request,
     write_request,
 )
-from streamtool.protocols.messages.whole import write_count, write_error, write_whole
 from streamtool.protocols.messages.writer import (
+    COMPLETE_HEADERS,
     KEEPALIVE,
     STREAM_HEADERS,
-    WHOLE_HEADERS,
     ReplyWriter,
 )
 
@@ -41,6 +41,7 @@ memories = None
 
 __all__ = [
     "CALL_ID",
+    "COMPLETE_HEADERS",
     "COUNT_PATH",
     "FIELDS",
     "HEADERS",
@@ -51,7 +52,6 @@ __all__ = [
     "REPLY_ID",
     "REQUEST_ID",
     "STREAM_HEADERS",
-    "WHOLE_HEADERS",
     "ReplyReader",
     "ReplyWriter",
     "memories",
@@ -62,9 +62,9 @@ __all__ = [
     "read_request",
     "read_unread",
     "request_path",
+    "write_complete",
     "write_count",
     "write_count_request",
     "write_error",
     "write_request",
-    "write_whole",
 ]

@@ -9,7 +9,7 @@ accepts neither.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamtool.conversation import Call, Media, Message, Part, Result, Text
+from streamtool.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, flag, list_of, media, object_at, refused, shown, string
 
@@ -50,7 +50,7 @@ def read_system(value: Json) -> tuple[Message, ...]:
 
 def _user(fields: Fields, place: str, names: Mapping[str, str]) -> Message:
     content: list[Part] = []
-    results: list[Result] = []
+    results: list[ToolResult] = []
     for block, inside in _blocks(fields.get("content"), f"{place}.content"):
         match block.get("type"):
             case "tool_result":
@@ -64,7 +64,7 @@ def _user(fields: Fields, place: str, names: Mapping[str, str]) -> Message:
 
 def _assistant(fields: Fields, place: str) -> Message:
     content: list[Part] = []
-    calls: list[Call] = []
+    calls: list[ToolCall] = []
     reasoning: list[str] = []
     value = fields.get("content")
     for block, inside in _blocks(value, f"{place}.content") if value is not None else ():
@@ -105,7 +105,7 @@ def _ours(block: Json) -> bool:
     return False
 
 
-def _call(block: Fields, place: str) -> Call:
+def _call(block: Fields, place: str) -> ToolCall:
     value = block.get("input")
     if value is None:
         arguments = "{}"
@@ -113,14 +113,14 @@ def _call(block: Fields, place: str) -> Call:
         arguments = value if value.strip() else "{}"
     else:
         arguments = wire.encode(object_at(value, f"{place}.input", "The input of a tool is an object.")).decode()
-    return Call(string(block, "id", place), string(block, "name", place), arguments)
+    return ToolCall(string(block, "id", place), string(block, "name", place), arguments)
 
 
-def _result(block: Fields, place: str, names: Mapping[str, str]) -> Result:
+def _result(block: Fields, place: str, names: Mapping[str, str]) -> ToolResult:
     identity = string(block, "tool_use_id", place)
     value = block.get("content")
     content = _parts(value, f"{place}.content") if value is not None else ()
-    return Result(identity, content, error=flag(block, "is_error", place), name=names.get(identity))
+    return ToolResult(identity, content, error=flag(block, "is_error", place), name=names.get(identity))
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def _part(block: Fields, place: str) -> tuple[Part, ...]:
     match block.get("type"):
         case "text":
             text = string(block, "text", place, empty=True)
-            return (Text(text),) if text else ()
+            return (TextPart(text),) if text else ()
         case "image":
             return (_source("image", block, block.get("source")),)
         case "document":
@@ -161,33 +161,33 @@ def _part(block: Fields, place: str) -> tuple[Part, ...]:
         case "search_result":
             head = "\n".join(word for word in (block.get("title"), block.get("source")) if isinstance(word, str))
             found = "\n".join(part.text for part in _parts(list_of(block, "content", place), f"{place}.content")
-                              if isinstance(part, Text))  # fmt: skip
-            return (Text("\n\n".join(filter(None, (head, found)))),)
+                              if isinstance(part, TextPart))  # fmt: skip
+            return (TextPart("\n\n".join(filter(None, (head, found)))),)
         case "tool_reference":
-            return (Text(f"[tool {shown(block.get('tool_name'))}]"),)
+            return (TextPart(f"[tool {shown(block.get('tool_name'))}]"),)
         case kind:
-            return (Media(str(kind), block),)
+            return (MediaPart(str(kind), block),)
 
 
 def _document(block: Fields, place: str) -> tuple[Part, ...]:
     """A document of text is text, with its title and context before it."""
     words = [word for word in (block.get("title"), block.get("context")) if isinstance(word, str) and word]
-    head = [Text("\n".join(words))] if words else []
+    head = [TextPart("\n".join(words))] if words else []
     match block.get("source"):
         case {"type": "text", "data": str(text)}:
-            return (Text("\n\n".join(filter(None, ("\n".join(words), text)))),)
+            return (TextPart("\n\n".join(filter(None, ("\n".join(words), text)))),)
         case {"type": "content", "content": content}:
             return (*head, *_parts(content, f"{place}.source.content"))
         case source:
             return (_source("file", block, source),)
 
 
-def _source(kind: str, block: Fields, source: Json) -> Media:
+def _source(kind: str, block: Fields, source: Json) -> MediaPart:
     title = block.get("title")
     name = title if isinstance(title, str) else ""
     match source:
         case {"data": str(data), "media_type": str(type_)}:
-            return Media(kind, block, type_, data, name=name)
+            return MediaPart(kind, block, type_, data, name=name)
         case {"url": str(url)}:
             return media(kind, block, url, name)
-    return Media(kind, block, name=name)
+    return MediaPart(kind, block, name=name)

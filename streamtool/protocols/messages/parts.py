@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from streamtool.conversation import Media, Part, Text
+from streamtool.conversation import MediaPart, Part, TextPart
 
 Json = Any  # a JSON value
 Block = Mapping[str, Json]
@@ -23,7 +23,7 @@ def blocks_of(parts: Iterable[Part], *, same: bool, words: bool = False) -> list
 
 def block_of(part: Part, *, same: bool, words: bool = False) -> Block | None:
     """The part as a block; None if it is blank."""
-    if isinstance(part, Text):
+    if isinstance(part, TextPart):
         return {"type": "text", "text": part.text} if part.text.strip() else None
     if same and not (words and part.kind in ("image", "file")):
         return part.raw
@@ -31,7 +31,7 @@ def block_of(part: Part, *, same: bool, words: bool = False) -> Block | None:
     return block or {"type": "text", "text": f"[{part.kind}]"}
 
 
-def _media(part: Media) -> Block | None:
+def _media(part: MediaPart) -> Block | None:
     if part.kind == "image":
         return _sourced("image", part) if part.url or part.type in _IMAGES else None
     if part.kind != "file":
@@ -45,7 +45,7 @@ def _media(part: Media) -> Block | None:
     return {"type": "document", "source": source, **_title(part)}
 
 
-def _sourced(kind: str, part: Media) -> Block | None:
+def _sourced(kind: str, part: MediaPart) -> Block | None:
     title = _title(part) if kind == "document" else {}
     if part.data:
         return {"type": kind, "source": {"type": "base64", "media_type": part.type, "data": part.data}, **title}
@@ -54,11 +54,11 @@ def _sourced(kind: str, part: Media) -> Block | None:
     return None
 
 
-def _title(part: Media) -> dict[str, Json]:
+def _title(part: MediaPart) -> dict[str, Json]:
     return {"title": part.name} if part.name else {}
 
 
-def _text(part: Media) -> str | None:
+def _text(part: MediaPart) -> str | None:
     try:
         return base64.b64decode(part.data, validate=True).decode("utf-8", "replace") or None
     except (binascii.Error, ValueError):

@@ -1,9 +1,9 @@
 """Reads an upstream's Messages reply, in whatever shape it really comes, into reply events.
 
-Theory of operation. What the answer is (an event stream, one document, a web page), `Answer` tells. A whole reply goes
-through the same code as a stream: its message begins, each of its blocks begins and ends, its stop reason comes. The
-usual event, a piece of text of the block that is open, is recognised by its first and last bytes, and only its text is
-decoded; any other spelling of it is decoded whole, and leaves with its own bytes as well if nothing else is in it.
+Theory of operation. What the answer is (an event stream, one document, a web page), `BodySniffer` tells. A whole reply
+goes through the same code as a stream: its message begins, each of its blocks begins and ends, its stop reason comes.
+The usual event, a piece of text of the block that is open, is recognised by its first and last bytes, and only its text
+is decoded; any other spelling of it is decoded whole, and leaves with its own bytes as well if nothing else is in it.
 
 What is worth knowing about upstreams:
 - One call is open at a time: what belongs to other blocks while it is unfinished is queued, block by block. An upstream
@@ -22,19 +22,19 @@ from attrs import Factory, define
 from streamtool import sse
 from streamtool.errors import UpstreamError
 from streamtool.protocols import wire
-from streamtool.protocols.answer import Answer, broken_off, tokens, too_large, unreadable
+from streamtool.protocols.body_sniffer import BodySniffer, broken_off, tokens, too_large, unreadable
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
     ReplyEvent,
-    Start,
-    TextDelta,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
@@ -89,7 +89,7 @@ class ReplyReader:
     def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002
         self.usage: Usage | None = None
         self.ended = False
-        self._answer = Answer(final=(b"[DONE]",))
+        self._answer = BodySniffer(final=(b"[DONE]",))
         self._started = False
         self._before: bytes | None = None  # how an event begins that holds text of the open block and nothing else
         self._quick: bytes | None = None  # the same, while an event begins next and no half of a character is held
@@ -113,7 +113,7 @@ class ReplyReader:
             except wire.UNREADABLE:
                 text = ""
             if text:
-                return [TextDelta(0, text, data)]
+                return [ReplyTextDelta(0, text, data)]
         events: list[ReplyEvent] = []
         if self.ended:
             return events
@@ -126,7 +126,7 @@ class ReplyReader:
         return events
 
     def close(self) -> list[ReplyEvent]:
-        """What the end of the answer says; a reply that broke off ends in a `Failure`."""
+        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
         events: list[ReplyEvent] = []
         self._quick = None
         if self.ended:
@@ -178,7 +178,7 @@ class ReplyReader:
         if event.raw is not None and event.name == "content_block_delta" and self._before is not None:
             text = self._forwardable(fields)
             if text is not None:
-                events.append(TextDelta(0, text, event.raw))
+                events.append(ReplyTextDelta(0, text, event.raw))
                 return
         self._fields(fields, event.name, events)
 
@@ -237,7 +237,7 @@ class ReplyReader:
         self._started = True
         identity, model = (message.get(key) for key in ("id", "model"))
         self._usage(message)
-        events.append(Start(_word(identity), None, _word(model)))
+        events.append(ReplyStart(_word(identity), None, _word(model)))
 
     def _usage(self, fields: Fields) -> None:
         """Token counts so far; those that are left out, or 0 because they are not known, stay."""
@@ -261,7 +261,7 @@ class ReplyReader:
         if isinstance(reason, str) and reason:
             self._reason = _REASONS.get(reason, Reason.STOP)
         if isinstance(sequence, str) and sequence:
-            self._stop_sequence = wire.mended(sequence)
+            self._stop_sequence = wire.repaired(sequence)
 
     # --- blocks
 
@@ -300,10 +300,10 @@ class ReplyReader:
             self._think(block.get("thinking"), block.get("signature"), events)
         elif kind == "tool_use" and _word(block.get("name")):
             value = block.get("input")
-            given = wire.mended(value) if isinstance(value, str) else wire.encode(value).decode() if value else ""
+            given = wire.repaired(value) if isinstance(value, str) else wire.encode(value).decode() if value else ""
             self._call = _Call(index, self._calls, given)
             self._calls += 1
-            events.append(CallStart(0, self._call.number, _word(block.get("id")), wire.mended(block["name"])))
+            events.append(ReplyCallStart(0, self._call.number, _word(block.get("id")), wire.repaired(block["name"])))
 
     def _delta(self, delta: Fields, index: Json, events: list[ReplyEvent]) -> None:
         kind = delta.get("type")
@@ -336,19 +336,19 @@ class ReplyReader:
     def _say(self, text: Json, events: list[ReplyEvent]) -> None:
         text = self._text.feed(text) if isinstance(text, str) else ""
         if text:
-            events.append(TextDelta(0, text))
+            events.append(ReplyTextDelta(0, text))
 
     def _think(self, text: Json, signature: Json, events: list[ReplyEvent]) -> None:
         text = self._thoughts.feed(text) if isinstance(text, str) else ""
         if text:
-            events.append(ReasoningDelta(0, text))
+            events.append(ReplyReasoningDelta(0, text))
         if isinstance(signature, str) and signature:
             self._flush(events)
-            events.append(ReasoningDelta(0, "", wire.mended(signature)))
+            events.append(ReplyReasoningDelta(0, "", wire.repaired(signature)))
 
     def _flush(self, events: list[ReplyEvent]) -> None:
         """Half a character at the end of a block stays alone."""
-        for joiner, kind in ((self._thoughts, ReasoningDelta), (self._text, TextDelta)):
+        for joiner, kind in ((self._thoughts, ReplyReasoningDelta), (self._text, ReplyTextDelta)):
             rest = joiner.close()
             if rest:
                 events.append(kind(0, rest))
@@ -359,7 +359,7 @@ class ReplyReader:
         text = call.joiner.feed(text) if isinstance(text, str) else ""
         if text:
             call.pieces.append(text)
-            events.append(ArgumentsDelta(0, call.number, text))
+            events.append(ReplyArgumentsDelta(0, call.number, text))
             self._keep(len(text), events)
 
     def _may_leave(self, call: _Call, events: list[ReplyEvent]) -> bool:
@@ -386,9 +386,9 @@ class ReplyReader:
             rest = call.input or rest
         if rest:
             call.pieces.append(rest)
-            events.append(ArgumentsDelta(0, call.number, rest))
+            events.append(ReplyArgumentsDelta(0, call.number, rest))
         blank = not any(map(str.strip, call.pieces))
-        events.append(CallEnd(0, call.number, not cut if blank else _is_object(call.pieces)))
+        events.append(ReplyCallEnd(0, call.number, not cut if blank else _is_object(call.pieces)))
 
     def _keep(self, length: int, events: list[ReplyEvent]) -> None:
         self._kept += length
@@ -412,22 +412,22 @@ class ReplyReader:
         self._flush(events)
         if self.ended:  # too much had waited
             return
-        events.append(Finish(0, reason, self._stop_sequence))
+        events.append(ReplyFinish(0, reason, self._stop_sequence))
         if self.usage is not None:
             events.append(UsageReport(self.usage))
-        events.append(End())
+        events.append(ReplyEnd())
         self.ended = True
         self._before = None
 
     def _fail(self, error: UpstreamError, events: list[ReplyEvent]) -> None:
         if not self.ended:
-            events.append(Failure(error))
+            events.append(ReplyFailure(error))
         self.ended = True
         self._before = None
 
 
 def _word(value: Json) -> str | None:
-    return wire.mended(value) if isinstance(value, str) and value else None
+    return wire.repaired(value) if isinstance(value, str) and value else None
 
 
 def _strings(fields: Fields) -> list[str]:

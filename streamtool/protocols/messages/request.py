@@ -28,9 +28,9 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
+from streamtool.protocols.messages.complete import NO_THREADS
 from streamtool.protocols.messages.content import read_messages, read_system
 from streamtool.protocols.messages.implied import implied
-from streamtool.protocols.messages.whole import NO_THREADS
 from streamtool.settings import Limits
 from streamtool.turns import unanswered
 

@@ -12,7 +12,7 @@ field that has to do with tools is written.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from streamtool.conversation import Call, Conversation, Message, Options, Part, Result, Tool, ToolChoice
+from streamtool.conversation import Conversation, Message, Options, Part, Tool, ToolCall, ToolChoice, ToolResult
 from streamtool.errors import RequestError
 from streamtool.protocols import wire
 from streamtool.protocols.messages.parts import Block, blocks_of
@@ -289,7 +289,7 @@ def _blocks(message: Message, *, same: bool) -> list[Block]:
     ]
 
 
-def _call(call: Call) -> Block:
+def _call(call: ToolCall) -> Block:
     value: Json = {"input": call.arguments} if call.custom else _object(call.arguments)
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": value}
 
@@ -299,13 +299,13 @@ def _object(arguments: str) -> Json:
     if not arguments.strip():
         return {}
     try:
-        value = wire.decode_tolerant(wire.mended(arguments).encode())
+        value = wire.decode_tolerant(wire.repaired(arguments).encode())
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"arguments": arguments}
 
 
-def _result(result: Result, *, same: bool) -> Block:
+def _result(result: ToolResult, *, same: bool) -> Block:
     block: Body = {"type": "tool_result", "tool_use_id": result.id}
     content = _content(result.content, same=same)
     if content:

@@ -20,19 +20,19 @@ import msgspec
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.protocols import wire
+from streamtool.protocols.messages.complete import error_fields, stop_fields, usage_fields
 from streamtool.protocols.messages.content import SIGNATURE
-from streamtool.protocols.messages.whole import error_fields, stop_fields, usage_fields
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
     ReplyEvent,
-    Start,
-    TextDelta,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
@@ -48,7 +48,7 @@ STREAM_HEADERS: Final = (
     (b"x-accel-buffering", b"no"),
 )
 """Headers of a stream. `connection` is the server's business, and forbidden in HTTP/2."""
-WHOLE_HEADERS: Final = ((b"content-type", b"application/json"),)
+COMPLETE_HEADERS: Final = ((b"content-type", b"application/json"),)
 """Headers of a whole reply and of an error; the length is added by whoever sends it."""
 
 _HELD: Final = 4096  # characters of white space after a call that may wait
@@ -73,8 +73,8 @@ def _event(fields: dict[str, Json]) -> bytes:
 class ReplyWriter:
     """Writes one streamed reply.
 
-    `id` and `model` name it unless its `Start` does. The ids of its calls are the exchange's. `forwards` says that what
-    the upstream sent is of this protocol too, so that its own events may be passed on.
+    `id` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's. `forwards` says that
+    what the upstream sent is of this protocol too, so that its own events may be passed on.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class ReplyWriter:
         self._forwards = forwards
         self._started = False
         self._ended = False
-        self._finish: Finish | None = None
+        self._finish: ReplyFinish | None = None
         self._usage: Usage | None = None
         self._blocks = 0  # that have begun
         # prefixes of a delta of the open block; at most one is set
@@ -116,7 +116,7 @@ class ReplyWriter:
         out: list[bytes] = []
         for event in events:
             kind = type(event)
-            if kind is TextDelta:
+            if kind is ReplyTextDelta:
                 prefix = self._text
                 if prefix is None:
                     self._say(event.text, out)  # type: ignore[union-attr]  # narrowed by `kind`, which is faster
@@ -124,7 +124,7 @@ class ReplyWriter:
                     out.append(event.raw)  # type: ignore[union-attr]  # as above
                 elif event.text:  # type: ignore[union-attr]  # as above
                     out += (prefix, _string(event.text), _SUFFIX)  # type: ignore[union-attr]  # as above
-            elif kind is ArgumentsDelta:
+            elif kind is ReplyArgumentsDelta:
                 self._more(event, out)  # type: ignore[arg-type]  # as above
             elif not self._ended:
                 self._other(event, out)
@@ -134,7 +134,7 @@ class ReplyWriter:
         """What may be sent between two feeds while the upstream is silent."""
         return _PING if self._started and not self._ended else KEEPALIVE
 
-    def _more(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+    def _more(self, event: ReplyArgumentsDelta, out: list[bytes]) -> None:
         prefix, text = self._arguments, event.text
         if prefix is None or event.index != self._call or not text:
             return
@@ -144,32 +144,32 @@ class ReplyWriter:
 
     def _other(self, event: ReplyEvent, out: list[bytes]) -> None:
         match event:
-            case Start():
+            case ReplyStart():
                 self._start(event, out)
-            case ReasoningDelta():
+            case ReplyReasoningDelta():
                 self._think(event, out)
-            case CallStart():
+            case ReplyCallStart():
                 self._open_call(event, out)
-            case CallEnd():
+            case ReplyCallEnd():
                 if self._arguments is not None and event.index == self._call:
                     self._close_call(out, complete=event.complete)
-            case Finish():
+            case ReplyFinish():
                 if self._finish is None:
-                    self._start(Start(), out)
+                    self._start(ReplyStart(), out)
                     self._close(out)
                     self._finish = event
             case UsageReport():
                 self._usage = event.usage
-            case Failure():
+            case ReplyFailure():
                 self._fail(event.error, out)
-            case End():
+            case ReplyEnd():
                 self._end(out)
-            case TextDelta() | ArgumentsDelta():
+            case ReplyTextDelta() | ReplyArgumentsDelta():
                 pass  # `feed` has taken them
             case _:
                 assert_never(event)
 
-    def _start(self, event: Start, out: list[bytes]) -> None:
+    def _start(self, event: ReplyStart, out: list[bytes]) -> None:
         """The reply begins, unless it has: of another attempt the client sees the content only."""
         if self._started:
             return
@@ -200,7 +200,7 @@ class ReplyWriter:
         out += (prefix, _string(self._space + text), _SUFFIX)
         self._after, self._space = False, ""
 
-    def _think(self, event: ReasoningDelta, out: list[bytes]) -> None:
+    def _think(self, event: ReplyReasoningDelta, out: list[bytes]) -> None:
         """Reasoning; its signature closes the block. A signature alone signs reasoning that is not shown."""
         if self._finish is not None or not (event.text or event.signature):
             return
@@ -217,7 +217,7 @@ class ReplyWriter:
         self._thoughts = None
         self._stop_block(out)
 
-    def _open_call(self, event: CallStart, out: list[bytes]) -> None:
+    def _open_call(self, event: ReplyCallStart, out: list[bytes]) -> None:
         if self._finish is not None:
             return
         block: dict[str, Json] = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
@@ -237,7 +237,7 @@ class ReplyWriter:
 
     def _open(self, block: dict[str, Json], kind: bytes, key: bytes, out: list[bytes]) -> bytes:
         """Open a block, after the one that is open; the prefix of its deltas."""
-        self._start(Start(), out)
+        self._start(ReplyStart(), out)
         self._close(out)
         number = self._blocks
         self._blocks += 1

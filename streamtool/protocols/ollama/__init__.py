@@ -5,7 +5,7 @@ fields appear in this package only.
 Sources: the API documentation and the types of Ollama; the client ollama-python 0.6.
 """
 
-from streamtool.protocols.answer import read_error
+from streamtool.protocols.body_sniffer import read_error
 from streamtool.protocols.ollama.reader import ReplyReader
 from streamtool.protocols.ollama.request import (
     HEADERS,

@@ -1,9 +1,9 @@
 """Reads Ollama's reply, one JSON object per line, into reply events.
 
 Theory of operation. The first byte decides: `{` or `[` begins lines, everything else (a web page, an event stream with
-the same objects) is told apart by `Answer`. A chunk is one whole line as a rule: one search, one decode. A line that is
-not whole is kept as a list of its pieces and joined once. If the very first line is no JSON by itself, the answer is
-one document that was printed over several lines; it is kept, within bounds, until the end.
+the same objects) is told apart by `BodySniffer`. A chunk is one whole line as a rule: one search, one decode. A line
+that is not whole is kept as a list of its pieces and joined once. If the very first line is no JSON by itself, the
+answer is one document that was printed over several lines; it is kept, within bounds, until the end.
 
 What is worth knowing about Ollama:
 - The object with `done: true` ends the reply and bears the reason and the counts; without it the reply broke off.
@@ -18,19 +18,19 @@ from typing import Any, Final
 from streamtool import sse
 from streamtool.errors import UpstreamError
 from streamtool.protocols import wire
-from streamtool.protocols.answer import Answer, broken_off, tokens, too_large, unreadable
+from streamtool.protocols.body_sniffer import BodySniffer, broken_off, tokens, too_large, unreadable
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
     ReplyEvent,
-    Start,
-    TextDelta,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
@@ -59,7 +59,7 @@ class ReplyReader:
         self.ended = False
         self._head = b""  # the beginning while it may still become a byte order mark
         self._lines = False  # the answer is known to be lines of JSON
-        self._answer: Answer | None = None  # the answer, if it is something else
+        self._answer: BodySniffer | None = None  # the answer, if it is something else
         self._pieces: list[bytes] = []  # pieces of the line that is not whole yet
         self._held = 0  # bytes in `_pieces` and `_document`
         self._document: list[bytes] | None = None  # lines of a document that is not whole yet
@@ -83,7 +83,7 @@ class ReplyReader:
         return events
 
     def close(self) -> list[ReplyEvent]:
-        """What the end of the answer says; a reply that broke off ends in a `Failure`."""
+        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
         events: list[ReplyEvent] = []
         if self.ended:
             return events
@@ -114,7 +114,7 @@ class ReplyReader:
             self._lines = True
             self._cut(start, events)
             return
-        self._answer = Answer(final=(b"[DONE]",))
+        self._answer = BodySniffer(final=(b"[DONE]",))
         self._stream(self._answer, start, events)
 
     # --- lines
@@ -187,7 +187,7 @@ class ReplyReader:
 
     # --- an event stream
 
-    def _stream(self, answer: Answer, data: bytes, events: list[ReplyEvent]) -> None:
+    def _stream(self, answer: BodySniffer, data: bytes, events: list[ReplyEvent]) -> None:
         for event in answer.feed(data):
             self._event(event, events)
         if answer.error is not None and not self.ended:
@@ -238,19 +238,19 @@ class ReplyReader:
         self._started = True
         self._strange = None
         model = value.get("model")
-        events.append(Start(model=wire.mended(model) if isinstance(model, str) and model else None))
+        events.append(ReplyStart(model=wire.repaired(model) if isinstance(model, str) and model else None))
 
     def _message(self, message: dict[str, Json], events: list[ReplyEvent]) -> None:
         thinking = message.get("thinking")
         if type(thinking) is str and thinking:
             thinking = self._reasoning.feed(thinking)
             if thinking:
-                events.append(ReasoningDelta(0, thinking))
+                events.append(ReplyReasoningDelta(0, thinking))
         text = message.get("content")
         if type(text) is str and text:
             text = self._text.feed(text)
             if text:
-                events.append(TextDelta(0, text))
+                events.append(ReplyTextDelta(0, text))
         calls = message.get("tool_calls")
         for call in calls if type(calls) is list else ():
             self._call(call, events)
@@ -266,10 +266,10 @@ class ReplyReader:
         index = self._calls
         self._calls += 1
         events += (
-            CallStart(0, index, wire.mended(identity) if isinstance(identity, str) and identity else None,
-                      wire.mended(function["name"])),
-            ArgumentsDelta(0, index, wire.mended(arguments)),
-            CallEnd(0, index),
+            ReplyCallStart(0, index, wire.repaired(identity) if isinstance(identity, str) and identity else None,
+                      wire.repaired(function["name"])),
+            ReplyArgumentsDelta(0, index, wire.repaired(arguments)),
+            ReplyCallEnd(0, index),
         )  # fmt: skip
 
     # --- the end
@@ -278,18 +278,18 @@ class ReplyReader:
         """The reply is whole; `value` is its last object."""
         if not self._started:
             self._start(value, events)
-        for joiner, kind in ((self._reasoning, ReasoningDelta), (self._text, TextDelta)):
+        for joiner, kind in ((self._reasoning, ReplyReasoningDelta), (self._text, ReplyTextDelta)):
             rest = joiner.close()
             if rest:
                 events.append(kind(0, rest))
         reason = value.get("done_reason")
-        events.append(Finish(0, _REASONS.get(reason, Reason.STOP) if isinstance(reason, str) else Reason.STOP))
+        events.append(ReplyFinish(0, _REASONS.get(reason, Reason.STOP) if isinstance(reason, str) else Reason.STOP))
         if "prompt_eval_count" in value or "eval_count" in value:
             self.usage = Usage(tokens(value, "prompt_eval_count"), tokens(value, "eval_count"))
             events.append(UsageReport(self.usage))
-        events.append(End())
+        events.append(ReplyEnd())
         self.ended = True
 
     def _fail(self, error: UpstreamError, events: list[ReplyEvent]) -> None:
-        events.append(Failure(error))
+        events.append(ReplyFailure(error))
         self.ended = True

@@ -8,7 +8,7 @@ of tools: `none` sends none of them, and a named choice only the named ones.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from streamtool.conversation import Call, Conversation, Media, Message, Part, Text, Tool, ToolChoice
+from streamtool.conversation import Conversation, MediaPart, Message, Part, TextPart, Tool, ToolCall, ToolChoice
 from streamtool.errors import RequestError
 from streamtool.protocols import wire
 from streamtool.settings import ModelSettings
@@ -108,11 +108,11 @@ def _content(parts: Sequence[Part]) -> dict[str, Json]:
     images: list[str] = []
     for part in parts:
         match part:
-            case Text():
+            case TextPart():
                 lines.append(part.text)
-            case Media(kind="image") if part.data:
+            case MediaPart(kind="image") if part.data:
                 images.append(part.data)
-            case Media():
+            case MediaPart():
                 lines.append(f"[{part.kind}]")
     fields: dict[str, Json] = {"content": "\n".join(lines)}
     if images:
@@ -120,7 +120,7 @@ def _content(parts: Sequence[Part]) -> dict[str, Json]:
     return fields
 
 
-def _arguments(call: Call) -> Mapping[str, Json]:
+def _arguments(call: ToolCall) -> Mapping[str, Json]:
     """The call's arguments as an object, whatever stands in the history; raw text gets a field."""
     if call.custom:
         return {"input": call.arguments}

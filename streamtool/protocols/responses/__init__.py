@@ -7,10 +7,10 @@ Sources: the OpenAI API reference; the request and response types of openai-pyth
 under which their helpers, the AI SDK, LangChain and pydantic-ai read a stream; what Codex, opencode and pi send.
 """
 
+from streamtool.protocols.responses.complete import write_complete, write_error
 from streamtool.protocols.responses.memory import memories
 from streamtool.protocols.responses.request import FIELDS, read_request, read_unread
-from streamtool.protocols.responses.whole import write_error, write_whole
-from streamtool.protocols.responses.writer import KEEPALIVE, STREAM_HEADERS, WHOLE_HEADERS, ReplyWriter
+from streamtool.protocols.responses.writer import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS, ReplyWriter
 
 NAME = "responses"
 REPLY_ID = "resp_"
@@ -22,17 +22,17 @@ REQUEST_ID = b"x-request-id"
 
 __all__ = [
     "CALL_ID",
+    "COMPLETE_HEADERS",
     "FIELDS",
     "KEEPALIVE",
     "NAME",
     "REPLY_ID",
     "REQUEST_ID",
     "STREAM_HEADERS",
-    "WHOLE_HEADERS",
     "ReplyWriter",
     "memories",
     "read_request",
     "read_unread",
+    "write_complete",
     "write_error",
-    "write_whole",
 ]

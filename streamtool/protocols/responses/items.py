@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from streamtool.conversation import Call, Media, Message, Part, Result, Text
+from streamtool.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, list_of, media, object_at, refused, shown, string, words
 
@@ -52,9 +52,9 @@ class _Turns:
         self._raw: list[Fields] = []  # of the turn that is gathered: the assistant's, or results
         self._said = False
         self._content: list[Part] = []
-        self._calls: list[Call] = []
+        self._calls: list[ToolCall] = []
         self._reasoning: list[str] = []
-        self._results: list[Result] = []
+        self._results: list[ToolResult] = []
 
     def add(self, fields: Fields, place: str) -> None:
         kind = fields.get("type") or ("message" if "role" in fields else None)
@@ -74,7 +74,7 @@ class _Turns:
                 name = self._names.get(identity)
                 output = _content(fields, "output", place, optional=True)
                 cut = fields.get("status") in ("incomplete", "in_progress")
-                self._results.append(Result(identity, output, name=name, partial=cut))
+                self._results.append(ToolResult(identity, output, name=name, partial=cut))
             case "reasoning":
                 self._assistant(fields)
                 self._reasoning += _thoughts(fields)
@@ -156,20 +156,20 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
 # --- single items -----------------------------------------------------------------------------------------------------
 
 
-def _call(fields: Fields, place: str, *, custom: bool) -> Call:
+def _call(fields: Fields, place: str, *, custom: bool) -> ToolCall:
     identity = string(fields, "call_id", place)
     name = string(fields, "name", place)
     namespace = words(fields, "namespace", place)
     if namespace:
         name = f"{namespace}.{name}"
     if custom:
-        return Call(identity, name, words(fields, "input", place), custom=True)
+        return ToolCall(identity, name, words(fields, "input", place), custom=True)
     arguments = fields.get("arguments")
     if isinstance(arguments, Mapping):  # some agents send the object itself
         arguments = wire.encode(arguments).decode()
     elif arguments is not None and not isinstance(arguments, str):
         raise refused(f"{place}.arguments", "Arguments are a string that holds a JSON object.")
-    return Call(identity, name, arguments if arguments and arguments.strip() else "{}")
+    return ToolCall(identity, name, arguments if arguments and arguments.strip() else "{}")
 
 
 def _thoughts(fields: Fields) -> list[str]:
@@ -186,7 +186,7 @@ def _thoughts(fields: Fields) -> list[str]:
 def _content(fields: Fields, key: str, place: str, *, optional: bool = False) -> tuple[Part, ...]:
     value = fields.get(key)
     if isinstance(value, str):
-        return (Text(value),) if value else ()
+        return (TextPart(value),) if value else ()
     if value is None and optional:
         return ()
     if not isinstance(value, list):
@@ -196,25 +196,25 @@ def _content(fields: Fields, key: str, place: str, *, optional: bool = False) ->
 
 def _part(value: Json, place: str) -> Part:
     if isinstance(value, str):  # not legal at the origin, but its meaning is plain
-        return Text(value)
+        return TextPart(value)
     fields = object_at(value, place)
     kind = fields.get("type")
     if not isinstance(kind, str):
         raise refused(f"{place}.type", "A part says what it is in `type`: input_text, input_image, input_file …")
     if kind in _TEXTS:
-        return Text(string(fields, _TEXTS[kind], place, empty=True))
+        return TextPart(string(fields, _TEXTS[kind], place, empty=True))
     match kind, fields:
         case "input_image" | "computer_screenshot", {"image_url": str(url) | {"url": str(url)}}:
             return media("image", fields, url)
         case "input_image", _:
-            return Media("image", fields)
+            return MediaPart("image", fields)
         case "input_audio", {"input_audio": {"data": str(data), "format": str(format_)}}:
-            return Media("audio", fields, f"audio/{format_}", data)
+            return MediaPart("audio", fields, f"audio/{format_}", data)
         case "input_audio", _:
-            return Media("audio", fields)
+            return MediaPart("audio", fields)
         case "input_file", _:
             return _file(fields)
-    return Media(kind, fields)
+    return MediaPart(kind, fields)
 
 
 def _file(fields: Fields) -> Part:
@@ -225,12 +225,12 @@ def _file(fields: Fields) -> Part:
         return media("file", fields, url if isinstance(url, str) else "", name)
     if data[:5].lower() != "data:":
         kind = "application/pdf" if name.lower().endswith(".pdf") else "application/octet-stream"
-        return Media("file", fields, kind, data, name=name)
+        return MediaPart("file", fields, kind, data, name=name)
     file = media("file", fields, data, name)
     if file.type.startswith(_DOCUMENTS):
         try:
             text = b64decode(file.data).decode()
         except ValueError:  # not base64, or not UTF-8
             return file
-        return Text(f"{name}:\n{text}" if name else text)
+        return TextPart(f"{name}:\n{text}" if name else text)
     return file

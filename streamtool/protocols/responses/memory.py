@@ -26,7 +26,7 @@ _CALLS: Final = ("fc_", "ctc_", "fco_", "ctco_")
 
 
 @frozen
-class Input:
+class StoredInput:
     """All items of a request."""
 
     items: tuple[tuple[str, Json], ...]
@@ -59,12 +59,12 @@ class _Recalled:
             sentence = f"The request and what it refers to are together larger than {self._limit} bytes (limits.body)."
             raise TooLargeError(sentence, param=place, code="request_too_large")
         try:
-            return wire.mended(wire.decode_tolerant(data))
+            return wire.repaired(wire.decode_tolerant(data))
         except ValueError:
             return None
 
 
-def all_items(raw: Fields, recall: Recall, limits: Limits, size: int) -> Input:
+def all_items(raw: Fields, recall: Recall, limits: Limits, size: int) -> StoredInput:
     """The items that the request means: those of the earlier response, then its own, references replaced by items."""
     recalled = _Recalled(recall, size, limits.body)
     previous = _previous(raw, recalled)
@@ -89,7 +89,7 @@ def all_items(raw: Fields, recall: Recall, limits: Limits, size: int) -> Input:
                 continue
             fields = found
         items.append((place, fields))
-    return Input(tuple(items), tuple(dict.fromkeys(dropped)), recalled.size, changed)
+    return StoredInput(tuple(items), tuple(dict.fromkeys(dropped)), recalled.size, changed)
 
 
 def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
@@ -125,7 +125,7 @@ def _referenced(fields: Fields, place: str, recalled: _Recalled) -> Fields | Non
 def memories(conversation: Conversation, response: bytes) -> list[tuple[str, bytes]]:
     """What is to be remembered of a reply, as ids and values; nothing if the client said that nothing is to be stored.
 
-    `response` is the final response object (`ReplyWriter.response`, or what `write_whole` gave).
+    `response` is the final response object (`ReplyWriter.response`, or what `write_complete` gave).
     """
     if conversation.raw.get("store") is False:
         return []

@@ -9,7 +9,7 @@ Source: the OpenAI API reference and the request types of openai-python 3.52.
 
 from typing import Any, Final
 
-from streamtool.conversation import Conversation, Message, Options, OutputFormat, Text
+from streamtool.conversation import Conversation, Message, Options, OutputFormat, TextPart
 from streamtool.protocols.fields import (
     Fields,
     body_fields,
@@ -65,7 +65,7 @@ def read_request(body: bytes, limits: Limits, recall: Recall = _nothing) -> Conv
     messages = items.messages
     instructions = words(raw, "instructions")
     if instructions:
-        messages = (Message("system", (Text(instructions),)), *messages)
+        messages = (Message("system", (TextPart(instructions),)), *messages)
     if not messages:
         raise refused("input", "Give at least one message in `input`.")
     offer = read_tools(list_of(raw, "tools"), items.tools, limits, given.size)

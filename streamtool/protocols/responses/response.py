@@ -20,7 +20,7 @@ _CODES: Final = frozenset(
 _TOO_MANY: Final = 429
 
 
-class Response:
+class ResponseObject:
     """The response object of one reply, as it is at each of its stages."""
 
     __slots__ = ("_conversation", "_head", "_model")

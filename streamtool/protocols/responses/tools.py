@@ -31,14 +31,16 @@ Json = Any  # a decoded JSON value
 
 
 @frozen
-class Offer:
+class ToolOffer:
     """The tools, and the notes about those that were left out."""
 
     tools: tuple[Tool, ...]
     dropped: tuple[str, ...]
 
 
-def read_tools(tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]], limits: Limits, size: int) -> Offer:
+def read_tools(
+    tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]], limits: Limits, size: int
+) -> ToolOffer:
     """The tools of the request: those of `tools`, then the `further` lists, each of which comes with its place.
 
     `size` is that of the body. Raises RequestError and TooLargeError.
@@ -53,7 +55,7 @@ def read_tools(tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]],
         for tool, place in _each(more, at, limits, size, dropped):
             found[tool.name] = tool
             _not_too_many(found, limits, place)
-    return Offer(tuple(found.values()), tuple(dict.fromkeys(dropped)))
+    return ToolOffer(tuple(found.values()), tuple(dict.fromkeys(dropped)))
 
 
 def _not_too_many(found: dict[str, Tool], limits: Limits, place: str) -> None:

@@ -23,20 +23,20 @@ import msgspec
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.protocols import wire
-from streamtool.protocols.answer import too_large
-from streamtool.protocols.responses.response import Response, error_code
+from streamtool.protocols.body_sniffer import too_large
+from streamtool.protocols.responses.response import ResponseObject, error_code
 from streamtool.reply import (
-    ArgumentsDelta,
-    CallEnd,
-    CallStart,
-    End,
-    Failure,
-    Finish,
     Reason,
-    ReasoningDelta,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
     ReplyEvent,
-    Start,
-    TextDelta,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
     Usage,
     UsageReport,
 )
@@ -50,7 +50,7 @@ STREAM_HEADERS: Final = (
     (b"x-accel-buffering", b"no"),
 )
 """Headers of a stream. `connection` is the server's business, and forbidden in HTTP/2."""
-WHOLE_HEADERS: Final = ((b"content-type", b"application/json"),)
+COMPLETE_HEADERS: Final = ((b"content-type", b"application/json"),)
 """Headers of a whole reply and of an error; the length is added by whoever sends it."""
 
 Kind = Literal["message", "reasoning", "function_call", "custom_tool_call"]
@@ -77,8 +77,9 @@ def _template(name: str, place: str, key: str, more: str = "") -> bytes:
 class ReplyWriter:
     """Writes one streamed reply.
 
-    `id`, `created` and `model` name it unless its `Start` does. The ids of its calls are the exchange's. Every event is
-    written anew, whether or not the upstream speaks this protocol too (`forwards`): its sequence numbers are its own.
+    `id`, `created` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's. Every
+    event is written anew, whether or not the upstream speaks this protocol too (`forwards`): its sequence numbers are
+    its own.
     """
 
     __slots__ = (
@@ -102,7 +103,7 @@ class ReplyWriter:
         self._id, self._created, self._model = id, created, model
         # tools that the client knows by another name, or whose input is not JSON
         self._namespaces = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom}
-        self._response: Response | None = None  # None: not begun
+        self._response: ResponseObject | None = None  # None: not begun
         self._core = ""  # the reply's id without its prefix
         self._sequence = 0
         self._usage = Usage()
@@ -130,9 +131,9 @@ class ReplyWriter:
         out: list[bytes] = []
         for event in events:
             kind = type(event)
-            if kind is TextDelta:
+            if kind is ReplyTextDelta:
                 self._text(event, out)  # type: ignore[arg-type]  # narrowed by `kind`, which is faster than isinstance
-            elif kind is ArgumentsDelta:
+            elif kind is ReplyArgumentsDelta:
                 self._arguments(event, out)  # type: ignore[arg-type]  # as above
             elif not self._ended and not getattr(event, "choice", 0):
                 self._other(event, out)
@@ -142,7 +143,7 @@ class ReplyWriter:
         """What may be sent between two feeds while the upstream is silent."""
         return KEEPALIVE
 
-    def _text(self, event: TextDelta, out: list[bytes]) -> None:
+    def _text(self, event: ReplyTextDelta, out: list[bytes]) -> None:
         text = event.text
         if not text or event.choice:
             return
@@ -159,7 +160,7 @@ class ReplyWriter:
             self._open_message(out)
         self._delta(text, out)
 
-    def _arguments(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+    def _arguments(self, event: ReplyArgumentsDelta, out: list[bytes]) -> None:
         if event.index != self._index or not event.text or event.choice:
             return  # of a call that is not open, or empty
         if self._blank:
@@ -177,31 +178,31 @@ class ReplyWriter:
 
     def _other(self, event: ReplyEvent, out: list[bytes]) -> None:
         match event:
-            case Start():
+            case ReplyStart():
                 self._begin(event, out)
-            case ReasoningDelta():
+            case ReplyReasoningDelta():
                 self._think(event, out)
-            case CallStart():
+            case ReplyCallStart():
                 self._open_call(event, out)
-            case CallEnd():
+            case ReplyCallEnd():
                 if event.index == self._index:
                     self._close(out, complete=event.complete)
-            case Finish():
+            case ReplyFinish():
                 self._finish(event, out)
             case UsageReport():
                 self._usage = event.usage
-            case Failure():
+            case ReplyFailure():
                 self._fail(event.error, out)
-            case End():
+            case ReplyEnd():
                 self._end(out)
-            case TextDelta() | ArgumentsDelta():
+            case ReplyTextDelta() | ReplyArgumentsDelta():
                 pass  # `feed` has taken them
             case _:
                 assert_never(event)
 
     # --- the beginning
 
-    def _begin(self, event: Start | None, out: list[bytes]) -> Response:
+    def _begin(self, event: ReplyStart | None, out: list[bytes]) -> ResponseObject:
         """The response object; the reply is begun. It keeps its name when another attempt starts."""
         if self._response is None:
             if event is not None:
@@ -209,7 +210,7 @@ class ReplyWriter:
                 self._created = self._created if event.created is None else event.created
                 self._model = event.model or self._model
             self._core = _FOREIGN.sub("", self._id.removeprefix("resp_"))[-_LONGEST:]
-            self._response = Response(self._conversation, id=self._id, created=self._created, model=self._model)
+            self._response = ResponseObject(self._conversation, id=self._id, created=self._created, model=self._model)
             response = b'"response":' + self._response.write(b"in_progress")
             self._send(b"response.created", response, out)
             self._send(b"response.in_progress", response, out)
@@ -275,7 +276,7 @@ class ReplyWriter:
         self._send(b"response.content_part.done", b'%b,"part":%b' % (place, part), out)
         return b'"role":"assistant","content":[%b]' % part
 
-    def _think(self, event: ReasoningDelta, out: list[bytes]) -> None:
+    def _think(self, event: ReplyReasoningDelta, out: list[bytes]) -> None:
         if not event.text or self._reason is not None:
             return
         if self._kind != "reasoning":
@@ -294,7 +295,7 @@ class ReplyWriter:
         self._send(b"response.reasoning_summary_part.done", b'%b,"part":%b' % (place, part), out)
         return b'"summary":[%b]' % part
 
-    def _open_call(self, event: CallStart, out: list[bytes]) -> None:
+    def _open_call(self, event: ReplyCallStart, out: list[bytes]) -> None:
         if self._reason is not None:
             return
         self._leave(out)
@@ -330,7 +331,7 @@ class ReplyWriter:
 
     # --- the end
 
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: ReplyFinish, out: list[bytes]) -> None:
         if self._reason is not None:
             return
         self._begin(None, out)

@@ -1,0 +1,225 @@
+"""What goes in and out of an exchange: the request to the upstream, the head of the reply, the record; and `Wire`."""
+
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol
+
+from attrs import field, frozen
+
+from streamtool.conversation import Conversation, Options
+from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.reply import Reason, Reply, ReplyEvent, Usage
+from streamtool.settings import Limits, ModelSettings
+
+Headers = tuple[tuple[bytes, bytes], ...]
+Outcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
+"""`left`: the client went before the end; `passed`: there was nothing to do."""
+
+
+class UpstreamReader(Protocol):
+    def feed(self, data: bytes, /) -> list[ReplyEvent]: ...
+    def close(self) -> list[ReplyEvent]: ...
+
+
+class ClientWriter(Protocol):
+    @property
+    def response(self) -> bytes | None: ...
+    def feed(self, events: Iterable[ReplyEvent], /) -> bytes: ...
+    def keepalive(self) -> bytes: ...
+
+
+class ClientProtocol(Protocol):
+    """What the exchange needs of a protocol that its client speaks."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802  a constant of the module
+    @property
+    def REPLY_ID(self) -> str: ...  # noqa: N802
+    @property
+    def CALL_ID(self) -> str: ...  # noqa: N802
+    @property
+    def REQUEST_ID(self) -> bytes: ...  # noqa: N802
+    @property
+    def KEEPALIVE(self) -> bytes: ...  # noqa: N802
+    @property
+    def STREAM_HEADERS(self) -> Headers: ...  # noqa: N802
+    @property
+    def COMPLETE_HEADERS(self) -> Headers: ...  # noqa: N802
+    @property
+    def FIELDS(self) -> frozenset[str]: ...  # noqa: N802
+    @property
+    def read_request(self) -> Callable[..., Conversation]: ...
+    def read_unread(self, body: bytes, limits: Limits) -> Conversation | None: ...
+    def write_complete(
+        self,
+        conversation: Conversation,
+        reply: Reply,
+        *,
+        id: str,
+        created: int,
+        model: str,
+    ) -> bytes: ...
+    def write_error(self, error: StreamtoolError, request_id: str | None) -> bytes: ...
+    @property
+    def ReplyWriter(self) -> Callable[..., ClientWriter]: ...  # noqa: N802  a class of the module
+    @property
+    def memories(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
+
+
+class UpstreamProtocol(Protocol):
+    """What the exchange needs of a protocol that its upstream speaks."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802
+    @property
+    def HEADERS(self) -> Headers: ...  # noqa: N802
+    @property
+    def KEY_HEADER(self) -> bytes: ...  # noqa: N802
+    @property
+    def MODELS_PATH(self) -> str: ...  # noqa: N802
+    def request_path(self, model: ModelSettings, *, stream: bool) -> str: ...
+    def write_request(self, conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes: ...
+    def read_error(self, status: int, body: bytes) -> UpstreamError: ...
+    def read_models(self, body: bytes) -> list[str]: ...
+    @property
+    def ReplyReader(self) -> Callable[..., UpstreamReader]: ...  # noqa: N802
+
+
+class Memory(Protocol):
+    """What is remembered of earlier replies of the same client, for protocols that refer to them.
+
+    Such a protocol has `memories`, which tells what is to be remembered of a whole reply; its `read_request` takes
+    `recall`, and its writer has the whole reply in `response` once it is over.
+    """
+
+    def recall(self, id: str, /) -> bytes | None: ...
+    def remember(self, id: str, value: bytes, /) -> None: ...
+
+
+class Capabilities(Protocol):
+    """What upstreams were found unable to do."""
+
+    def lacks(self, upstream: str | None, model: str, ability: str, /) -> bool: ...
+    def learn(self, upstream: str | None, model: str, ability: str, /) -> None: ...
+
+
+@frozen
+class UpstreamRequest:
+    """One attempt, as the upstream is to receive it."""
+
+    path: str | None
+    """With its query, if it has one; None: the path that the client asked for."""
+    headers: Headers
+    body: bytes = field(repr=False)
+    upstream: str | None
+    """Name of the upstream in the settings; None: there is only one."""
+    attempt: int
+    """1 for the first."""
+    conversation: Conversation | None = field(default=None, repr=False)
+    """What the body says; None: it is the client's own."""
+
+
+@frozen
+class ResponseHead:
+    """Status and headers of the reply."""
+
+    status: int
+    headers: Headers
+
+
+@frozen
+class Record:
+    """What happened in one exchange; for logs and metrics. Holds no contents."""
+
+    request_id: str
+    protocol: str
+    """What the client speaks."""
+    upstream_protocol: str
+    model: str
+    upstream_model: str
+    stream: bool
+    mode: str
+    format: str
+    tools: int
+    attempts: tuple[str, ...]
+    """For each attempt that was not accepted and repeated, why."""
+    details: tuple[str, ...]
+    """The same: the phrase that gave it away, or what the model was told."""
+    unmet: str | None
+    """What the last attempt still lacked; the client got it as it was."""
+    calls: int
+    formats: tuple[str, ...]
+    """Formats in which calls were found."""
+    repairs: tuple[str, ...]
+    discarded: tuple[tuple[str, int], ...]
+    """Reason and number of characters of what was neither shown nor part of a call."""
+    refused: int
+    quoted: int
+    """Calls that were quotations, and text."""
+    incomplete: bool
+    reason: Reason | None
+    """The upstream's own reason."""
+    usage: Usage
+    usage_estimated: bool
+    """The upstream was stopped before it told its counts."""
+    held: int
+    """Characters that were held back before they were known to be visible, at most."""
+    contract: bool
+    """The tools were written into the prompt."""
+    history: bool
+    """The conversation holds earlier calls or results."""
+    turn: str
+    """Where the conversation stood (`turns.Turn`)."""
+    seconds: float
+    """From the request to the end."""
+    first_byte: float | None
+    """Seconds until the client's reply began; None: it did not."""
+    first_call: float | None
+    """Seconds until the client saw a call begin."""
+    dropped: tuple[str, ...]
+    """Parts of the request that could not be honoured."""
+    error: StreamtoolError | None
+    forced: str = ""
+    """How the last attempt held the model to a call: `prompt`, or a way of `forcing`; "": not at all."""
+    found: tuple[tuple[str, int], ...] = ()
+    """Formats, and how many calls were found in each, those of attempts that were not accepted included."""
+    retried: tuple[float, ...] = ()
+    """For each attempt that was not accepted, the second in which that was known."""
+    upstream: str | None = None
+    """Its name in the settings; None: they name none."""
+    server: str | None = None
+    """Its host and port."""
+    served_model: str | None = None
+    """The model's name as the upstream told it."""
+    choices: int = 1
+    options: tuple[tuple[str, float], ...] = ()
+    """The numbers that the client gave for the reply (`temperature`), as far as it gave any."""
+    status: int | None = None
+    """What the client was answered with; None: with nothing, or with what just passed."""
+    passed: bool = False
+    """There was nothing to do: request and reply passed as they were, and what came of them is not known."""
+    done: bool = False
+    """The reply came to its end, be it an error."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended, in one word."""
+        if self.error is not None:
+            return "error"
+        if self.passed:
+            return "passed"
+        if not self.done:
+            return "left"
+        if self.unmet is not None:
+            return "unmet"
+        if self.incomplete:
+            return "incomplete"
+        return "calls" if self.calls else "text"
+
+
+def numbers(options: Options) -> tuple[tuple[str, float], ...]:
+    """Those of the options that are numbers and were given."""
+    return tuple(
+        (name, value)
+        for name in ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+        if (value := getattr(options, name)) is not None
+    )

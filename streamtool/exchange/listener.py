@@ -1,0 +1,102 @@
+"""What happens in an exchange while it happens, for a shell that wants to write it down: to replay it, or to debug.
+
+A shell sets `Exchange.listener`; without one nothing is wrapped and nothing is told. With one, each parser stands in a
+`ObservedParser`, which tells what went in and what came out. The trace does the I/O and has the clock; here is neither.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from attrs import frozen
+
+import statemachine
+from streamtool.conversation import Json
+from streamtool.exchange.interfaces import UpstreamRequest
+from streamtool.policy import NullParser
+from streamtool.reply import ReplyEvent
+
+
+@frozen
+class ParserOptions:
+    """What a parser is made with."""
+
+    tools: Mapping[str, Mapping[str, Json]]
+    formats: tuple[str, ...] | None
+    prefix: str
+    unknown: str
+    malformed: str
+    in_fences: str
+    calls_in_reasoning: bool
+    limits: statemachine.Limits
+
+    def parser(self) -> statemachine.Parser:
+        """A new parser."""
+        return statemachine.Parser(
+            self.tools,
+            formats=self.formats,
+            prefix=self.prefix,
+            unknown=self.unknown,
+            malformed=self.malformed,
+            in_fences=self.in_fences,
+            calls_in_reasoning=self.calls_in_reasoning,
+            limits=self.limits,
+        )
+
+
+class ExchangeListener(Protocol):
+    """Who is told. Nothing that it is given may be changed or kept beyond the call; it never raises."""
+
+    def attempt(self, request: UpstreamRequest, /) -> None:
+        """An attempt begins: this is sent."""
+
+    def answered(self, status: int, /) -> None:
+        """The upstream has answered with this status."""
+
+    def parser(self, choice: int, options: ParserOptions | None, /) -> int:
+        """A parser was made (None: one that finds nothing). Returns the number under which it will be told of."""
+
+    def fed(self, number: int, text: str, state: str, held: int, events: Sequence[statemachine.Event], /) -> None:
+        """A parser was fed this, is in this state now, holds so many characters, and emitted these events."""
+
+    def closed(self, number: int, reason: str | None, state: str, events: Sequence[statemachine.Event], /) -> None:
+        """A parser was closed."""
+
+    def sent(self, events: Sequence[ReplyEvent], /) -> None:
+        """The client got these."""
+
+
+class ObservedParser:
+    """A parser that is watched."""
+
+    __slots__ = ("_number", "_parser", "_trace")
+
+    def __init__(self, trace: ExchangeListener, choice: int, options: ParserOptions | None) -> None:
+        self._parser = NullParser() if options is None else options.parser()
+        self._trace = trace
+        self._number = trace.parser(choice, options)
+
+    @property
+    def held(self) -> int:
+        """Characters that the parser holds."""
+        return self._parser.held
+
+    @property
+    def thinking(self) -> tuple[str, ...]:
+        """What may close the reasoning that is open."""
+        return self._parser.thinking
+
+    def feed(self, text: str, /) -> list[statemachine.Event]:
+        """What the parser makes of it."""
+        events = self._parser.feed(text)
+        self._trace.fed(self._number, text, self._state, self.held, events)
+        return events
+
+    def close(self, reason: str | None = None, /) -> list[statemachine.Event]:
+        """What is left."""
+        events = self._parser.close(reason)
+        self._trace.closed(self._number, reason, self._state, events)
+        return events
+
+    @property
+    def _state(self) -> str:
+        return self._parser.state.value if isinstance(self._parser, statemachine.Parser) else "text"

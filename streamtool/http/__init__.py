@@ -1,0 +1,1 @@
+"""The shells that move bytes: ASGI middleware, upstreams over HTTP, httpx transports."""

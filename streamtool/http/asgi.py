@@ -1,0 +1,80 @@
+"""A whole request to an ASGI app, answered by a whole response: for what is asked beside an exchange."""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from attrs import field, frozen
+
+from streamtool.errors import UpstreamError
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGEST = 8 * 1024 * 1024
+"""Bytes of a response that are taken."""
+
+
+@frozen
+class AppResponse:
+    """What the app answered."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+
+async def ask(
+    app: ASGIApp,
+    scope: Scope,
+    method: str,
+    path: str,
+    *,
+    body: bytes = b"",
+    headers: Iterable[tuple[bytes, bytes]],
+    receive: Receive,
+    on_piece: Callable[[bytes], object] | None = None,
+) -> AppResponse:
+    """The app's whole answer to one request; `scope` is that of the client's request, whose `receive` tells of its end.
+
+    `on_piece` is called with each piece of the body as it comes.
+    Raises UpstreamError when the app does not answer, or with more than `LARGEST` bytes.
+    """
+    path, _, query = path.partition("?")
+    inner = {**scope, "method": method, "headers": list(headers), "query_string": query.encode()}
+    inner["raw_path"] = (scope.get("root_path", "").rstrip("/") + path).encode()
+    inner["path"] = unquote(inner["raw_path"].decode())
+    inner.pop("extensions", None)
+    sent = False
+    status = 0
+    pieces: list[bytes] = []
+    size = 0
+    whole = False
+
+    async def take() -> Message:
+        nonlocal sent
+        if not sent:
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    async def put(message: Message) -> None:
+        nonlocal status, size, whole
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        elif message["type"] == "http.response.body":
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > LARGEST:
+                raise UpstreamError(f"the upstream answered {method} {path} with more than {LARGEST} bytes")
+            pieces.append(piece)
+            if on_piece is not None:
+                on_piece(piece)
+            whole = not message.get("more_body", False)
+
+    await app(inner, take, put)
+    if not whole:
+        raise UpstreamError(f"the upstream did not answer {method} {path}")
+    return AppResponse(status, b"".join(pieces))

@@ -1,0 +1,430 @@
+"""An exchange around an ASGI app: `ToolMiddleware(app)` gives tools to an app that only serves text.
+
+A request to one of our paths is read whole (bounded) and handed to an `Exchange`; the app is called with the rewritten
+body, and what it sends goes through the exchange to the client, one message for each of the app's messages, in the
+same step that brought it. Two small tasks stand beside the app: one waits for the client to leave, in order to cancel
+the app at once, the other breaks long silences with a comment. Another attempt is another call of the app.
+
+Everything else (other paths, websockets, lifespan, requests with neither tools nor tool history) reaches the app with
+its own `receive` and `send`, untouched. Written on anyio: runs under asyncio servers and under trio.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+from urllib.parse import unquote
+
+import anyio
+from attrs import evolve
+
+from statemachine import warm
+from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
+from streamtool.exchange import ClientProtocol, Exchange, Headers, UpstreamRequest, client_protocol
+from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.phrases import open_phrases
+from streamtool.http.token_counting import count_tokens
+from streamtool.observe.observers import Observers, OnExchange
+from streamtool.settings import PATHS, Limits, Mode, Settings, UpstreamProtocolName
+from streamtool.state.capabilities import CapabilityCache
+from streamtool.state.replies import open_store, shelf
+
+UPSTREAM_KEY = "streamtool.http.upstream"
+"""Key of the ASGI scope under which the app is told the name of the upstream that the settings choose."""
+
+GRACE = 5.0
+"""Seconds that the app may go on after the reply has ended by itself, to finish its own business, and that the last
+write may take once the client has left."""
+_TICKS = 4
+"""How often in one keep-alive time the silence is looked at."""
+
+_DIGITS = 18
+"""Of a content length that is read as a number."""
+_SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend")
+"""Extensions with which an app could answer past its `send`."""
+
+_log = logging.getLogger("streamtool")
+
+
+def new_id(prefix: str) -> str:
+    """`prefix` and 24 random letters and digits."""
+    return prefix + uuid.uuid4().hex[:24]
+
+
+class ToolMiddleware:
+    """Gives tools to `app`, which answers with text only, in any of the protocols that upstreams speak.
+
+    All options but `app` and `on_exchange` are those of `Settings`; given next to `settings` they replace its values
+    where they differ from the default. `on_exchange` is called with the `Record` of each exchange when it is over.
+    Raises SettingsError for contradictory or unavailable settings.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings | None = None,
+        mode: Mode = "emulate",
+        format: str = "auto",
+        formats: Iterable[str] | None = None,
+        arguments: Literal["stream", "complete"] = "stream",
+        unknown_tools: Literal["retry", "text", "drop", "deliver"] = "retry",
+        reasoning: Literal["emit", "drop", "text"] = "emit",
+        retries: int = 2,
+        paths: Mapping[str, str] | Iterable[str] = PATHS,
+        app_protocol: UpstreamProtocolName | None = None,
+        app_path: str | None = None,
+        keepalive: float = 10.0,
+        limits: Limits = Limits(),  # noqa: B008  frozen
+        on_exchange: OnExchange | None = None,
+    ) -> None:
+        given: dict[str, Any] = {
+            "mode": mode,
+            "format": format,
+            "formats": None if formats is None else tuple(formats),
+            "arguments": arguments,
+            "unknown_tools": unknown_tools,
+            "reasoning": reasoning,
+            "retries": retries,
+            "paths": dict(paths) if isinstance(paths, Mapping) else tuple(paths),
+            "app_protocol": app_protocol,
+            "app_path": app_path,
+            "keepalive": keepalive,
+            "limits": limits,
+        }
+        defaults = Settings()
+        changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
+        self.app = app
+        self.settings = evolve(settings or defaults, **changed)
+        self.on_exchange = on_exchange
+        self.observers = Observers(self.settings, anyio.current_time)
+        self.store = open_store(self.settings.store)
+        self.capabilities = CapabilityCache()
+        warm(self.settings.formats)
+        self.phrases = open_phrases(self.settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        protocol = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            protocol = self.settings.paths.get(route_path(scope))
+        if protocol is None:
+            await self.app(scope, receive, send)
+            return
+        wire = client_protocol(protocol)
+        body = await self._body(wire, scope, receive, send)
+        if body is None:
+            return
+        if protocol == "count_tokens":
+            await self._count(wire, scope, body, receive, send)
+            return
+        try:
+            exchange = Exchange(
+                self.settings,
+                wire,
+                body,
+                scope["headers"],
+                new_id=new_id,
+                now=int(time.time()),
+                clock=anyio.current_time,
+                memory=shelf(self.store, scope["headers"]),
+                capabilities=self.capabilities,
+                phrases=self.phrases,
+            )
+        except StreamtoolError as error:
+            self.observers.refused(wire.NAME, error)
+            await send_error(wire, error, send)
+            return
+        watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
+        if exchange.passthrough:
+            with watch.passing():
+                await self._pass(exchange, scope, body, receive, send)
+        else:
+            del body
+            try:
+                await _Run(self, exchange, scope, receive, send).run()
+            finally:
+                watch.end()
+
+    def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
+        """The scope with which the app is called."""
+        inner = dict(scope)
+        inner["headers"] = list(request.headers)
+        if request.upstream is not None:
+            inner[UPSTREAM_KEY] = request.upstream
+        path = self.settings.app_path or request.path
+        if path is not None:
+            path, _, query = path.partition("?")
+            inner["raw_path"] = (scope.get("root_path", "").rstrip("/") + path).encode()
+            inner["path"] = unquote(inner["raw_path"].decode())
+            inner["query_string"] = query.encode() if request.path is not None else scope.get("query_string", b"")
+        return inner
+
+    async def _count(self, wire: ClientProtocol, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        try:
+            counted = await count_tokens(self.settings, self.app, scope, body, receive, upstream_key=UPSTREAM_KEY)
+        except StreamtoolError as error:
+            await send_error(wire, error, send)
+            return
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(counted)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": counted, "more_body": False})
+
+    async def _body(self, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+        """The request body; None when there is nothing to answer any more."""
+        try:
+            return await read_body(scope, receive, self.settings.limits.body)
+        except TooLargeError as error:
+            await send_error(wire, error, send)
+        except ClientLeft:
+            pass
+        return None
+
+    async def _pass(self, exchange: Exchange, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """A request that needs nothing of us: the app gets it as it came, and answers for itself."""
+        request = exchange.request()
+        inner = self.inner_scope(scope, request)
+        if request.body is body:
+            inner["headers"] = scope["headers"]
+        replayed = False
+
+        async def replay() -> Message:
+            nonlocal replayed
+            if not replayed:
+                replayed = True
+                return {"type": "http.request", "body": request.body, "more_body": False}
+            return await receive()
+
+        await self.app(inner, replay, send)
+
+
+class _Run:
+    """One exchange while it runs: the app on one side, the client on the other."""
+
+    __slots__ = (
+        "_comment",
+        "_exchange",
+        "_gone",
+        "_heard",
+        "_inner",
+        "_middleware",
+        "_over",
+        "_receive",
+        "_scope",
+        "_send",
+        "_started",
+        "_whole",
+        "_writing",
+    )
+
+    def __init__(
+        self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._middleware = middleware
+        self._exchange = exchange
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._gone = anyio.Event()
+        """The client has left."""
+        self._over = False
+        """The client has everything."""
+        self._started = False
+        self._heard = False
+        """The client heard something since the silence was last looked at."""
+        self._writing = False
+        self._comment: anyio.Event | None = None
+        """While a comment is being written: set once it is out."""
+        self._inner: anyio.CancelScope | None = None
+        """Around the app while it runs."""
+        self._whole: anyio.CancelScope | None = None
+        """Around everything."""
+
+    async def run(self) -> None:
+        middleware = self._middleware
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._whole = tasks.cancel_scope
+                tasks.start_soon(self._watch)
+                if self._exchange.conversation.stream:
+                    tasks.start_soon(self._break_silence, middleware.settings.keepalive / _TICKS)
+                await self._attempts()
+                tasks.cancel_scope.cancel()
+        except Exception:  # an app may fail while it is cancelled
+            if not self._gone.is_set():
+                raise
+            _log.exception("the application failed, after its client had left")
+
+    async def _attempts(self) -> None:
+        exchange = self._exchange
+        while not (exchange.done or self._gone.is_set()):
+            try:
+                request = exchange.request()
+            except StreamtoolError as error:
+                await self._write(exchange.fail(error))
+                return
+            scope = self._middleware.inner_scope(self._scope, request)
+            if "extensions" in scope:
+                scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k not in _SHORTCUTS}
+            bodies = [request.body]
+            del request  # the stream may stay open for long, and nobody needs the body once it was handed out
+            await self._attempt(scope, bodies)
+
+    async def _attempt(self, scope: Scope, bodies: list[bytes]) -> None:
+        """Call the app once, to its end or until it is not needed any more."""
+        exchange = self._exchange
+
+        async def receive() -> Message:
+            if bodies:
+                return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+
+        error: StreamtoolError
+        try:
+            with anyio.CancelScope() as self._inner:
+                await self._middleware.app(scope, receive, self._inner_send)
+            error = UpstreamError("the application ended without a whole response")
+        except StreamtoolError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001  whatever an app does, the client gets an answer
+            _log.exception("the application failed")
+            error = StreamtoolError("the application failed")
+            error.__cause__ = raised
+        self._inner = None
+        if not (exchange.done or exchange.retry or self._gone.is_set()):
+            await self._write(exchange.fail(error))
+
+    async def _inner_send(self, message: Message) -> None:
+        """What the app sends."""
+        exchange = self._exchange
+        if self._over or self._gone.is_set():
+            return
+        match message["type"]:
+            case "http.response.body":
+                out = exchange.feed(message.get("body", b""))
+                if not message.get("more_body", False):
+                    out += exchange.close()
+                if out or exchange.done:
+                    await self._write(out)
+                if exchange.done or exchange.retry:
+                    self._stop(at_once=exchange.cut or exchange.retry)
+            case "http.response.start":
+                out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
+                if exchange.done:
+                    await self._write(out)
+                    self._stop(at_once=True)
+            case _:
+                pass  # trailers, early hints, debug messages: nothing that the rewritten reply could carry
+
+    def _stop(self, *, at_once: bool) -> None:
+        """The app is not needed any more."""
+        if self._inner is not None:
+            if at_once:
+                self._inner.cancel()
+            else:
+                self._inner.deadline = anyio.current_time() + GRACE
+
+    async def _write(self, data: bytes) -> None:
+        """Hand `data` to the client, and the end when the exchange is over."""
+        if self._comment is not None:
+            await self._comment.wait()
+        if not self._over:
+            self._over = self._exchange.done
+            await self._put(data)
+
+    async def _put(self, data: bytes) -> None:
+        self._heard = self._writing = True
+        try:
+            if not self._started:
+                head = self._exchange.head
+                if head is None:
+                    return
+                self._started = True
+                await self._send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
+            await self._send({"type": "http.response.body", "body": data, "more_body": not self._over})
+        except OSError:  # how a server tells that the client has left
+            self._leave()
+        finally:
+            self._writing = False
+
+    def _leave(self) -> None:
+        self._gone.set()
+        if self._whole is not None:
+            self._whole.cancel()
+
+    async def _watch(self) -> None:
+        """Wait for the client to leave."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._over:
+            self._leave()
+        elif self._whole is not None:  # servers also say so once a reply is complete
+            self._whole.deadline = anyio.current_time() + GRACE
+
+    async def _break_silence(self, tick: float) -> None:
+        """A comment for the client whenever it heard nothing for the keep-alive time."""
+        silent = 0
+        while not self._over:
+            await anyio.sleep(tick)
+            silent = 0 if self._heard else silent + 1
+            self._heard = False
+            if silent >= _TICKS and not (self._writing or self._exchange.done):
+                silent = 0
+                self._comment = anyio.Event()
+                await self._put(self._exchange.keepalive())
+                self._comment.set()
+                self._comment = None
+                self._heard = False
+
+
+class ClientLeft(Exception):
+    """The client left before its request was whole."""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole request body. Raises TooLargeError beyond `limit` bytes, ClientLeft when the client leaves."""
+    length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"")
+    if length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
+        raise too_large(limit)
+    pieces = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+def too_large(limit: int) -> TooLargeError:
+    """The error of a body beyond the limit."""
+    return TooLargeError(f"the request body is larger than {limit} bytes (limits.body)", code="request_too_large")
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the root path, whether the server counts the root path into `path` or not."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root + "/"):
+        return path[len(root) :]
+    return path
+
+
+async def send_error(wire: ClientProtocol, error: StreamtoolError, send: Send, *, extra: Headers = ()) -> None:
+    """Answer with `error` in the protocol's own shape."""
+    request_id = new_id("req_")
+    body = wire.write_error(error, request_id)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (wire.REQUEST_ID, request_id.encode()),
+        *extra,
+    ]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,113 @@
+"""The list of models (`GET /v1/models`, `GET /v1/models/{id}`): what the upstreams have, and what we do for each.
+
+Every upstream is asked in its own protocol, and the models are listed that a request by their name would reach there.
+The client's own key is shown to the first upstream only, to which its requests go unless a rule sends them elsewhere.
+An entry that came with fields of its own keeps them; each gets the fields
+that clients of Chat Completions and of Messages look for, and `streamtool` with the mode and the format that are used
+for it. Names that the settings give to models are listed as well.
+"""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from streamtool.errors import NotFoundError, StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.exchange import UPSTREAMS
+from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
+from streamtool.protocols import wire
+from streamtool.settings import Settings
+
+Json = Any  # a JSON value
+PATH = "/v1/models"
+_WILD = frozenset("*?[")
+
+
+class Models:
+    """The list, asked for anew each time."""
+
+    def __init__(self, settings: Settings, apps: Mapping[str, ASGIApp]) -> None:
+        self._settings = settings
+        self._apps = apps
+
+    async def answer(self, scope: Scope, path: str, receive: Receive) -> bytes:
+        """The body for this path. Raises NotFoundError for an unknown model, UpstreamError if no upstream tells."""
+        entries = [self._entry(model, entry) for model, entry in (await self._all(scope, receive)).items()]
+        wanted = path.removeprefix(PATH).strip("/")
+        if wanted:
+            for entry in entries:
+                if entry["id"] == wanted:
+                    return wire.encode(entry)
+            raise NotFoundError(f"there is no model {wanted[:80]}; GET {PATH} lists them", code="model_not_found")
+        ids = [entry["id"] for entry in entries]
+        paging = {"has_more": False, "first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
+        return wire.encode({"object": "list", "data": entries, **paging})
+
+    async def _all(self, scope: Scope, receive: Receive) -> Mapping[str, Mapping[str, Json]]:
+        """Name -> the upstream's own fields, in the order of the settings."""
+        found: dict[str, Mapping[str, Mapping[str, Json]]] = {}
+        errors: list[StreamtoolError] = []
+
+        async def look(name: str) -> None:
+            try:
+                found[name] = await self._of(name, scope, receive)
+            except StreamtoolError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for name in self._apps:
+                tasks.start_soon(look, name)
+        if not found:
+            raise errors[0]
+        named = {rule.match: dict[str, Json]() for rule in self._settings.models if _WILD.isdisjoint(rule.match)}
+        listed = itertools.chain.from_iterable(found[name].items() for name in self._apps if name in found)
+        return {**named, **dict(listed)}
+
+    async def _of(self, name: str, scope: Scope, receive: Receive) -> Mapping[str, Mapping[str, Json]]:
+        upstream = self._settings.upstreams.get(name)
+        protocol = UPSTREAMS[upstream.wire_protocol if upstream else "chat"]
+        headers = [(key.lower(), value) for key, value in scope["headers"]]
+        if name != next(iter(self._apps)):
+            headers = [pair for pair in headers if pair[0] not in wire.KEY_HEADERS]
+        answer = await ask(self._apps[name], scope, "GET", protocol.MODELS_PATH, headers=headers, receive=receive)
+        if answer.status != 200:
+            told = protocol.read_error(answer.status, answer.body)
+            raise UpstreamRefused(told.message, status=answer.status, code=told.code) if answer.status < 500 else told
+        try:
+            names = protocol.read_models(answer.body)
+            whole = wire.decode_tolerant(answer.body)
+        except ValueError:
+            raise UpstreamError(f"the list of models of {name} cannot be read") from None
+        items = whole.get("data") if isinstance(whole, dict) else None
+        own = {
+            item["id"]: item
+            for item in (items if isinstance(items, list) else ())
+            if isinstance(item, dict) and isinstance(item.get("id"), str)
+        }
+        return {model: own.get(model, {}) for model in names if self._reaches(model, name)}
+
+    def _reaches(self, model: str, name: str) -> bool:
+        upstream = self._settings.for_model(model).upstream
+        return upstream is None or upstream.name == name
+
+    def _entry(self, model: str, own: Mapping[str, Json]) -> dict[str, Json]:
+        settings = self._settings.for_model(model)
+        upstream = settings.upstream.name if settings.upstream else None
+        created = own.get("created", 0)
+        return {
+            "id": model,
+            "object": "model",
+            "created": created if isinstance(created, int) else 0,
+            "owned_by": upstream or "streamtool",
+            "type": "model",
+            "display_name": model,
+            "created_at": "1970-01-01T00:00:00Z",
+            **own,
+            "streamtool": {
+                "mode": settings.mode,
+                "format": settings.format,
+                "model": settings.name,
+                "upstream": upstream,
+            },
+        }

@@ -1,0 +1,92 @@
+"""Counts the tokens of a Messages request (`POST /v1/messages/count_tokens`) as they will be: with the contract.
+
+An upstream that speaks Messages is asked, with the tools and results as the text that it would get. Every other
+upstream cannot be asked, and the count is an estimate: a token for each four bytes of UTF-8 text, four for each
+message, 1,600 for each image or document.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from attrs import frozen
+
+from streamtool import prompting
+from streamtool.conversation import Conversation, TextPart
+from streamtool.errors import StreamtoolError
+from streamtool.exchange import decode_body, upstream_protocol_for
+from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
+from streamtool.protocols import messages
+from streamtool.settings import ModelSettings, Settings
+
+_BYTES: Final = 4
+_MESSAGE: Final = 4
+_MEDIA: Final = 1600
+_KEPT: Final = (b"anthropic-", b"authorization", b"x-api-key", b"traceparent", b"user-agent")
+
+
+def estimate(conversation: Conversation) -> int:
+    """About how many tokens the messages of a projected conversation have."""
+    count = 0
+    for message in conversation.messages:
+        count += _MESSAGE
+        for part in message.content:
+            count += -(-len(part.text.encode("utf-8", "replace")) // _BYTES) if isinstance(part, TextPart) else _MEDIA
+    return count
+
+
+@frozen
+class TokenCount:
+    """A request to count, and what an upstream is asked for it."""
+
+    projected: Conversation
+    """What is counted: the tools and results as text."""
+    model: ModelSettings
+    request: bytes | None
+    """For `messages.COUNT_PATH`; None: the upstream cannot be asked."""
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    @classmethod
+    def read(cls, settings: Settings, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> "TokenCount":
+        """The request of a client. Raises RequestError for what cannot be read or projected."""
+        given = tuple((name.lower(), value) for name, value in headers)
+        conversation = messages.read_count(decode_body(body, given, settings.limits.body), settings.limits)
+        model = settings.for_model(conversation.model)
+        projected = prompting.project(conversation, model, model.format, open_end=True)
+        if upstream_protocol_for(messages.NAME, model.protocol).NAME != messages.NAME:
+            return cls(projected, model, None, ())
+        written = messages.write_count_request(projected, model)
+        kept = [pair for pair in given if pair[0].startswith(_KEPT)]
+        length = str(len(written)).encode()
+        return cls(
+            projected, model, written, (*kept, (b"content-type", b"application/json"), (b"content-length", length))
+        )
+
+    def answer(self, told: bytes | None) -> bytes:
+        """The body for the client: what the upstream told, if it is a count, else the estimate."""
+        count = None if told is None else messages.read_count_reply(told)
+        return messages.write_count(estimate(self.projected) if count is None else count)
+
+
+async def count_tokens(
+    settings: Settings,
+    app: ASGIApp,
+    scope: Scope,
+    body: bytes,
+    receive: Receive,
+    *,
+    upstream_key: str,
+) -> bytes:
+    """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
+    counting = TokenCount.read(settings, body, scope["headers"])
+    if counting.request is None:
+        return counting.answer(None)
+    inner = dict(scope)
+    if counting.model.upstream is not None:
+        inner[upstream_key] = counting.model.upstream.name
+    try:
+        answer = await ask(
+            app, inner, "POST", messages.COUNT_PATH, body=counting.request, headers=counting.headers, receive=receive
+        )
+    except StreamtoolError:
+        return counting.answer(None)  # it cannot count, or is not there; whoever asks for the reply will be told
+    return counting.answer(answer.body if answer.status == 200 else None)

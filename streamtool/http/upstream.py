@@ -1,0 +1,317 @@
+"""An upstream over HTTP, as an ASGI app: what it is sent goes to the upstream, the answer comes back as it comes.
+
+Nothing is decoded, joined or held. It is httpx without its client: a client would keep cookies of one caller for the
+next, follow redirects and wrap each piece three times. Headers pass through allow-lists in both directions. The
+client's authorization is passed on unless a key of our own is configured; then an upstream that refuses the key is our
+fault (502), not the caller's. What goes wrong is raised as an `UpstreamError`, for the exchange or the proxy to put
+into the protocol's shape.
+
+A key of ours that the upstream echoes, in an error say, does not get as far as the client (`_Mask`).
+
+Time limits: `connect` is httpx's own; `first_byte` (to the first piece of the body) and `idle` (between two pieces) are
+watched by one small task per request, because a timer per piece costs more than the piece.
+"""
+
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote, urlsplit
+
+import anyio
+import httpx
+
+from streamtool.errors import UpstreamError, UpstreamTimeout
+from streamtool.exchange import UPSTREAMS
+from streamtool.http.asgi import Receive, Scope, Send
+from streamtool.http.middleware import ClientLeft, read_body, route_path
+from streamtool.protocols import wire
+from streamtool.settings import Limits, UpstreamSettings
+
+REQUEST_HEADERS = frozenset(
+    (
+        *(b"accept", b"accept-encoding", b"content-type", b"content-encoding", b"authorization", b"x-api-key"),
+        b"x-goog-api-key",
+        *(b"openai-organization", b"openai-project", b"openai-beta", b"anthropic-version", b"anthropic-beta"),
+        *(b"idempotency-key", b"x-request-id", b"traceparent", b"tracestate"),
+    )
+)
+"""The client's headers that reach the upstream."""
+RESPONSE_HEADERS = frozenset(
+    (
+        *(b"content-type", b"content-encoding", b"content-length", b"cache-control", b"date", b"vary"),
+        *(b"retry-after", b"retry-after-ms", b"x-should-retry", b"x-request-id", b"request-id"),
+        *(b"openai-processing-ms", b"openai-version", b"openai-organization", b"anthropic-organization-id"),
+    )
+)
+"""The upstream's headers that reach the client, besides rate limits."""
+_RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_IN_PATHS = "/:@!$&'()*+,;=~"
+"""What stands in a path as it is, besides letters, digits and `_.-`."""
+_SECRET = 16
+"""Characters of the shortest key that is looked for in what the upstream says; a shorter one (`ollama`) is no secret,
+and may be a word of the reply."""
+_ENDING = 0.1
+"""Seconds that a body which was given up may take to end."""
+_LOOKS = 8
+"""How often in one idle time the upstream's silence is looked at."""
+
+
+class HttpUpstream:
+    """The upstream that `settings` describes. Close it with `aclose`, or use it as an async context manager.
+
+    `pass_authorization` False keeps the client's authorization from the upstream (it was a key of ours). `limit` bounds
+    a request's body, in bytes. `transport` replaces the network, for tests and embedding.
+    """
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        *,
+        pass_authorization: bool = True,
+        limit: int = Limits().body,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.settings = settings
+        self._pass_authorization = pass_authorization
+        self._limit = limit
+        self._network = transport
+        self._base = settings.url.rstrip("/")
+        self._base_path = urlsplit(self._base).path
+        self._wire = UPSTREAMS[settings.wire_protocol]
+        key = (settings.key or "").encode()
+        self.secret = key if len(key) >= _SECRET else b""
+        """What the client must not get to see."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. The next request opens new ones."""
+        network, self._network = self._network, None
+        if network is not None:
+            await network.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one HTTP request on. Raises UpstreamError, TooLargeError."""
+        try:
+            body = await read_body(scope, receive, self._limit)
+        except ClientLeft:
+            return
+        timeout = self.settings.timeout
+        url = httpx.URL(self.url(route_path(scope), scope.get("query_string", b"")))
+        headers = [(b"host", url.netloc), *self._headers(scope["headers"])]
+        if body or scope["method"] not in ("GET", "HEAD"):
+            headers.append((b"content-length", str(len(body)).encode()))
+        request = httpx.Request(
+            scope["method"],
+            url,
+            stream=_Body(body),
+            headers=headers,
+            extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
+        )
+        await _Pass(self, request, receive, send).run()
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """The upstream's answer, its body still to come. Connections are pooled and opened when needed."""
+        if self._network is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+            self._network = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        return await self._network.handle_async_request(request)
+
+    def url(self, path: str, query: bytes = b"") -> str:
+        """Where `path` is at the upstream. A version that both the address and the path name counts once."""
+        for version in ("/v1", "/v1beta"):
+            if self._base_path.endswith(version) and path.startswith(version + "/"):
+                path = path.removeprefix(version)
+                break
+        return self._base + quote(path, safe=_IN_PATHS) + ("?" + query.decode("latin-1") if query else "")
+
+    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        found: dict[bytes, bytes] = {}
+        for name, value in headers:
+            if name.lower() in REQUEST_HEADERS:
+                found.setdefault(name.lower(), value)
+        header = self._wire.KEY_HEADER
+        if self.settings.key is not None or not self._pass_authorization:
+            found = {name: value for name, value in found.items() if name not in wire.KEY_HEADERS}
+        if self.settings.key is not None:
+            found[header] = (b"Bearer " if header == b"authorization" else b"") + self.settings.key.encode()
+        elif not (self._wire.NAME == "messages" and b"authorization" in found):  # which takes either of the two
+            found = dict(wire.with_key(list(found.items()), header))
+        for name, value in self._wire.HEADERS:
+            found.setdefault(name, value)
+        if self.secret:
+            found[b"accept-encoding"] = b"identity"  # or it could not be seen
+        found.setdefault(b"accept-encoding", b"identity")
+        return list(found.items())
+
+
+class _Body(httpx.AsyncByteStream):
+    """A request's body. An iterator of its own: httpx's is a generator, which a cancelled request leaves unfinished."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._body:
+            raise StopAsyncIteration
+        body, self._body = self._body, b""
+        return body
+
+
+class _Mask:
+    """Replaces a key of ours in what comes from the upstream, by something of the same length."""
+
+    __slots__ = ("_held", "_instead", "_key")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._instead = b"[key]".ljust(len(key), b"*")
+        self._held = b""
+
+    def whole(self, data: bytes) -> bytes:
+        """All of `data` without the key."""
+        return data.replace(self._key, self._instead)
+
+    def feed(self, data: bytes) -> bytes:
+        """The next piece; the beginning of a key at its end waits for more."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        if self._key in data:
+            data = self.whole(data)
+        if data[-1:] == b"\n":  # most pieces of a stream: no key goes on behind
+            return data
+        at = data.find(self._key[:1], max(0, len(data) - len(self._key) + 1))
+        while at >= 0:
+            if self._key.startswith(data[at:]):
+                self._held = data[at:]
+                return data[:at]
+            at = data.find(self._key[:1], at + 1)
+        return data
+
+    def close(self) -> bytes:
+        """What has waited, which was no key."""
+        held, self._held = self._held, b""
+        return held
+
+
+async def give_up(response: Any, pieces: Any) -> None:
+    """Close a response whose body may have been left in the middle. Cannot be cancelled.
+
+    The body of httpx is several generators, one in the other. They end properly only from inside: by the error that
+    reading from the closed connection raises.
+    """
+    with anyio.CancelScope(shield=True):
+        await response.aclose()
+        with anyio.move_on_after(_ENDING):
+            try:
+                while await anext(pieces, None) is not None:
+                    pass
+            except Exception:  # noqa: BLE001, S110  any error will do
+                pass
+
+
+class _Pass:
+    """One request on its way."""
+
+    __slots__ = ("_first", "_heard", "_late", "_receive", "_request", "_send", "_upstream", "_waiting")
+
+    def __init__(self, upstream: HttpUpstream, request: httpx.Request, receive: Receive, send: Send) -> None:
+        self._upstream = upstream
+        self._request = request
+        self._receive = receive
+        self._send = send
+        self._first = anyio.Event()
+        self._heard = False
+        self._waiting = True
+        """For the upstream, not for the client."""
+        self._late: UpstreamTimeout | None = None
+
+    async def run(self) -> None:
+        scope = anyio.CancelScope()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_time, scope)
+                tasks.start_soon(self._watch_client, scope)
+                with scope:
+                    await self._pass()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:  # the watchers raise nothing, so it is one error in a wrapping
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+        if self._late is not None:
+            raise self._late
+
+    async def _pass(self) -> None:
+        try:
+            response = await self._upstream.send(self._request)
+            pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
+            try:
+                self._refuse_our_fault(response)
+                mask = _Mask(self._upstream.secret) if self._upstream.secret else None
+                headers = [
+                    (name, value if mask is None else mask.whole(value))
+                    for name, value in ((name.lower(), value) for name, value in response.headers.raw)
+                    if name in RESPONSE_HEADERS or name.startswith(_RATE_LIMITS)
+                ]
+                await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+                send = self._send
+                async for piece in pieces:
+                    if not self._first.is_set():
+                        self._first.set()
+                    self._waiting = False
+                    if mask is not None:
+                        piece = mask.feed(piece)  # noqa: PLW2901  the same piece, without the key
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    self._waiting = self._heard = True
+                self._waiting = False
+            finally:
+                await give_up(response, pieces)
+        except httpx.ConnectTimeout:
+            raise UpstreamTimeout(f"the upstream at {self._host} cannot be reached in time") from None
+        except httpx.TimeoutException:
+            raise UpstreamTimeout(f"the upstream at {self._host} did not take the request in time") from None
+        except httpx.ConnectError:
+            raise UpstreamError(f"the upstream at {self._host} cannot be reached; is it running?") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UpstreamError(f"the connection to the upstream broke: {type(error).__name__}") from error
+        last = b"" if mask is None else mask.close()
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _refuse_our_fault(self, response: httpx.Response) -> None:
+        if response.status_code in (401, 403) and self._upstream.settings.key is not None:
+            raise UpstreamError("the upstream refuses the configured key", code="upstream_authentication")
+
+    @property
+    def _host(self) -> str:
+        return self._request.url.netloc.decode("ascii", "replace")
+
+    async def _watch_client(self, scope: anyio.CancelScope) -> None:
+        """Stop the request when the client leaves."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _watch_time(self, scope: anyio.CancelScope) -> None:
+        """Stop the request when the upstream is silent for too long."""
+        timeout = self._upstream.settings.timeout
+        with anyio.move_on_after(timeout.first_byte):
+            await self._first.wait()
+        if self._first.is_set():
+            silent = 0
+            while silent < _LOOKS:
+                self._heard = False
+                await anyio.sleep(timeout.idle / _LOOKS)
+                silent = silent + 1 if self._waiting and not self._heard else 0
+            self._late = UpstreamTimeout(f"the upstream fell silent for {timeout.idle:g} seconds")
+        else:
+            self._late = UpstreamTimeout(f"the upstream did not begin its reply within {timeout.first_byte:g} seconds")
+        scope.cancel()

@@ -1,0 +1,126 @@
+"""Writes a whole reply, and errors; and what a whole reply and a streamed one must agree on."""
+
+from typing import Any
+
+from streamtool.conversation import Conversation
+from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.protocols import wire
+from streamtool.protocols.chat.signature import signed
+from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
+
+Json = Any  # a JSON value
+
+
+def finish_reason(reason: Reason, *, calls: bool, cut: bool, legacy: bool) -> str:
+    """The word for why a choice ended. `cut`: a call is incomplete, which is never called a tool stop."""
+    if reason is Reason.FILTER:
+        return "content_filter"
+    if cut or reason is Reason.LENGTH:
+        return "length"
+    if calls:
+        return "function_call" if legacy else "tool_calls"
+    return "stop"
+
+
+def usage_fields(usage: Usage) -> dict[str, Json]:
+    """The token counts as an object; what is unknown is 0."""
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+def write_complete(
+    conversation: Conversation,
+    reply: Reply,
+    *,
+    id: str,
+    created: int,
+    model: str,
+) -> bytes:
+    """The JSON body of a reply that is not streamed; the reply's own id, time and model win over those given.
+
+    Raises the reply's failure, if it has one: a reply that is not whole is answered with an error.
+    """
+    if reply.failure is not None:
+        raise reply.failure
+    if len(reply.choices) < conversation.n or any(choice.reason is None for choice in reply.choices):
+        raise UpstreamError("The upstream's reply ended without saying why.", code="upstream_closed")
+    body = {
+        "id": reply.id or id,
+        "object": "chat.completion",
+        "created": created if reply.created is None else reply.created,
+        "model": reply.model or model,
+        "choices": [_choice(conversation, choice) for choice in reply.choices],
+        "usage": usage_fields(reply.usage or Usage()),
+        "system_fingerprint": None,
+    }
+    return wire.encode(body)
+
+
+def _choice(conversation: Conversation, choice: Choice) -> dict[str, Json]:
+    legacy = conversation.legacy_functions
+    calls = choice.calls[:1] if legacy else choice.calls
+    text = _text(choice)
+    message: dict[str, Json] = {
+        "role": "assistant",
+        "content": text or (None if calls else ""),
+        "refusal": None,
+        "annotations": [],
+    }
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if calls and legacy:
+        message["function_call"] = {"name": calls[0].name, "arguments": _arguments(calls[0])}
+    elif calls:
+        custom = {tool.name for tool in conversation.tools if tool.custom}
+        message["tool_calls"] = [_call(call, custom=call.name in custom) for call in calls]
+    reason = finish_reason(
+        choice.reason or Reason.STOP,
+        calls=bool(calls),
+        cut=any(not call.complete for call in calls),
+        legacy=legacy,
+    )
+    return {"index": choice.index, "message": message, "logprobs": None, "finish_reason": reason}
+
+
+def _call(call: ReplyCall, *, custom: bool) -> dict[str, Json]:
+    if custom:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    function = {"name": call.name, "arguments": _arguments(call)}
+    return signed({"id": call.id, "type": "function", "function": function}, call.signature)
+
+
+def _arguments(call: ReplyCall) -> str:
+    return call.arguments + "{}" if call.complete and not call.arguments.strip() else call.arguments
+
+
+def _text(choice: Choice) -> str:
+    """The text of a choice, without white space that stands alone behind a call."""
+    pieces: list[str] = []
+    after, space = False, ""
+    for part in choice.parts:
+        match part:
+            case ReplyCall():
+                after, space = True, ""
+            case ReplyText(text) if after and text.isspace():
+                space += text
+            case ReplyText(text):
+                pieces += (space, text)
+                after, space = False, ""
+            case ReplyReasoning():
+                pass
+    return "".join(pieces)
+
+
+def error_fields(error: StreamtoolError) -> dict[str, Json]:
+    """The error object of this protocol."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001 — stands in a header
+    """The JSON body of an error; its HTTP status is `error.status`, and the request's id travels in a header."""
+    return wire.encode(error_fields(error))

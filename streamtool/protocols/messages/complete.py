@@ -1,0 +1,177 @@
+"""Writes a whole reply, errors and counts; and what a whole reply and a streamed one must agree on."""
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+
+from streamtool.conversation import Conversation
+from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.protocols import wire
+from streamtool.protocols.messages.content import SIGNATURE
+from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
+
+Json = Any  # a JSON value
+
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_SPACE: Final = r"[ \t\r\n]*"
+NO_THREADS: Final = "thread_unsupported_request"
+"""The code by which SDKs know that they have to send the whole conversation."""
+
+
+def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool, cut: bool) -> dict[str, Json]:
+    """Why the reply ended. `cut`: a call is incomplete, which is never called a tool stop."""
+    if reason is Reason.FILTER:
+        word = "refusal"
+    elif cut or reason is Reason.LENGTH:
+        word = "max_tokens"
+    elif calls:
+        word = "tool_use"
+    elif reason is Reason.STOP_SEQUENCE and stop_sequence is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop_sequence}
+    else:
+        word = "pause_turn" if reason is Reason.PAUSE else "end_turn"
+    return {"stop_reason": word, "stop_sequence": None}
+
+
+def usage_fields(usage: Usage) -> dict[str, Json]:
+    """The token counts as an object; what is unknown is 0. Here the cached ones are not among the others."""
+    return {
+        "input_tokens": max(0, usage.input - usage.cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.output,
+    }
+
+
+def write_complete(
+    conversation: Conversation,  # noqa: ARG001  other protocols look at it
+    reply: Reply,
+    *,
+    id: str,
+    created: int,  # noqa: ARG001  this protocol does not tell the time
+    model: str,
+) -> bytes:
+    """The JSON body of a reply that is not streamed; the reply's own id and model win over those given.
+
+    Raises the reply's failure, if it has one: a reply that is not whole is answered with an error.
+    """
+    if reply.failure is not None:
+        raise reply.failure
+    if not reply.choices or reply.choices[0].reason is None:
+        raise UpstreamError("The upstream's reply ended without saying why.", code="upstream_closed")
+    choice = reply.choices[0]
+    cut = any(not call.complete for call in choice.calls)
+    body = {
+        "id": reply.id or id,
+        "type": "message",
+        "role": "assistant",
+        "model": reply.model or model,
+        "content": _content(choice),
+        **stop_fields(choice.reason or Reason.STOP, choice.stop_sequence, calls=bool(choice.calls), cut=cut),
+        "usage": usage_fields(reply.usage or Usage()),
+    }
+    return wire.encode(body)
+
+
+def _content(choice: Choice) -> list[Json]:
+    """The blocks of a reply, without white space that stands alone behind a call."""
+    blocks: list[Json] = []
+    after, space = False, ""
+    for part in choice.parts:
+        match part:
+            case ReplyCall():
+                after, space = True, ""
+                blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part)})
+            case ReplyReasoning(text):
+                blocks.append({"type": "thinking", "thinking": text, "signature": part.signature or SIGNATURE})
+            case ReplyText(text) if after and text.isspace():
+                space += text
+            case ReplyText(text):
+                blocks.append({"type": "text", "text": space + text})
+                after, space = False, ""
+    return blocks
+
+
+def _input(call: ReplyCall) -> Json:
+    """The arguments, spelled as they came. Of a call that was cut, the members that came whole."""
+    text = wire.repaired(call.arguments).strip()
+    if not call.complete:
+        return _whole_members(text)
+    try:
+        if isinstance(wire.decode(text or "{}"), dict):
+            return msgspec.Raw(text.encode() or b"{}")
+        value = None
+    except wire.UNREADABLE:
+        value = _tolerant(text)
+    return value if isinstance(value, dict) else {"arguments": call.arguments}
+
+
+def _tolerant(text: str) -> Json:
+    try:
+        return wire.decode_tolerant(text.encode())
+    except ValueError:
+        return None
+
+
+def _whole_members(text: str) -> dict[str, Json]:
+    """The members of an object, up to the one that was cut."""
+    members: dict[str, Json] = {}
+    scan = json.JSONDecoder().raw_decode
+    at = _after(text, 0, "{")
+    try:
+        while at:
+            key, end = scan(text, at)
+            at = _after(text, end, ":")
+            if not at:
+                break
+            value, end = scan(text, at)
+            at = _after(text, end, ",")
+            if at or _after(text, end, "}"):
+                members[str(key)] = value
+    except (ValueError, RecursionError):
+        pass  # here it was cut
+    return members
+
+
+def _after(text: str, at: int, mark: str) -> int:
+    """The place behind the mark and the white space around it; 0 if something else stands there."""
+    found = re.compile(_SPACE + re.escape(mark) + _SPACE).match(text, at)
+    return found.end() if found else 0
+
+
+def error_fields(error: StreamtoolError) -> dict[str, Json]:
+    """The error event of this protocol. It has no field for the place that an error names: the sentence tells it."""
+    message = f"{error.param}: {error.message}" if error.param and error.status < 500 else error.message
+    kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    fields: dict[str, Json] = {"type": kind, "message": message}
+    if error.code == NO_THREADS:
+        fields["details"] = {"error_code": NO_THREADS, "unsupported": [error.param]}
+    return {"type": "error", "error": fields}
+
+
+def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:
+    """The JSON body of an error; its HTTP status is `error.status`."""
+    fields = error_fields(error)
+    if request_id is not None:
+        fields["request_id"] = request_id
+    return wire.encode(fields)
+
+
+def write_count(tokens: int) -> bytes:
+    """The JSON body that tells how many tokens a conversation has."""
+    return wire.encode({"input_tokens": tokens})

@@ -1,0 +1,1 @@
+"""What outlives an exchange: replies, tool sets, signatures, and what upstreams cannot do."""

@@ -1,0 +1,363 @@
+"""The rules of a whole Responses reply (RW1, RW2), of its errors (E1, E3), and those that streams share.
+
+Reply and stream are judged by what they come to: the response object, its items, the calls among them and the request.
+Only items of tools that run at the client are known; those of tools that the origin runs are not.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeGuard
+
+from attrs import frozen
+
+from streamtool.testing.chat_complete import check_id, is_count, unique, validate_chat_error
+from streamtool.testing.framing import (
+    Headers,
+    Problems,
+    Violation,
+    check_object,
+    content_type,
+    lone_surrogates,
+    strict_json,
+)
+
+Json = Any  # a decoded JSON value
+
+PREFIXES: Final = {"message": "msg_", "function_call": "fc_", "custom_tool_call": "ctc_", "reasoning": "rs_"}
+VALUES: Final = {"function_call": "arguments", "custom_tool_call": "input"}
+"""The types of calls, and where the text of their arguments stands."""
+PARTS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "message": {"content": ("output_text", "refusal")},
+    "reasoning": {"summary": ("summary_text",), "content": ("reasoning_text",)},
+    "function_call": {},
+    "custom_tool_call": {},
+}
+"""By type of item: its lists of parts, and the types of parts in each."""
+_RESPONSE: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "id": str,
+    "created_at": (int, float),
+    "model": str,
+    "output": list,
+    "parallel_tool_calls": bool,
+    "tool_choice": (str, dict),
+    "tools": list,
+}
+_NULLABLE: Final = ("error", "incomplete_details")
+_USUAL: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "instructions": (str, list),
+    "max_output_tokens": int,
+    "metadata": dict,
+    "previous_response_id": str,
+    "reasoning": dict,
+    "store": bool,
+    "temperature": (int, float),
+    "text": dict,
+    "top_p": (int, float),
+    "truncation": str,
+    "usage": dict,
+    "user": str,
+}
+"""Each of them may be null."""
+_ENDED: Final = ("completed", "incomplete", "failed")
+_CODES: Final = (
+    "server_error",
+    "rate_limit_exceeded",
+    "invalid_prompt",
+    "context_length_exceeded",
+    "insufficient_quota",
+)
+
+
+@frozen
+class ResponsesCall:
+    """A call that a reply makes, as far as the common rules look at it."""
+
+    namespace: Json
+    name: Json
+    custom: bool
+
+    def __str__(self) -> str:
+        name = f"{self.namespace}.{self.name}" if self.namespace else str(self.name)
+        return f"{name} ({'custom' if self.custom else 'function'})"
+
+
+def validate_responses_whole(
+    data: bytes, request: Mapping[str, Json] | None = None, *, headers: Headers | None = None
+) -> list[Violation]:
+    """What is wrong with a reply that was not streamed. `request` is the body that it answers."""
+    problems = Problems()
+    if headers is not None:
+        content_type(headers, "application/json", problems)
+    try:
+        body = strict_json(data)
+    except ValueError as error:
+        problems.must("RW1", f"not JSON: {error}")
+        return problems.found
+    if lone_surrogates(body):
+        problems.must("F10", "a string holds half of a surrogate pair")
+    try:
+        _whole(body, request, problems)
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        problems.must("X1", f"a value has a type that cannot be read: {error!r}")
+    return problems.found
+
+
+def _whole(body: Json, request: Mapping[str, Json] | None, problems: Problems) -> None:
+    if not isinstance(body, dict):
+        problems.must("RW1", "the body is no object")
+        return
+    status = body.get("status")
+    if status not in _ENDED:
+        problems.must("RW1", f"the status is {status!r}")
+    check_response(body, status, "RW1", problems)
+    check_ended(body, "RW1", problems)
+    items = body.get("output") or []
+    for position, item in enumerate(items):
+        where = f"item {position}"
+        if not check_item(item, where, "RW2", problems):
+            continue
+        check_status(item, where, "RW2", problems)
+        if item.get("status") == "incomplete" and status == "completed":
+            problems.must("RW2", f"{where} is incomplete in a completed reply")
+        for key, kinds in PARTS[item["type"]].items():
+            for part in item.get(key) or ():
+                check_part(part, kinds, where, "RW2", problems)
+        if item["type"] == "function_call" and isinstance(item.get("arguments"), str):
+            cut = item.get("status") == "incomplete"
+            check_object(item["arguments"], f"the arguments of {where}", "R8", problems, cut=cut)
+    check_calls([item for item in items if isinstance(item, dict)], request, problems, cut=status != "completed")
+
+
+def validate_responses_error(data: bytes) -> list[Violation]:
+    """What is wrong with the body of an error; it has the shape of those of Chat Completions."""
+    return validate_chat_error(data)
+
+
+# --- the response object ----------------------------------------------------------------------------------------------
+
+
+def check_response(response: Json, status: Json, rule: str, problems: Problems) -> None:
+    """The keys of a response object, which has this `status`; those that only typed clients need are SHOULD."""
+    if not isinstance(response, dict):
+        problems.must(rule, "`response` is no object")
+        return
+    for key, wanted in (("object", "response"), ("status", status)):
+        if response.get(key) != wanted:
+            problems.must(rule, f"`{key}` of the response is {response.get(key)!r}, not {wanted!r}")
+    for key, types in _RESPONSE.items():
+        value = response.get(key)
+        if not _fits(value, types) or value == "":
+            problems.must(rule, f"`{key}` of the response is {value!r}")
+    choice = response.get("tool_choice")
+    if isinstance(choice, dict) and not isinstance(choice.get("type"), str):
+        problems.must(rule, "`tool_choice` of the response has no type")
+    for key in _NULLABLE:
+        if key not in response:
+            problems.must(rule, f"the response has no `{key}` key")
+    for key, owner in (("error", "failed"), ("incomplete_details", "incomplete")):
+        if response.get(key) is not None and status != owner:
+            problems.must(rule, f"`{key}` of a response that is {status}")
+    for key, types in _USUAL.items():
+        if key not in response:
+            problems.should(rule, f"the response has no `{key}` key")
+        elif response[key] is not None and not _fits(response[key], types):
+            problems.should(rule, f"`{key}` of the response is {response[key]!r}")
+
+
+def _fits(value: Json, types: type | tuple[type, ...]) -> bool:
+    return isinstance(value, types) and (types is bool or not isinstance(value, bool))
+
+
+def check_ended(response: Mapping[str, Json], rule: str, problems: Problems) -> None:
+    """What a response tells at its end: usage, why it is incomplete, why it failed (R11)."""
+    status, usage = response.get("status"), response.get("usage")
+    if status == "failed":
+        error = response.get("error")
+        if not isinstance(error, dict) or not all(
+            isinstance(error.get(key), str) and error[key] for key in ("code", "message")
+        ):
+            problems.must("R11", f"a failed response has the error {error!r}")
+        elif error["code"] not in _CODES:
+            problems.should("R11", f"few clients know the code {error['code']!r}")
+    if status == "incomplete":
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        if reason not in ("max_output_tokens", "content_filter"):
+            problems.must(rule, f"the reason of an incomplete response is {reason!r}")
+    if status != "failed" or usage is not None:
+        _usage(usage, rule, problems)
+
+
+def _usage(usage: Json, rule: str, problems: Problems) -> None:
+    given = usage if isinstance(usage, dict) else {}
+    counts: list[Json] = [given.get(key) for key in ("input_tokens", "output_tokens", "total_tokens")]
+    for outer, inner in (("input_tokens_details", "cached_tokens"), ("output_tokens_details", "reasoning_tokens")):
+        details = given.get(outer)
+        counts.append(details.get(inner) if isinstance(details, dict) else None)
+    if not all(is_count(each) for each in counts):
+        problems.must(rule, f"usage is incomplete: {usage!r}")
+    elif counts[2] != counts[0] + counts[1]:
+        problems.should(rule, "the total of tokens is not the sum")
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+def check_item(item: Json, where: str, rule: str, problems: Problems) -> TypeGuard[dict[str, Json]]:
+    """Whether `item` is of a known type; the fields that it has from its beginning to its end are checked."""
+    kind = item.get("type") if isinstance(item, dict) else None
+    if not isinstance(kind, str) or kind not in PREFIXES:
+        problems.must(rule, f"{where} has no known type: {kind!r}")
+        return False
+    identity = item.get("id")
+    if not isinstance(identity, str) or not identity:
+        problems.must(rule, f"the id of {where} is {identity!r}")
+    elif not identity.startswith(PREFIXES[kind]):
+        problems.should(rule, f"the id {identity!r} of {where} does not begin with {PREFIXES[kind]}")
+    if kind == "message" and item.get("role") != "assistant":
+        problems.must(rule, f"the role of {where} is {item.get('role')!r}")
+    for key in PARTS[kind]:
+        optional = (kind, key) == ("reasoning", "content") and item.get(key) is None
+        if not isinstance(item.get(key), list) and not optional:
+            problems.must(rule, f"`{key}` of {where} is no list")
+    if kind in VALUES:
+        if not isinstance(item.get("name"), str) or not item["name"]:
+            problems.must(rule, f"the name of {where} is {item.get('name')!r}")
+        if not isinstance(item.get(VALUES[kind]), str):
+            problems.must(rule, f"`{VALUES[kind]}` of {where} is no string")
+        if not isinstance(item.get("namespace"), str | None) or item.get("namespace") == "":
+            problems.must(rule, f"the namespace of {where} is {item['namespace']!r}")
+        if item.get("call_id") == identity:
+            problems.must(rule, f"the id of {where} is its call_id too")
+    return True
+
+
+def check_status(item: Mapping[str, Json], where: str, rule: str, problems: Problems) -> None:
+    """An item that has ended is completed or incomplete; messages and functions must say which."""
+    status = item.get("status")
+    if status is None and item.get("type") in ("reasoning", "custom_tool_call"):
+        return
+    if status not in ("completed", "incomplete"):
+        problems.must(rule, f"the status of {where} is {status!r}")
+
+
+def check_part(part: Json, kinds: Sequence[Json], where: str, rule: str, problems: Problems) -> None:
+    """A part of an item: one of these `kinds`, its text, and the lists of an output text."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in kinds:
+        problems.must(rule, f"a part of {where} has type {kind!r}")
+        return
+    if not isinstance(part.get(text_key(kind)), str):
+        problems.must(rule, f"`{text_key(kind)}` of a part of {where} is no string")
+    if kind == "output_text":
+        if not isinstance(part.get("annotations"), list):
+            problems.must(rule, f"`annotations` of a part of {where} is no list")
+        check_logprobs(part, f"a part of {where}", problems)
+
+
+def text_key(kind: Json) -> str:
+    """Where a part of this type holds its text."""
+    return "refusal" if kind == "refusal" else "text"
+
+
+def check_logprobs(fields: Mapping[str, Json], where: str, problems: Problems) -> None:
+    """R13: `logprobs` is a list, also where there are none."""
+    if not isinstance(fields.get("logprobs"), list):
+        problems.should("R13", f"`logprobs` of {where} is no list")
+
+
+# --- calls and the request --------------------------------------------------------------------------------------------
+
+
+def check_calls(
+    items: Sequence[Mapping[str, Json]], request: Mapping[str, Json] | None, problems: Problems, *, cut: bool
+) -> None:
+    """R5 and R10: ids stand once, those of calls are legal; R14: what the request allows and demands. `cut`: the reply
+    may have ended before the call that was demanded."""
+    unique([item["id"] for item in items if isinstance(item.get("id"), str)], "R5", problems)
+    calls = [item for item in items if item.get("type") in VALUES]
+    for call in calls:
+        check_id(call.get("call_id"), "R10", problems)
+    ids = [call["call_id"] for call in calls if isinstance(call.get("call_id"), str)]
+    unique(ids, "R10", problems)
+    if request is None:
+        return
+    for earlier in _input(request):
+        if earlier.get("type") in VALUES and earlier.get("call_id") in ids:
+            problems.must("R10", f"the call_id {earlier['call_id']!r} stands in the history")
+    _check_request([_called(call) for call in calls], request, problems, cut=cut)
+
+
+def _check_request(
+    calls: Sequence[ResponsesCall], request: Mapping[str, Json], problems: Problems, *, cut: bool
+) -> None:
+    known = _offered(request)
+    if known is None:  # the history is not at hand
+        known = set(calls)
+    allowed, demanded = _allowed(request.get("tool_choice"), known)
+    for call in calls:
+        if call not in known:
+            problems.must("R14", f"{call} is not among the tools")
+        elif call not in allowed:
+            problems.must("R14", f"the tool choice does not allow {call}")
+    if request.get("parallel_tool_calls") is False and len(calls) > 1:
+        problems.must("R14", f"{len(calls)} calls where one is allowed")
+    if demanded and not calls and not cut:
+        problems.must("R14", "the tool choice demands a call and there is none")
+
+
+def _input(request: Mapping[str, Json]) -> list[dict[str, Json]]:
+    given = request.get("input")
+    return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
+
+
+def _called(item: Mapping[str, Json]) -> ResponsesCall:
+    return ResponsesCall(item.get("namespace"), item.get("name"), custom=item.get("type") == "custom_tool_call")
+
+
+def _offered(request: Mapping[str, Json]) -> set[ResponsesCall] | None:
+    """The tools that the request offers; without any, those that its history calls; None if that is not known."""
+    items = _input(request)
+    tools = list(request.get("tools") or ())
+    for item in items:
+        if item.get("type") == "additional_tools":
+            tools.extend(item.get("tools") or ())
+    found: set[ResponsesCall] = set()
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            found.update(_tools(tool.get("tools") or (), tool["name"]))
+        else:
+            found.update(_tools((tool,), None))
+    if found:
+        return found
+    if request.get("previous_response_id") or request.get("conversation"):
+        return None
+    return {_called(item) for item in items if item.get("type") in VALUES}
+
+
+def _tools(tools: Iterable[Mapping[str, Json]], namespace: str | None) -> set[ResponsesCall]:
+    """The tools that run at the client."""
+    return {
+        ResponsesCall(namespace, tool["name"], custom=tool.get("type") == "custom")
+        for tool in tools
+        if tool.get("type", "function") in ("function", "custom")
+    }
+
+
+def _allowed(choice: Json, known: set[ResponsesCall]) -> tuple[set[ResponsesCall], bool]:
+    """The tools that a choice allows, and whether it demands a call."""
+    if choice == "none":
+        return set(), False
+    if isinstance(choice, dict):
+        if choice.get("type") == "allowed_tools":
+            return {each for tool in choice["tools"] for each in _meant(tool, known)}, choice["mode"] == "required"
+        if choice.get("type") in ("function", "custom", "namespace"):
+            return _meant(choice, known), True
+    return known, choice in ("required", "any")
+
+
+def _meant(choice: Mapping[str, Json], known: set[ResponsesCall]) -> set[ResponsesCall]:
+    """The tools that are chosen by name."""
+    kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
+    if kind == "namespace":
+        return {each for each in known if each.namespace == name}
+    return {each for each in known if each.name == name and namespace in (None, each.namespace)}
