@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import anyio
 from attrs import evolve
 
-from statemachine import warm
+from statemachine import precompile
 from streamtool.abilities import Abilities
 from streamtool.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.counting import count_tokens
@@ -101,7 +101,7 @@ class ToolMiddleware:
         self.observers = Observers(self.settings, anyio.current_time)
         self.store = open_store(self.settings.store)
         self.abilities = Abilities()
-        warm(self.settings.formats)
+        precompile(self.settings.formats)
         self.phrases = open_phrases(self.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
