@@ -11,10 +11,10 @@
 
 from statemachine.candidate import Call
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-from statemachine.format import Format
-from statemachine.formats import FORMATS, OPT_IN
+from statemachine.formats.format import Format
+from statemachine.formats.table import FORMATS, OPT_IN
 from statemachine.machine import Limits
-from statemachine.parser import Parser, parse, warm
+from statemachine.parser import Parser, parse, precompile
 from statemachine.reader import Span
 from statemachine.states import State
 from statemachine.writer import write
@@ -38,6 +38,6 @@ __all__ = [
     "State",
     "TextDelta",
     "parse",
-    "warm",
+    "precompile",
     "write",
 ]

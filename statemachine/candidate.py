@@ -2,8 +2,8 @@
 
 from attrs import define, field, frozen
 
-from statemachine.format import Format
-from statemachine.notes import Notes
+from statemachine.formats.format import Format
+from statemachine.json.state import JsonState
 
 NO_KEYS: set[str] = set()
 """The parameters of a call that has none yet; never changed."""
@@ -43,9 +43,9 @@ class Candidate:
     decisive: bool = False
     """It has a key that only calls have."""
     nested: int = 0
-    notes: Notes = field(factory=Notes)
+    json: JsonState = field(factory=JsonState)
     """Of the arguments."""
-    outer: Notes = field(factory=Notes)
+    envelope: JsonState = field(factory=JsonState)
     """Of the envelope around them; shares the names of repairs."""
     lead: int = 0
     """How many of the held pieces stand before the call itself: line ends, wrappers, the bracket of an array."""
@@ -61,8 +61,8 @@ class Candidate:
     """Inside a raw value."""
 
     def __attrs_post_init__(self) -> None:
-        self.outer.repairs = self.notes.repairs
+        self.envelope.repairs = self.json.repairs
 
     def missing(self) -> str | None:
         """What would make the arguments whole if the text ended here; None if nothing can."""
-        return None if self.open_value or not self.begun else self.notes.missing()
+        return None if self.open_value or not self.begun else self.json.missing()

@@ -11,12 +11,13 @@ from typing import Any
 
 from attrs import frozen
 
-from statemachine import json_nested, json_text
 from statemachine.candidate import Candidate
 from statemachine.events import CallEnd, CallStart
-from statemachine.format import Format
-from statemachine.json_text import space
-from statemachine.notes import Notes
+from statemachine.formats.format import Format
+from statemachine.json import nested as json_nested
+from statemachine.json import text as json_text
+from statemachine.json.state import JsonState
+from statemachine.json.text import space
 from statemachine.reader import Grammar, Mismatch, Reader, Sink
 from statemachine.states import TRANSITIONS, Input, State
 
@@ -222,7 +223,7 @@ class Machine(Reader):
     def aim(self) -> None:
         """Arguments go where they belong now: to the client, to the queue, or nowhere."""
         candidate = self.candidate
-        candidate.notes.depth = candidate.outer.depth = self.limits.depth
+        candidate.json.depth = candidate.envelope.depth = self.limits.depth
         if candidate.committed:
             self.target = True
         elif candidate.name is None or candidate.known:
@@ -238,7 +239,7 @@ class Machine(Reader):
         """The call's body is over. Its closers go the way of the call; `alone`: an element, what follows is syntax."""
         candidate = self.candidate
         if candidate.committed:
-            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
+            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.json.repairs)))
         self.go(Input.END)
         self.target = False
         if candidate.committed or alone:
@@ -257,9 +258,9 @@ class Machine(Reader):
         self.release(Sink.SYNTAX)
         candidate = self.candidate
         candidate.spoke = True
-        notes = Notes(candidate.notes.repairs, depth=self.limits.depth)
+        state = JsonState(candidate.json.repairs, depth=self.limits.depth)
         self.target = Spoken(self, sink, limit, quoted=self.text[self.at] in json_text.QUOTES)
-        yield from json_text.value(self, notes)
+        yield from json_text.value(self, state)
         self.target = False
 
 

@@ -2,7 +2,7 @@
 
 Theory of operation. `grammar` reads the reply as a sequence of spans; the state says which is next. Text, code,
 fences, reasoning and objects that are no call are read in `spans.py`, calls here: an opener leads through `call` to a
-head or an envelope and its body (`bodies/`), and `after` skips the closers. Two exceptions end what is being read, each
+name or an envelope and its body (`bodies/`), and `after` skips the closers. Two exceptions end what is being read, each
 handled once: `Mismatch` in `mismatched` (a candidate is rejected, a call is broken), `Ended` in `over`.
 """
 
@@ -10,18 +10,20 @@ from collections.abc import Generator, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from statemachine.bodies import envelope, expression, head, message, parameters
+from statemachine.bodies import envelope, expression, message, parameters
+from statemachine.bodies import name as name_body
 from statemachine.bodies.envelope import NoCall
 from statemachine.candidate import Call
-from statemachine.compiled import LEAD, TICK, Found, Marked, compiled
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-from statemachine.format import Expression, Format, Message, Parameters, Shape, check
-from statemachine.formats import DEFAULT, FORMATS
-from statemachine.json_text import space
-from statemachine.leads import Keys, Lead, Opening
+from statemachine.formats.compile import MAX_NEWLINES, TICK, Found, Marked, compiled
+from statemachine.formats.format import Expression, Format, Message, Parameters, Variant, check
+from statemachine.formats.markers import Markers
+from statemachine.formats.openers import Keys, Opener, Opening
+from statemachine.formats.table import DEFAULT, FORMATS
+from statemachine.json.text import space
 from statemachine.machine import Limits, Overflow, Tools
-from statemachine.markers import Markers
-from statemachine.reader import Ended, Grammar, Mismatch, Run, Sink
+from statemachine.reader import Ended, Grammar, Mismatch, Sink
+from statemachine.runs import Run
 from statemachine.spans import Spans, closers_of, line_ends, run_to
 from statemachine.states import Input, State
 
@@ -148,12 +150,12 @@ class Parser(Spans):
         if self.state is State.CALL:
             missing = None if candidate.whole else candidate.missing()
             if missing and (yield from self.closes()):
-                candidate.notes.mend("missing_closer")
+                candidate.json.mend("missing_closer")
                 self.emit_arguments(missing)
                 candidate.whole = True
                 self.finish()
                 return
-            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
+            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.json.repairs)))
             self.because("malformed")
             self.sink = Sink.DISCARD
             self.saw(candidate.bare)
@@ -186,7 +188,7 @@ class Parser(Spans):
     def spoilt(self) -> bool:
         """The candidate was meant to be a call, and what is unreadable is discarded."""
         candidate = self.candidate
-        meant = candidate.name is not None or candidate.begun or bool(candidate.outer.stack)
+        meant = candidate.name is not None or candidate.begun or bool(candidate.envelope.stack)
         return self.drops and meant and candidate.marked and not self.ticks
 
     def give_back(self) -> None:
@@ -209,9 +211,9 @@ class Parser(Spans):
         self.ticks = 0
         self.saw(True)
         self.target = False
-        notes, outer = self.candidate.notes, self.candidate.outer
-        self.stack = outer.stack + notes.stack
-        self.quoted = notes.quoted or outer.quoted
+        state, outer = self.candidate.json, self.candidate.envelope
+        self.stack = outer.stack + state.stack
+        self.quoted = state.quoted or outer.quoted
         self.release(self.visible)
         self.line_start = False
         self.go(Input.DEMOTE)
@@ -228,12 +230,12 @@ class Parser(Spans):
             missing = None if candidate.whole else candidate.missing()
             if missing is not None and self.stopped:
                 if missing:
-                    candidate.notes.mend("missing_closer")
+                    candidate.json.mend("missing_closer")
                 self.emit_arguments(missing)
                 candidate.whole = True
             rest = len(self.text) - self.at
             self.because("malformed")
-            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.notes.repairs)))
+            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.json.repairs)))
             if rest:
                 spare = cut_head or (candidate.whole and not self.text[self.at :].strip())
                 self.sink = Sink.SYNTAX if spare else Sink.DISCARD
@@ -266,7 +268,7 @@ class Parser(Spans):
             self.candidate.marked, self.candidate.bare = False, True
             yield from self.expression(self.tables.bare_list)
             return
-        if not isinstance(value, Lead):
+        if not isinstance(value, Opener):
             raise Mismatch
         opener = self.take(length)
         lead = value
@@ -287,9 +289,9 @@ class Parser(Spans):
         if lead.tool is not None:
             yield from self.tag_of_tool(*lead.tool)
         elif lead.open is not None and (yield from self.opens(lead)):
-            form, shape = lead.open
-            if isinstance(shape.body, Message):
-                yield from message.read(self, form, shape.body, opener)
+            form, variant = lead.open
+            if isinstance(variant.body, Message):
+                yield from message.read(self, form, variant.body, opener)
             else:
                 yield from self.expression(lead.open)
         elif lead.keys and self.text[self.at] in "{[":
@@ -299,24 +301,24 @@ class Parser(Spans):
         elif lead.ends is None or (lead.line and not self.beside(lead, mark)):
             raise Mismatch
         else:
-            yield from head.read(self, lead)
+            yield from name_body.read(self, lead)
             self.finish()
 
-    def beside(self, lead: Lead, mark: int) -> bool:
+    def beside(self, lead: Opener, mark: int) -> bool:
         """True if nothing stands between an opener and what follows but blanks, where they may stand."""
         space_between = "".join(piece for piece, _ in self.raw[mark:])
         return not space_between or (lead.blank and "\n" not in space_between)
 
-    def tag_of_tool(self, form: Format, shape: Shape, tool: str) -> Grammar:
+    def tag_of_tool(self, form: Format, variant: Variant, tool: str) -> Grammar:
         """A call whose opener named its tool."""
-        if not isinstance(shape.body, Parameters):
+        if not isinstance(variant.body, Parameters):
             raise Mismatch
         self.candidate.format = form
         self.named(tool)
-        yield from parameters.read(self, form, shape.body)
+        yield from parameters.read(self, form, variant.body)
         self.finish()
 
-    def opens(self, lead: Lead) -> Generator[None, None, bool]:
+    def opens(self, lead: Opener) -> Generator[None, None, bool]:
         """True if the expression or the header follows that may follow here, and not JSON."""
         if not lead.keys or self.text[self.at] not in "{[":
             return True
@@ -328,13 +330,13 @@ class Parser(Spans):
 
     def expression(self, opening: Opening) -> Grammar:
         """Call expressions."""
-        form, shape = opening
-        if not isinstance(shape.body, Expression):
+        form, variant = opening
+        if not isinstance(variant.body, Expression):
             raise Mismatch
         self.candidate.format = form
-        return expression.read(self, form, shape.body)
+        return expression.read(self, form, variant.body)
 
-    def child(self, children: Markers[Lead]) -> Generator[None, None, tuple[Lead | None, int]]:
+    def child(self, children: Markers[Opener]) -> Generator[None, None, tuple[Opener | None, int]]:
         """The opener that follows a wrapper's opener."""
         while True:
             found = children.match(self.text, self.at)
@@ -349,7 +351,7 @@ class Parser(Spans):
         try:
             yield from envelope.read(self, keys)
         except NoCall:
-            if self.state is State.CANDIDATE and not self.candidate.marked and self.candidate.outer.stack:
+            if self.state is State.CANDIDATE and not self.candidate.marked and self.candidate.envelope.stack:
                 self.demote()
             else:
                 raise Mismatch from None
@@ -370,7 +372,7 @@ class Parser(Spans):
             if end >= len(self.text):
                 if self.ended:
                     return True
-            elif end - self.at - offset > LEAD * 4:
+            elif end - self.at - offset > MAX_NEWLINES * 4:
                 return False
             else:
                 at_line_start = "\n" in self.text[self.at + offset : end]
@@ -429,7 +431,7 @@ class Parser(Spans):
         while True:
             found = space(self.text, self.at)
             begin = found.end() if found else self.at
-            if begin - self.at > LEAD * 4:
+            if begin - self.at > MAX_NEWLINES * 4:
                 return 0, ""
             if begin < len(self.text):
                 closer = markers.match(self.text, begin)
@@ -464,7 +466,7 @@ class Parser(Spans):
 @lru_cache(maxsize=256)
 def closers_of_call(form: Format) -> tuple[str, ...]:
     """What may close a call of a format."""
-    ends = [end for shape in form.shapes if isinstance(shape.body, Message) for end in shape.body.ends]
+    ends = [end for variant in form.variants if isinstance(variant.body, Message) for end in variant.body.ends]
     return tuple(dict.fromkeys(close for close in (form.close, *ends) if close))
 
 
@@ -486,10 +488,10 @@ def chosen(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Form
     return names, tuple(sorted(others, key=lambda form: form.name))
 
 
-def warm(formats: Iterable[str | Format] | None = None) -> None:
+def precompile(formats: Iterable[str | Format] | None = None) -> None:
     """Nothing; compiles what these formats need, which takes about half a second, so that no reply waits for it."""
     names, others = (DEFAULT, ()) if formats is None else chosen(formats)
-    compiled(names, (), others).warm()
+    compiled(names, (), others).precompile()
 
 
 def parse(text: str, tools: Tools = None, **options: Any) -> tuple[str, list[Call]]:

@@ -22,12 +22,12 @@ import re
 from collections.abc import Callable, Generator
 from enum import IntEnum
 from json.encoder import encode_basestring
-from re import Match
 from typing import Protocol
 
 from attrs import frozen
 
 from statemachine.events import ArgumentsDelta, Discarded, Event, ReasoningDelta, TextDelta
+from statemachine.runs import Run, quote
 
 Grammar = Generator[None, None, None]
 
@@ -64,37 +64,6 @@ class Span:
     kind: str
     start: int
     end: int
-
-
-class Run:
-    """Text that flows until its pattern stops.
-
-    `match` accepts text from an offset. Its group 1, if it matched, is what must wait at the end of the text; a group
-    n ≥ 2, if it matched, says that the text went on into what `others[n]` reads (a string that began, or ended).
-    `convert` makes arguments of the text (`QUOTE`: as the text of a JSON string; None: as it is). `search` is a cheaper
-    question to ask first: None means that all of the text flows.
-    """
-
-    __slots__ = ("convert", "match", "others", "search", "whole")
-
-    def __init__(
-        self,
-        pattern: str,
-        *,
-        convert: Callable[[str], str] | None = None,
-        search: Callable[[str], object] | None = None,
-    ) -> None:
-        compiled = re.compile(pattern, re.DOTALL)
-        self.match: Callable[[str, int], Match[str] | None] = compiled.match
-        self.whole: Callable[[str], Match[str] | None] = compiled.fullmatch
-        self.convert = convert
-        self.search = search
-        self.others: dict[int, Run] = {}
-
-
-def quote(text: str) -> str:
-    """The text as it stands in a JSON string, without the quotes."""
-    return encode_basestring(text)[1:-1]
 
 
 FAR = 8
@@ -436,7 +405,7 @@ class Reader:
     # ---- the ledger
 
     def record(self, kind: str, length: int) -> None:
-        """Notes in the ledger that the next characters of the reply are of a kind."""
+        """JsonState in the ledger that the next characters of the reply are of a kind."""
         if self.muted:
             hidden = min(self.muted, length)
             if kind in ("syntax", "argument", "repair"):

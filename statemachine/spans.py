@@ -12,12 +12,13 @@ from functools import lru_cache
 from typing import Any
 
 from statemachine.candidate import Candidate
-from statemachine.compiled import INFO, JSON_FLAT, LEAD, TICK, TICKS, Compiled, Found, Marked, Scanner
-from statemachine.format import Span
-from statemachine.leads import Keys, Lead, Opening
+from statemachine.formats.compile import INFO, JSON_FLAT, MAX_NEWLINES, TICK, TICKS, Compiled, Found, Marked, Scanner
+from statemachine.formats.format import Section
+from statemachine.formats.markers import Markers, flowing_run
+from statemachine.formats.openers import Keys, Opener, Opening
 from statemachine.machine import Limits, Machine
-from statemachine.markers import Markers, flowing_run
-from statemachine.reader import Grammar, Mismatch, Run, Sink
+from statemachine.reader import Grammar, Mismatch, Sink
+from statemachine.runs import Run
 from statemachine.states import Input
 
 line_ends = re.compile(r"(?:\r?\n)++").match
@@ -167,11 +168,11 @@ class Spans(Machine):
         lead = (run.end() if run else self.at) - self.at
         start = self.at + lead
         if start >= len(self.text) or (self.text[start] == "\r" and start + 1 >= len(self.text)):
-            self.say_text(len(self.text) - self.at - LEAD)
+            self.say_text(len(self.text) - self.at - MAX_NEWLINES)
             yield from self.more()
             return False
-        if lead > LEAD:
-            self.say_text(lead - LEAD)
+        if lead > MAX_NEWLINES:
+            self.say_text(lead - MAX_NEWLINES)
             return False
         if lead:
             after = blanks(self.text, start)
@@ -213,7 +214,7 @@ class Spans(Machine):
             if value in self.tables.strays and not (yield from self.ends_something(value, end)):
                 return False
             return self.closer(value, lead, end)
-        if isinstance(value, Span):
+        if isinstance(value, Section):
             if self.thinking:
                 self.say_text(lead + 1)
                 return False
@@ -262,15 +263,15 @@ class Spans(Machine):
             yield from self.more()
         return False
 
-    def opened(self, span: Span, end: int) -> None:
+    def opened(self, section: Section, end: int) -> None:
         """The opener of reasoning, or of text that stands between markers, with the line ends before it."""
         self.sink = Sink.SYNTAX
         self.take(end)
-        if span.text:
-            self.wrapping += () if span.close in self.wrapping else (span.close,)
+        if section.text:
+            self.wrapping += () if section.close in self.wrapping else (section.close,)
             self.go(Input.DONE)
         else:
-            self.thinking = (span.close,)
+            self.thinking = (section.close,)
             self.go(Input.THINK)
 
     def ends_something(self, close: str, end: int) -> Generator[None, None, bool]:
@@ -414,9 +415,9 @@ class Spans(Machine):
         while True:
             run = line_ends(self.text, self.at)
             end = run.end() if run else self.at
-            if end - self.at > LEAD:  # a run that does not end
+            if end - self.at > MAX_NEWLINES:  # a run that does not end
                 self.sink = self.visible if self.seen else Sink.SYNTAX
-                self.take(end - self.at - LEAD)
+                self.take(end - self.at - MAX_NEWLINES)
                 continue
             if end < len(self.text) and not (self.text[end] == "\r" and end + 1 == len(self.text)):
                 length = end - self.at
@@ -497,7 +498,7 @@ class Spans(Machine):
                 break
             yield from self.more()
         value = markers.values[opener.lastindex - 1] if opener is not None and opener.lastindex else None
-        if not isinstance(value, Lead) or opener is None:
+        if not isinstance(value, Opener) or opener is None:
             expression = self.tables.fence_expressions.get(found[2].strip().lower())
             if expression and self.text[self.at] not in "{[":
                 self.candidate.marked = False

@@ -1,4 +1,4 @@
-"""The law: the states of the machine, and which input leads from which to which.
+"""The law: the states of the machine, and which input openers from which to which.
 
 Theory of operation. A parser reads a reply from left to right, once. At any moment it is in exactly one `State`, which
 says what the next character may turn out to be; nothing else about its position is visible from outside. What it finds

@@ -8,9 +8,9 @@ all calls of a reply.
 import re
 from collections.abc import Iterable
 
-from statemachine.format import Envelope, Expression, Format, Head, Json, Message, Parameters, Shape
-from statemachine.formats import FORMATS
-from statemachine.markers import spelled
+from statemachine.formats.format import Envelope, Expression, Format, Json, Message, NameRule, Parameters, Variant
+from statemachine.formats.markers import spelled
+from statemachine.formats.table import FORMATS
 from statemachine.writing.arguments import Written, arguments_of
 from statemachine.writing.bodies import envelope, expression, parameters
 
@@ -32,16 +32,16 @@ def write(calls: Iterable[Written], format: str | Format) -> str:
     if not listed:
         return ""
     line = "\n" if form.lines else ""
-    blocks = blocks_of(form, form.shapes[0], listed)
+    blocks = blocks_of(form, form.variants[0], listed)
     if form.around_each:
         blocks = [around(form, form.around_each, block) for block in blocks]
     text = line.join(blocks)
     return around(form, form.around, text) if form.around and form.around not in form.openers else text
 
 
-def blocks_of(form: Format, shape: Shape, calls: list[Written]) -> list[str]:
+def blocks_of(form: Format, variant: Variant, calls: list[Written]) -> list[str]:
     """The calls, or what holds several of them, each from its opener to its closer."""
-    match shape.body:
+    match variant.body:
         case Envelope() | Expression() as body:
             if isinstance(body, Envelope):
                 texts = [envelope(call, body) for call in calls]
@@ -58,9 +58,9 @@ def blocks_of(form: Format, shape: Shape, calls: list[Written]) -> list[str]:
                 for index, call in enumerate(calls)
             ]
         case Json():
-            return [headed(form, shape, call, index) for index, call in enumerate(calls)]
+            return [headed(form, variant, call, index) for index, call in enumerate(calls)]
         case Parameters() as body:
-            return [tagged(form, shape, body, call, index) for index, call in enumerate(calls)]
+            return [tagged(form, variant, body, call, index) for index, call in enumerate(calls)]
 
 
 def closer(form: Format) -> str:
@@ -92,11 +92,11 @@ def named(spelling: str, call: Written, index: int) -> str:
     return re.sub(r"\{(?:name|index)\}", lambda found: parts[found[0]], spelling)
 
 
-def headed(form: Format, shape: Shape, call: Written, index: int) -> str:
+def headed(form: Format, variant: Variant, call: Written, index: int) -> str:
     """A call whose name follows the opener, and JSON the name."""
-    head = shape.head or Head()
-    end, close, arguments = spelled(head.ends[0]), closer(form), arguments_of(call)
-    start = spelled(form.openers[0]) + named(head.spelling, call, index)
+    rule = variant.name_rule or NameRule()
+    end, close, arguments = spelled(rule.ends[0]), closer(form), arguments_of(call)
+    start = spelled(form.openers[0]) + named(rule.spelling, call, index)
     if end.startswith(TICK):  # a fence stands on lines of its own
         return f"{start}\n{end}\n{arguments}\n{close}"
     if not form.lines:
@@ -105,15 +105,15 @@ def headed(form: Format, shape: Shape, call: Written, index: int) -> str:
     return f"{start}{between} {arguments}" + (f"\n{close}" if close else "")
 
 
-def tagged(form: Format, shape: Shape, body: Parameters, call: Written, index: int) -> str:
+def tagged(form: Format, variant: Variant, body: Parameters, call: Written, index: int) -> str:
     """A call whose arguments are marked parameters."""
     opener, close = spelled(form.openers[0]), closer(form)
-    if shape.head is None:
+    if variant.name_rule is None:
         start, close = opener.replace("{tool}", call.name), close.replace("{tool}", call.name)
     else:
-        name = named(shape.head.spelling, call, index)
-        end = shape.head.ends[0]
-        if shape.head.attribute:
-            name = f' {shape.head.attribute}="{name}"'
+        name = named(variant.name_rule.spelling, call, index)
+        end = variant.name_rule.ends[0]
+        if variant.name_rule.attribute:
+            name = f' {variant.name_rule.attribute}="{name}"'
         start = opener + name + ("" if end in (body.key, form.close) else spelled(end))
     return ("\n" if form.lines else "").join([start, *parameters(call, form, body), *([close] if close else [])])

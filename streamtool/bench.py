@@ -21,8 +21,7 @@ from typing import Any
 from attrs import frozen
 
 from statemachine import FORMATS, OPT_IN, ArgumentsDelta, Call, Parser, TextDelta, write
-from statemachine.format import Envelope, Expression, Parameters
-from statemachine.formats import DEFAULT
+from statemachine.formats import DEFAULT, Envelope, Expression, Parameters
 
 DELTA = 4
 RUNS = 9
@@ -229,7 +228,7 @@ def workloads(size: int) -> Iterator[Workload]:
     for name in FORMATS:
         frame = write([Call("tool_1", json.dumps({"text": "VALUE"}))], name)
         before, _, after = frame.partition("VALUE")
-        match FORMATS[name].shapes[0].body:
+        match FORMATS[name].variants[0].body:
             case Envelope(as_string=True):
                 yield Workload(name, inside(inside(value)), "\n" + before, after, 15, 45, string_bound)
             case Parameters():

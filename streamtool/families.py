@@ -16,7 +16,7 @@ from functools import lru_cache
 from attrs import frozen
 
 from statemachine import FORMATS, Format
-from statemachine.format import Body, Expression, Head, Message, Parameters
+from statemachine.formats import Body, Expression, Message, NameRule, Parameters
 
 
 @frozen
@@ -106,13 +106,13 @@ def is_special(marker: str) -> bool:
 
 
 def written_markers(form: Format) -> Iterator[str]:
-    """The markers with which the format itself writes a call: of its first shape and opener, and of its wrappers."""
-    shape = form.shapes[0]
+    """The markers with which the format itself writes a call: of its first variant and opener, and of its wrappers."""
+    variant = form.variants[0]
     yield from (around for around in (form.around, form.around_each) if around)
     yield from form.openers[:1]
-    yield from body_markers(shape.body)
-    if shape.head is not None:
-        yield from head_markers(shape.head)
+    yield from body_markers(variant.body)
+    if variant.name_rule is not None:
+        yield from head_markers(variant.name_rule)
     if form.close:
         yield form.close
 
@@ -122,7 +122,7 @@ def body_markers(body: Body) -> Iterator[str]:
     match body:
         case Parameters():
             yield body.key
-            yield from head_markers(body.head)
+            yield from head_markers(body.key_rule)
             yield from (*body.type_marks, body.close)
         case Expression():
             yield body.quote
@@ -132,7 +132,7 @@ def body_markers(body: Body) -> Iterator[str]:
             pass
 
 
-def head_markers(head: Head) -> Iterator[str]:
+def head_markers(head: NameRule) -> Iterator[str]:
     """The marker with which a head is written."""
     yield from head.ends[:1]
 

@@ -1,7 +1,7 @@
 """An independent judge of strict JSON (RFC 8259) that arrives in pieces: is this a prefix of some JSON text?
 
 Written against the grammar alone, one character at a time, and itself checked against `json` in `test_json_oracle.py`.
-It shares nothing with `statemachine.json_text`.
+It shares nothing with `statemachine.json.text`.
 """
 
 WHITE = " \t\r\n"

@@ -7,9 +7,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from statemachine import FORMATS, Call
-from statemachine.format import ARGUMENT_KEYS, ID_KEYS, NAME_KEYS, Envelope, Expression, Format, Message, Parameters
 from statemachine.formats import REASONING
-from statemachine.markers import spelled
+from statemachine.formats.format import (
+    ARGUMENT_KEYS,
+    ID_KEYS,
+    NAME_KEYS,
+    Envelope,
+    Expression,
+    Format,
+    Message,
+    Parameters,
+)
+from statemachine.formats.markers import spelled
 
 CHARS = st.one_of(
     st.characters(exclude_categories=("Cs",)),
@@ -67,7 +76,7 @@ def json_calls(draw: st.DrawFn) -> tuple[list[Call], dict[str, Any]]:
 @st.composite
 def typed_calls(draw: st.DrawFn, form: Format) -> tuple[list[Call], dict[str, Any]]:
     """Calls whose arguments have the types that their tools' schemas say, and these tools."""
-    body = next(shape.body for shape in form.shapes if isinstance(shape.body, Parameters))
+    body = next(variant.body for variant in form.variants if isinstance(variant.body, Parameters))
     tools: dict[str, Any] = {}
     calls: list[Call] = []
     for name in draw(st.lists(NAMES, min_size=1, max_size=2, unique=True)):
@@ -138,13 +147,13 @@ def _soup() -> list[str]:
         parts.update(spelled(opener).replace("{tool}", "typed") for opener in form.openers)
         parts.update(spelled(side) for pair in form.wrappers for side in pair)
         parts.add(spelled(form.close).replace("{tool}", "typed"))
-        parts.update(side for span in form.spans for side in (span.open, span.close))
+        parts.update(side for span in form.sections for side in (span.open, span.close))
         parts.update(f"```{info}\n" for info in form.fence)
-        for shape in form.shapes:
-            if shape.head:
-                parts.update(spelled(end) for end in shape.head.ends)
-                parts.add(shape.head.id)
-            match shape.body:
+        for variant in form.variants:
+            if variant.name_rule:
+                parts.update(spelled(end) for end in variant.name_rule.ends)
+                parts.add(variant.name_rule.id)
+            match variant.body:
                 case Parameters(key=key, close=close, wrappers=wrappers, head=head, type_marks=marks, quote=quote):
                     parts.update((spelled(key), spelled(close).replace("{key}", "s"), *quote))
                     parts.update(spelled(side) for side in (*head.ends, *marks, *itertools.chain(*wrappers)))

@@ -51,9 +51,9 @@ def test_the_table_is_all_there(document):
     assert [row["name"] for row in document["formats"] if row["opt_in"]] == [name for name in FORMATS if name in OPT_IN]
     rows = {row["name"]: row for row in document["formats"]}
     assert rows["tool_call"]["openers"] == ["<tool_call{:}>"]
-    assert rows["invoke"]["shapes"][0]["body"]["kind"] == "parameters"
-    assert rows["invoke"]["shapes"][0]["head"]["attribute"] == "name"
-    assert {shape["body"]["kind"] for row in rows.values() for shape in row["shapes"]} == {
+    assert rows["invoke"]["variants"][0]["body"]["kind"] == "parameters"
+    assert rows["invoke"]["variants"][0]["name_rule"]["attribute"] == "name"
+    assert {variant["body"]["kind"] for row in rows.values() for variant in row["variants"]} == {
         *("json", "envelope", "parameters", "expression", "message")
     }
     assert {"open": "<seed:think>", "close": "</seed:think>", "text": False, "anchor": "reply"} in rows["seed_oss"][
@@ -66,7 +66,7 @@ def test_the_table_is_all_there(document):
 
 
 def test_every_piece_of_pattern_in_a_marker_is_explained(document):
-    from statemachine.markers import PIECES
+    from statemachine.formats.markers import PIECES
 
     assert set(document["markers"]) >= {piece for piece in PIECES if piece != "{quote}"} | {"{ns}", "{key}", "{tool}"}
 

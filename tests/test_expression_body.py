@@ -16,7 +16,7 @@ from statemachine import Parser
 from statemachine.bodies import expression
 from statemachine.candidate import Candidate
 from statemachine.events import ArgumentsDelta, CallEnd, Event
-from statemachine.format import Expression, Format, Shape
+from statemachine.formats import Expression, Format, Variant
 from statemachine.machine import Limits, Machine
 from statemachine.reader import Ended, Grammar, Mismatch, Sink
 from statemachine.states import Input, violations
@@ -62,7 +62,7 @@ class Unit(Machine):
     def grammar(self) -> Grammar:
         """The calls; what follows is text."""
         yield
-        form = Format("unit", (Shape(self.body),), ("<x>",), "</x>")
+        form = Format("unit", (Variant(self.body),), ("<x>",), "</x>")
         self.go(Input.OPEN)
         self.sink = Sink.HOLD
         self.candidate = Candidate(form, marked=self.marked)
@@ -70,7 +70,7 @@ class Unit(Machine):
             yield from expression.read(self, form, self.body)
         except Mismatch:
             if self.candidate.committed:
-                self.emit(CallEnd(self.index, False, tuple(self.candidate.notes.repairs)))
+                self.emit(CallEnd(self.index, False, tuple(self.candidate.json.repairs)))
                 self.because("malformed")
                 self.sink = Sink.DISCARD
             else:
@@ -80,7 +80,7 @@ class Unit(Machine):
             if self.candidate.committed:
                 missing = self.candidate.missing()
                 self.emit_arguments(missing or "")
-                self.emit(CallEnd(self.index, missing is not None, tuple(self.candidate.notes.repairs)))
+                self.emit(CallEnd(self.index, missing is not None, tuple(self.candidate.json.repairs)))
             else:
                 self.release(Sink.TEXT)
             self.target = False

@@ -8,9 +8,19 @@ import attrs
 import pytest
 
 from statemachine import FORMATS, OPT_IN, Parser, formats
-from statemachine.compiled import compiled
-from statemachine.format import Anchor, Envelope, Format, FormatError, Head, Json, Parameters, Shape, check
 from statemachine.formats import DEFAULT, REASONING
+from statemachine.formats.compile import compiled
+from statemachine.formats.format import (
+    Anchor,
+    Envelope,
+    Format,
+    FormatError,
+    Json,
+    NameRule,
+    Parameters,
+    Variant,
+    check,
+)
 
 TAUGHT = {
     *("tool_call", "labelled", "invoke", "fenced", "object", "openai_fragment", "command", "action_object", "react"),
@@ -84,7 +94,7 @@ def test_tables_are_shared_between_parsers() -> None:
 
 
 def test_reasoning_spans() -> None:
-    spans = {*REASONING, *(span for form in FORMATS.values() for span in form.spans)}
+    spans = {*REASONING, *(span for form in FORMATS.values() for span in form.sections)}
     assert {span.open: span.close for span in spans if not span.text} == {
         "<think>": "</think>",
         "<thinking>": "</thinking>",
@@ -102,13 +112,16 @@ def test_reasoning_spans() -> None:
     }
 
 
-HEAD = Head(ends=(">",))
+NAME_RULE = NameRule(ends=(">",))
 WRONG = {
-    "no shape": (Format("a", shapes=(), openers=("<a>",)), "at least one shape"),
-    "an envelope with a head": (Format("a", shapes=(Shape(Envelope(), HEAD),), openers=("<a>",)), "head"),
-    "a body without a head": (Format("a", shapes=(Shape(Json()),), openers=("<a>",)), "head"),
-    "a head without an opener": (Format("a", shapes=(Shape(Json(), HEAD),)), "opener"),
-    "the wrong key": (Format("b", shapes=(Shape(Envelope()),), openers=("<a>",)), "b"),
+    "no variant": (Format("a", variants=(), openers=("<a>",)), "at least one variant"),
+    "an envelope with a name rule": (
+        Format("a", variants=(Variant(Envelope(), NAME_RULE),), openers=("<a>",)),
+        "name_rule",
+    ),
+    "a body without a name rule": (Format("a", variants=(Variant(Json()),), openers=("<a>",)), "name_rule"),
+    "a name rule without an opener": (Format("a", variants=(Variant(Json(), NAME_RULE),)), "opener"),
+    "the wrong key": (Format("b", variants=(Variant(Envelope()),), openers=("<a>",)), "b"),
 }
 
 
@@ -119,22 +132,24 @@ def test_a_declaration_that_cannot_be_read_is_refused(form: Format, word: str) -
 
 
 def test_two_formats_that_cannot_be_told_apart_are_refused() -> None:
-    one = Format("a", shapes=(Shape(Envelope()),), openers=("<x>",))
-    two = Format("b", shapes=(Shape(Envelope()),), openers=("<x>",))
+    one = Format("a", variants=(Variant(Envelope()),), openers=("<x>",))
+    two = Format("b", variants=(Variant(Envelope()),), openers=("<x>",))
     with pytest.raises(FormatError, match="<x>"):
         check({"a": one, "b": two})
 
 
 def test_one_opener_may_lead_to_several_bodies() -> None:
-    one = Format("a", shapes=(Shape(Envelope()),), openers=("<x>",))
-    two = Format("b", shapes=(Shape(Parameters(key="<k=", head=HEAD, close="</k>"), HEAD),), openers=("<x>",))
+    one = Format("a", variants=(Variant(Envelope()),), openers=("<x>",))
+    two = Format(
+        "b", variants=(Variant(Parameters(key="<k=", key_rule=NAME_RULE, close="</k>"), NAME_RULE),), openers=("<x>",)
+    )
     check({"a": one, "b": two})
 
 
 def test_an_opener_that_begins_with_another_is_refused() -> None:
     """Else the answer would depend on how the text is cut."""
-    one = Format("a", shapes=(Shape(Envelope()),), openers=("<x",))
-    two = Format("b", shapes=(Shape(Envelope()),), openers=("<xy",))
+    one = Format("a", variants=(Variant(Envelope()),), openers=("<x",))
+    two = Format("b", variants=(Variant(Envelope()),), openers=("<xy",))
     with pytest.raises((FormatError, ValueError)):
         check({"a": one, "b": two})
 

@@ -12,7 +12,7 @@ from json_oracle import is_object, is_prefix
 from statemachine_fold import calls_of, cuts, fold, outcome, pieces, watched
 
 from statemachine import FORMATS, Parser
-from statemachine.markers import spelled
+from statemachine.formats.markers import spelled
 from statemachine.states import violations
 
 CASES = all_cases()

@@ -7,9 +7,9 @@ import pytest
 from statemachine_fold import calls_of, fold
 
 from statemachine import FORMATS, Format, Parser
-from statemachine.compiled import LEAD
 from statemachine.events import CallEnd, CallStart, Event
-from statemachine.markers import spelled
+from statemachine.formats.compile import MAX_NEWLINES
+from statemachine.formats.markers import spelled
 from streamtool.cli.holds import VALUES, Holds, example, formula, holds
 
 KINDS = ("string", "integer", "boolean", "null", "array", "object")
@@ -35,7 +35,7 @@ def fed(parser: Parser, text: str) -> list[tuple[str, int, list[Event]]]:
 
 
 def parser_of(form: Format, tools: object, *, alone: bool) -> Parser:
-    return Parser(tools, formats=[form.name] if alone else {*FORMATS} - {form.like})
+    return Parser(tools, formats=[form.name] if alone else {*FORMATS} - {form.alias_of})
 
 
 def bound(phase: str, known: Holds) -> int:
@@ -101,7 +101,7 @@ def test_line_ends_are_held_up_to_their_bound() -> None:
     parser = Parser({"f": {}})
     parser.feed("Text.")
     parser.feed("\n" * 1000)
-    assert parser.held <= LEAD + 1
+    assert parser.held <= MAX_NEWLINES + 1
 
 
 def test_a_formula_says_what_a_bound_depends_on() -> None:
@@ -119,4 +119,4 @@ def test_the_example_has_a_value_of_each_kind() -> None:
 def test_line_ends_behind_a_call_are_held_up_to_a_limit(before: str) -> None:
     parser = Parser({"ping": {}})
     parser.feed(before + '<tool_call>{"name": "ping", "arguments": {}}</tool_call>')
-    assert max(held for _, held, _ in fed(parser, "\n" * 500)) <= 4 * LEAD + 1
+    assert max(held for _, held, _ in fed(parser, "\n" * 500)) <= 4 * MAX_NEWLINES + 1

@@ -13,9 +13,9 @@ from strategies import TEXTS, cut, json_texts, json_values, objects
 
 from statemachine import Limits, Parser, parse
 from statemachine.events import ArgumentsDelta, CallEnd
-from statemachine.json_nested import doubled
-from statemachine.json_text import value
-from statemachine.notes import Notes
+from statemachine.json.nested import doubled
+from statemachine.json.state import JsonState
+from statemachine.json.text import value
 from statemachine.reader import Ended, Grammar, Mismatch, Reader, Sink
 
 CONTAINERS = st.one_of(objects(), st.lists(json_values(), max_size=4))
@@ -28,7 +28,7 @@ class Transducer(Reader):
     __slots__ = ("done", "notes", "outer", "rejected")
 
     def __init__(self, *, depth: int = 128, outer: bool = False) -> None:
-        self.notes = Notes(depth=depth)
+        self.notes = JsonState(depth=depth)
         self.outer = outer
         """The value stands in a JSON string."""
         self.done = self.rejected = False

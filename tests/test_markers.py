@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from statemachine.markers import Markers, flowing, spelled
+from statemachine.formats.markers import Markers, flowing, spelled
 
 QUICK = settings(derandomize=True, max_examples=300, deadline=None, database=None)
 

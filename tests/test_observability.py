@@ -526,7 +526,7 @@ async def test_a_span_has_the_names_of_the_conventions():
         "streamtool.outcome": "calls",
         "streamtool.protocol": "chat",
         "streamtool.upstream_protocol": "chat",
-        "streamtool.http.upstream": "u",
+        "streamtool.upstream": "u",
         "streamtool.model": "m",
         "streamtool.mode": "emulate",
         "streamtool.contract": True,

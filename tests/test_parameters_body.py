@@ -12,9 +12,9 @@ from statemachine_fold import Discard, FoldedCall, Item, Text, calls_of, cuts, f
 from strategies import cut
 
 from statemachine import FORMATS, ArgumentsDelta, Call, Limits, Parser, write
-from statemachine.bodies.marks import tables
-from statemachine.format import Parameters
-from statemachine.markers import spelled
+from statemachine.bodies.parameter_markers import tables
+from statemachine.formats import Parameters
+from statemachine.formats.markers import spelled
 
 QUICK = settings(derandomize=True, max_examples=300, deadline=None, database=None)
 SIZES = (0, 1, 2, 3, 5, 7)
@@ -100,7 +100,7 @@ def test_a_tag_with_attributes_is_no_key_of_a_tool() -> None:
 
 
 @pytest.mark.parametrize(
-    "form", [name for name, form in FORMATS.items() if isinstance(form.shapes[0].body, Parameters)]
+    "form", [name for name, form in FORMATS.items() if isinstance(form.variants[0].body, Parameters)]
 )
 def test_a_key_without_an_end_is_not_held_for_ever(form: str) -> None:
     text = write([Call("g", '{"kkkk": "v"}')], form)
@@ -405,12 +405,12 @@ def _soup() -> list[str]:
     """Markers of all formats with parameters, keys of the tools, and what may stand between them."""
     parts = ["\n", "\r\n", " ", "x", "1", "{", "}", "[1]", '{"x": 1}', "true", '"', "<", "]", "</", "<!", "text "]
     for form in FORMATS.values():
-        for shape in form.shapes:
-            if isinstance(body := shape.body, Parameters):
+        for variant in form.variants:
+            if isinstance(body := variant.body, Parameters):
                 for key in ("s", "n", "o", "item"):
                     start, close = spelled(body.key), spelled(body.close).replace("{key}", key)
-                    tag = f'{start} {body.head.attribute}="{key}"' if body.head.attribute else start + key
-                    parts += [f"{tag}{spelled(body.head.ends[0])}", close, *body.quote]
+                    tag = f'{start} {body.key_rule.attribute}="{key}"' if body.key_rule.attribute else start + key
+                    parts += [f"{tag}{spelled(body.key_rule.ends[0])}", close, *body.quote]
                 parts.append(spelled(form.close).replace("{tool}", "f"))
     return sorted(set(parts))
 

@@ -9,8 +9,8 @@ import pytest
 from statemachine_fold import pieces
 
 from statemachine import FORMATS, ArgumentsDelta, Call, CallStart, Parser, TextDelta, write
-from statemachine.format import Envelope, Expression, Parameters
-from statemachine.markers import spelled
+from statemachine.formats import Envelope, Expression, Parameters
+from statemachine.formats.markers import spelled
 
 VALUE = "Grüße, a value of some length with no character that needs an escape. " * 3
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -77,7 +77,7 @@ def test_a_call_starts_in_the_feed_that_commits_it(form: str, tools: Any) -> Non
     """At the name for an envelope with a marker of its own; else where the body begins."""
     text, _, _ = reply(form)
     name = text.index("say")
-    match FORMATS[form].shapes[0].body:
+    match FORMATS[form].variants[0].body:
         case Envelope() if FORMATS[form].openers or FORMATS[form].fence:
             commits = name + len('say"')
         case Parameters(key=key) if key.endswith("{a}"):  # the marker is the whole tag
@@ -150,7 +150,7 @@ def test_final_content_streams_as_it_is_decoded() -> None:
 @every_format
 def test_the_pieces_of_a_string_given_as_json_string_leave_in_their_feed(form: str) -> None:
     """Arguments that are a JSON string: decoded in the same pass. (A command's arguments begin with a brace.)"""
-    if isinstance(FORMATS[form].shapes[0].body, Parameters | Expression) or form == "command":
+    if isinstance(FORMATS[form].variants[0].body, Parameters | Expression) or form == "command":
         return
     text, _, _ = reply(form)
     if '\\"' not in text:

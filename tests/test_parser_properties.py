@@ -16,8 +16,7 @@ from strategies import REPLIES, SOUP, SOUP_TOOLS, cut, expressed_calls, json_cal
 
 from statemachine import FORMATS, Parser, parse, write
 from statemachine.events import ArgumentsDelta, CallStart
-from statemachine.format import Expression, Parameters
-from statemachine.formats import REASONING
+from statemachine.formats import REASONING, Expression, Parameters
 from statemachine.states import violations
 
 QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)
@@ -163,9 +162,9 @@ def test_after_the_end_nothing_comes(text: str) -> None:
     assert parser.close() == []
 
 
-PARAMETERS = sorted(name for name, form in FORMATS.items() if isinstance(form.shapes[0].body, Parameters))
+PARAMETERS = sorted(name for name, form in FORMATS.items() if isinstance(form.variants[0].body, Parameters))
 EXPRESSIONS = {
-    name: form.shapes[0].body for name, form in FORMATS.items() if isinstance(form.shapes[0].body, Expression)
+    name: form.variants[0].body for name, form in FORMATS.items() if isinstance(form.variants[0].body, Expression)
 }
 JSON_FORMATS = sorted(set(FORMATS) - {*PARAMETERS, *EXPRESSIONS})
 

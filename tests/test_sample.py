@@ -240,7 +240,7 @@ def test_it_learns_each_format_from_the_example_alone():
     for name in FORMATS:
         lesson = learn(prompt(user("x"), tools=TOOLS, format=name)[0]["content"])
         assert lesson is not None
-        assert lesson.format in (name, FORMATS[name].like)
+        assert lesson.format in (name, FORMATS[name].alias_of)
         assert lesson.format == name or write(EXAMPLE, lesson.format) == write(EXAMPLE, name)
 
 

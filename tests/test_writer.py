@@ -7,7 +7,7 @@ import pytest
 from attrs import evolve
 
 from statemachine import FORMATS, OPT_IN, Call, parse, write
-from statemachine.format import Anchor, Expression
+from statemachine.formats import Anchor, Expression
 from statemachine.writer import blocks_of
 
 ONE = [Call("get_weather", '{"city": "Paris", "days": 3}', "call_1")]
@@ -87,7 +87,7 @@ def test_an_opener_that_stands_around_all_calls_is_written_once() -> None:
         '{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}',
         '{"name": "ping", "arguments": {}}',
     )
-    assert blocks_of(one_block, one_block.shapes[0], TWO) == [f"<tool_call>\n{first}\n{second}\n</tool_call>"]
+    assert blocks_of(one_block, one_block.variants[0], TWO) == [f"<tool_call>\n{first}\n{second}\n</tool_call>"]
 
 
 NESTED = '{"o": {"a": [1, {"b": "x y"}], "c": {}}, "e": [], "s": "1 < 2"}'
@@ -178,7 +178,7 @@ def test_arguments_keep_their_spelling_and_order(form: str) -> None:
     """In formats without blanks, those of nested values are lost."""
     arguments = '{"z": 1.50, "a": 1e5, "m": [1, {"b": null}], "n": true}'
     _, calls = parse(write([Call("f", arguments)], form), {"f": {}}, formats=[form])
-    body = FORMATS[form].shapes[0].body
+    body = FORMATS[form].variants[0].body
     if isinstance(body, Expression) and body.quote:
         arguments = arguments.replace('[1, {"b": null}]', '[1,{"b":null}]')
     assert [call.arguments for call in calls] == [arguments]
@@ -232,8 +232,8 @@ def test_names(form: str, name: str) -> None:
 @pytest.mark.parametrize("form", sorted(FORMATS))
 def test_the_ids_of_the_calls_are_not_confused(form: str) -> None:
     _, calls = parse(write([Call("f", "{}", "one"), Call("f", "{}", "two")], form), ["f"], formats=[form])
-    head = FORMATS[form].shapes[0].head
-    if head and "{index}" in head.spelling:
+    rule = FORMATS[form].variants[0].name_rule
+    if rule and "{index}" in rule.spelling:
         assert [call.id for call in calls] == ["functions.f:0", "functions.f:1"]
     else:
         assert [call.id for call in calls] in ([None, None], ["one", "two"])

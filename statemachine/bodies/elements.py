@@ -9,7 +9,7 @@ from collections.abc import Generator
 from json.encoder import encode_basestring
 
 from statemachine import schema
-from statemachine.bodies.marks import Mark, Tables, Tag, blanks, closing, is_key, look, tag_at
+from statemachine.bodies.parameter_markers import Marker, Tables, Tag, blanks, closing, is_key, look, tag_at
 from statemachine.bodies.raw_value import Level, Quoted, RawValue, Slot
 from statemachine.machine import Machine
 from statemachine.reader import Grammar, Mismatch
@@ -82,7 +82,7 @@ def nests(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> G
         return False
     offset = yield from blanks(machine, 0)
     mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
-    if mark is not Mark.KEY or (yield from tag_at(machine, table, end)) is None:
+    if mark is not Marker.KEY or (yield from tag_at(machine, table, end)) is None:
         return False
     machine.take(offset)
     return True
@@ -111,17 +111,17 @@ def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
 
 def open_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
     """A member of an object or an item of an array begins; `types` are those of the value whose first one it is."""
-    notes = machine.candidate.notes
+    state = machine.candidate.json
     first = level.array is None
     if level.array is None:
         level.array = ("array" in types and name == item) or "object" not in types
-        notes.stack.append("]" if level.array else "}")
+        state.stack.append("]" if level.array else "}")
     separator = ("[" if level.array else "{") if first else ", "
     if level.array:
         machine.out(separator)
     else:
         if name in level.given:
-            notes.mend("repeated_key")
+            state.mend("repeated_key")
         level.given.add(name)
         machine.out(f"{separator}{encode_basestring(name)}: ")
     machine.candidate.open_value = True
@@ -132,17 +132,17 @@ def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> 
     while len(levels) > base:
         yield from machine.blank()
         mark, end = yield from look(machine, table.between, 0)
-        if mark is Mark.KEY and (yield from opens_key(machine, table, levels[-1], end)):
+        if mark is Marker.KEY and (yield from opens_key(machine, table, levels[-1], end)):
             return True
         name, end = yield from closing(machine, table, 0)
         if name and any(level.key == name for level in levels[base:]):
             while levels[-1].key != name:
-                machine.candidate.notes.mend("missing_closer")
+                machine.candidate.json.mend("missing_closer")
                 close(machine, levels)
             machine.take(end)
             close(machine, levels)
-        elif mark is Mark.CALL_END or (yield from machine.sibling(0)):
-            machine.candidate.notes.mend("missing_closer")
+        elif mark is Marker.CALL_END or (yield from machine.sibling(0)):
+            machine.candidate.json.mend("missing_closer")
             while len(levels) > base:
                 close(machine, levels)
         else:
@@ -163,4 +163,4 @@ def opens_key(machine: Machine, table: Tables, level: Level, offset: int) -> Gen
 def close(machine: Machine, levels: list[Level]) -> None:
     """The innermost level ends."""
     levels.pop()
-    machine.out(machine.candidate.notes.stack.pop())
+    machine.out(machine.candidate.json.stack.pop())

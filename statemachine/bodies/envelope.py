@@ -7,14 +7,14 @@ it. An envelope without a marker of its own is a call only by its keys, and comm
 import re
 from collections.abc import Generator
 
-from statemachine import json_text
 from statemachine.bodies.json_object import arguments
 from statemachine.candidate import Candidate
-from statemachine.format import Format
-from statemachine.leads import ANY_NAME, Key, Keys, Role, envelope_of
+from statemachine.formats.format import Format
+from statemachine.formats.markers import Markers
+from statemachine.formats.openers import ANY_NAME, Key, Keys, Role, envelope_of
+from statemachine.json import text as json_text
+from statemachine.json.state import JsonState
 from statemachine.machine import Machine
-from statemachine.markers import Markers
-from statemachine.notes import Notes
 from statemachine.reader import Grammar, Mismatch, Sink
 from statemachine.schema import properties
 from statemachine.states import State
@@ -139,7 +139,7 @@ def element(machine: Machine, keys: Keys) -> Grammar:
 def members(machine: Machine, keys: Keys) -> Grammar:
     """The members of an envelope object, to its closing brace."""
     candidate = machine.candidate
-    candidate.outer.stack.append("}")
+    candidate.envelope.stack.append("}")
     machine.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         found = keys.get(name)
@@ -147,7 +147,7 @@ def members(machine: Machine, keys: Keys) -> Grammar:
             yield from keyed(machine, keys[ANY_NAME], name)
             continue
         if found is None and not candidate.marked and not candidate.committed:
-            if candidate.outer.repairs:
+            if candidate.envelope.repairs:
                 raise Mismatch
             raise NoCall
         if found is not None and found.role is Role.ARGUMENTS:
@@ -169,12 +169,12 @@ def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, st
         yield from blank(machine)
         char = machine.text[machine.at]
         if char == "}":
-            candidate.outer.stack.pop()
+            candidate.envelope.stack.pop()
             machine.take(1)
             return None
         if candidate.whole and (char == "]" or (char in "<[`" and (yield from machine.sibling(0, own=True)))):
-            candidate.notes.mend("missing_closer")
-            candidate.outer.stack.pop()
+            candidate.json.mend("missing_closer")
+            candidate.envelope.stack.pop()
             return None
         if char != ",":
             return (yield from key(machine))
@@ -192,11 +192,11 @@ def colon(machine: Machine) -> Grammar:
 
 def key(machine: Machine) -> Generator[None, None, str]:
     """A key of the envelope, decoded, consumed."""
-    notes = machine.candidate.outer
+    state = machine.candidate.envelope
     if machine.text[machine.at] in json_text.QUOTES:
-        return (yield from json_text.read_string(machine, notes))
+        return (yield from json_text.read_string(machine, state))
     name = yield from json_text.bare_word(machine)
-    notes.mend("unquoted_key")
+    state.mend("unquoted_key")
     machine.take(len(name))
     return name
 
@@ -204,7 +204,7 @@ def key(machine: Machine) -> Generator[None, None, str]:
 def blank(machine: Machine) -> Grammar:
     """White space and comments around the members; then a character is there."""
     machine.target = False
-    yield from json_text.skip(machine, machine.candidate.outer)
+    yield from json_text.skip(machine, machine.candidate.envelope)
 
 
 def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Grammar:
@@ -253,7 +253,7 @@ def said_member(machine: Machine, found: Key, char: str) -> Grammar:
 
 def name_member(machine: Machine, found: Key, key_name: str) -> Grammar:
     """The name."""
-    text = yield from json_text.read_string(machine, machine.candidate.outer)
+    text = yield from json_text.read_string(machine, machine.candidate.envelope)
     machine.candidate.decisive = machine.candidate.decisive or found.decisive
     named(machine, text, found.format, key_name)
 
@@ -267,7 +267,7 @@ def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
         candidate.format = form
     body = envelope_of(candidate.format)
     if key_name not in ("name", body.name[0]):
-        candidate.notes.mend("name_key")
+        candidate.json.mend("name_key")
     machine.named(text)
     if not candidate.known and (candidate.marked or candidate.begun):
         machine.disown()
@@ -286,7 +286,7 @@ def nested(machine: Machine, keys: Keys, found: Key) -> Grammar:
     if candidate.nested > NESTING:
         raise Mismatch
     if not envelope_of(candidate.format).written_nest:
-        candidate.notes.mend("nested_call")
+        candidate.json.mend("nested_call")
     yield from members(machine, keys)
 
 
@@ -299,7 +299,7 @@ def arguments_member(machine: Machine, found: Key, key_name: str) -> Grammar:
         candidate.format = found.format
     body = envelope_of(candidate.format)
     if key_name not in ("arguments", body.arguments[0]):
-        candidate.notes.mend("arguments_key")
+        candidate.json.mend("arguments_key")
     described = key_name == "parameters" and not (candidate.marked or candidate.committed)
     if described and (yield from is_schema(machine)):
         raise NoCall
@@ -327,15 +327,15 @@ def identified(machine: Machine) -> Grammar:
     """The call's id: a string or a number. After the call has started it is too late, and recorded."""
     candidate = machine.candidate
     if machine.text[machine.at] in json_text.QUOTES:
-        text = yield from json_text.read_string(machine, candidate.outer)
+        text = yield from json_text.read_string(machine, candidate.envelope)
     else:
         captured: list[str] = []
         machine.target = captured
-        yield from json_text.value(machine, Notes(candidate.outer.repairs, depth=candidate.outer.depth))
+        yield from json_text.value(machine, JsonState(candidate.envelope.repairs, depth=candidate.envelope.depth))
         machine.target = False
         text = "".join(captured)
     if candidate.committed:
-        candidate.notes.mend("late_id")
+        candidate.json.mend("late_id")
     elif text not in ("", "null"):
         candidate.id = text
 
@@ -343,8 +343,8 @@ def identified(machine: Machine) -> Grammar:
 def ignored(machine: Machine) -> Grammar:
     """A value that says nothing about the call."""
     machine.target = False
-    notes = machine.candidate.outer
-    yield from json_text.value(machine, notes)
+    state = machine.candidate.envelope
+    yield from json_text.value(machine, state)
 
 
 def final(machine: Machine, form: Format) -> Grammar:
@@ -352,7 +352,7 @@ def final(machine: Machine, form: Format) -> Grammar:
     candidate = machine.candidate
     machine.recognise(form)
     candidate.marked = True
-    candidate.outer.stack.append("}")
+    candidate.envelope.stack.append("}")
     machine.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         yield from colon(machine)

@@ -1,7 +1,7 @@
 """Calls as expressions: `f(a=1, b='x')`, alone, one after another, or in a list; `f{a:1}` in the same way.
 
 A call commits when its name is offered and its bracket has opened; arguments flow from there on. Values are read by
-`json_text.value` in the dialect of the format (`literals.py`), typed by the tool's schema (`json_typed.py`). What is
+`json_text.value` in the dialect of the format (`literals.py`), typed by the tool's schema (`typed.py`). What is
 not legal in the language and is read all the same is named in `repairs`: `positional_argument`, `json_arguments` (one
 dict in place of all arguments), `key_separator`, `repeated_key`, `missing_closer`.
 """
@@ -10,13 +10,16 @@ import json
 import re
 from collections.abc import Generator
 
-from statemachine import json_text, json_typed, schema
-from statemachine.bodies.head import word
-from statemachine.format import Expression, Format
-from statemachine.literals import dialect_of
+from statemachine import schema
+from statemachine.bodies.name import word
+from statemachine.formats.format import Expression, Format
+from statemachine.json import text as json_text
+from statemachine.json import typed as json_typed
+from statemachine.json.literals import dialect_of
+from statemachine.json.state import JsonState
 from statemachine.machine import Machine
-from statemachine.notes import Notes
-from statemachine.reader import Grammar, Mismatch, Run
+from statemachine.reader import Grammar, Mismatch
+from statemachine.runs import Run
 
 OUTSIDE = Run(r"[^()\[\]{}\"'<]*+")
 """What stands outside of strings and brackets."""
@@ -106,7 +109,7 @@ def call(machine: Machine, body: Expression) -> Grammar:
 
 def unread(machine: Machine, body: Expression) -> Grammar:
     """The arguments of an unknown call, whatever stands in them, to the bracket that closes them."""
-    dialect, notes, depth = dialect_of(body), Notes(), 1
+    dialect, state, depth = dialect_of(body), JsonState(), 1
     while depth:
         yield from machine.flow(OUTSIDE)
         if machine.at >= len(machine.text):
@@ -118,7 +121,7 @@ def unread(machine: Machine, body: Expression) -> Grammar:
             machine.take(1)
             depth -= 1
         elif (yield from dialect.opening(machine)) is not None:
-            yield from dialect.string(machine, notes)
+            yield from dialect.string(machine, state)
         else:
             machine.take(1)
 
@@ -138,14 +141,14 @@ class Arguments:
         self.schema: object = tools.get(candidate.name or "") if tools is not None else None
         self.free = list(schema.properties(self.schema)) if body.brackets == "()" else []
         """Parameters that take positional arguments."""
-        candidate.notes.dialect = dialect_of(body)
-        candidate.notes.typed = self.typed = json_typed.typing(self.schema)
+        candidate.json.dialect = dialect_of(body)
+        candidate.json.typed = self.typed = json_typed.typing(self.schema)
 
     def read(self) -> Grammar:
         """All of them, and the closing bracket."""
         machine = self.machine
-        notes = machine.candidate.notes
-        notes.cut = True
+        state = machine.candidate.json
+        state.cut = True
         yield from self.blank()
         if machine.text[machine.at] == "{" and self.body.brackets == "()" and self.in_one():
             yield from self.instead()
@@ -161,7 +164,7 @@ class Arguments:
             else:
                 raise Mismatch
         self.open()
-        notes.stack.clear()
+        state.stack.clear()
         machine.out("}")
         self.end()
 
@@ -170,7 +173,7 @@ class Arguments:
         machine = self.machine
         target, machine.target = machine.target, False
         try:
-            yield from json_text.skip(machine, machine.candidate.notes)
+            yield from json_text.skip(machine, machine.candidate.json)
         finally:
             machine.target = target
 
@@ -181,7 +184,7 @@ class Arguments:
         if char == self.body.brackets[1]:
             return True
         if (char == "]" and self.body.array) or (yield from machine.sibling(0, own=True)):
-            machine.candidate.notes.mend("missing_closer")
+            machine.candidate.json.mend("missing_closer")
             return True
         return False
 
@@ -196,7 +199,7 @@ class Arguments:
         if self.opened:
             return True
         self.opened = True
-        self.machine.candidate.notes.stack.append("}")
+        self.machine.candidate.json.stack.append("}")
         self.machine.out("{")
         return False
 
@@ -207,9 +210,9 @@ class Arguments:
     def instead(self) -> Grammar:
         """One dict that is all the arguments."""
         machine = self.machine
-        notes = machine.candidate.notes
-        notes.mend("json_arguments")
-        yield from json_text.value(machine, notes)
+        state = machine.candidate.json
+        state.mend("json_arguments")
+        yield from json_text.value(machine, state)
         yield from self.blank()
         self.opened = True
         if not (yield from self.closes()):
@@ -220,23 +223,23 @@ class Arguments:
         """One argument."""
         machine = self.machine
         candidate = machine.candidate
-        notes = candidate.notes
+        state = candidate.json
         key = yield from self.marked_key() if self.body.assign == ":" else self.key()
         if key is None:
             key = self.position()
         if key in candidate.given:
-            notes.mend("repeated_key")
+            state.mend("repeated_key")
         elif key in self.free:
             self.free.remove(key)
         candidate.given = candidate.given or set()
         candidate.given.add(key)
         more = self.open()
-        notes.cut = True
+        state.cut = True
         machine.out((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
         yield from self.blank()
         if self.typed is not None:
             self.typed.member(key)
-        yield from json_text.value(machine, notes)
+        yield from json_text.value(machine, state)
 
     def key(self) -> Generator[None, None, str | None]:
         """The key of an argument and what follows it, consumed; None for a positional argument."""
@@ -249,7 +252,7 @@ class Arguments:
                 return None
             yield from machine.more()
         if found[3] != self.body.assign:
-            machine.candidate.notes.mend("key_separator")
+            machine.candidate.json.mend("key_separator")
         machine.take(found.end() - machine.at)
         return found[1]
 
@@ -259,7 +262,7 @@ class Arguments:
         key = Key()
         target, machine.target = machine.target, key
         try:
-            yield from dialect_of(self.body).key(machine, machine.candidate.notes)
+            yield from dialect_of(self.body).key(machine, machine.candidate.json)
         finally:
             machine.target = target
         if key.length > LONG_KEY:
@@ -278,7 +281,7 @@ class Arguments:
             return ""
         if not self.free:
             raise Mismatch
-        machine.candidate.notes.mend("positional_argument")
+        machine.candidate.json.mend("positional_argument")
         return self.free[0]
 
 

@@ -2,7 +2,9 @@
 
 from json.encoder import encode_basestring
 
-from statemachine import json_nested, json_text, json_typed
+from statemachine.json import nested as json_nested
+from statemachine.json import text as json_text
+from statemachine.json import typed as json_typed
 from statemachine.machine import Machine
 from statemachine.reader import Grammar, Mismatch
 from statemachine.schema import sole_string
@@ -26,9 +28,9 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
     """
     candidate = machine.candidate
     char = yield from machine.peek()
-    notes = candidate.notes
+    state = candidate.json
     schema = machine.tools.get(candidate.name or "") if candidate.known and machine.tools is not None else None
-    notes.typed = json_typed.typing(schema)
+    state.typed = json_typed.typing(schema)
     if char in json_text.QUOTES:
         only = sole_string(schema)
         try:
@@ -39,13 +41,13 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
             yield from bare(machine, only)
         else:
             machine.begin()
-            yield from json_nested.doubled(machine, notes, "" if as_string else "string_arguments")
+            yield from json_nested.doubled(machine, state, "" if as_string else "string_arguments")
     elif char == "{":
         machine.begin()
-        yield from json_text.value(machine, notes)
+        yield from json_text.value(machine, state)
     elif char in "nN" and (yield from json_text.bare_word(machine)) in ("null", "None"):
         machine.begin()
-        notes.mend("null_arguments")
+        state.mend("null_arguments")
         machine.take(4, "repair")
         machine.out("{}")
     else:
@@ -55,10 +57,10 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
 
 def bare(machine: Machine, name: str) -> Grammar:
     """A string in the place of the arguments of a tool that takes nothing but one string: it is that parameter."""
-    notes = machine.candidate.notes
-    notes.typed = None
-    notes.mend("bare_arguments")
+    state = machine.candidate.json
+    state.typed = None
+    state.mend("bare_arguments")
     machine.begin()
     machine.out(f"{{{encode_basestring(name)}: ")
-    yield from json_text.value(machine, notes)
+    yield from json_text.value(machine, state)
     machine.out("}")

@@ -9,10 +9,10 @@ from collections.abc import Generator
 from functools import lru_cache
 
 from statemachine.bodies import json_object
-from statemachine.bodies.head import named
-from statemachine.format import Format, Message
+from statemachine.bodies.name import named
+from statemachine.formats.format import Format, Message
+from statemachine.formats.markers import Markers
 from statemachine.machine import Machine
-from statemachine.markers import Markers
 from statemachine.reader import Grammar, Mismatch
 
 HEADER = 512

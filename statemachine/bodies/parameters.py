@@ -9,12 +9,13 @@ import json
 from statemachine import schema
 from statemachine.bodies import json_object
 from statemachine.bodies.elements import key, opens_key, slot_of, value
-from statemachine.bodies.marks import Mark, Tables, closing, look, tables
+from statemachine.bodies.parameter_markers import Marker, Tables, closing, look, tables
 from statemachine.bodies.raw_value import Level, Slot
-from statemachine.format import Format, Parameters
+from statemachine.formats.format import Format, Parameters
+from statemachine.json.state import WORDS
 from statemachine.machine import Machine
-from statemachine.notes import WORDS
-from statemachine.reader import Grammar, Mismatch, quote
+from statemachine.reader import Grammar, Mismatch
+from statemachine.runs import quote
 
 __all__ = ["Reading", "read", "tables", "typed_text", "unescaped"]
 
@@ -48,20 +49,20 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
             yield from json_object.arguments(machine, as_string=False)
             return
         mark, length = yield from look(machine, table.between, 0)
-        if mark is Mark.KEY and (yield from opens_key(machine, table, reading.level, length)):
+        if mark is Marker.KEY and (yield from opens_key(machine, table, reading.level, length)):
             machine.take(length)
             if candidate.known and not candidate.committed and not table.keyed:
                 machine.commit()
             yield from reading.parameter()
-        elif mark is Mark.CALL_END:
+        elif mark is Marker.CALL_END:
             reading.end()
             return
-        elif mark in (Mark.OPEN, Mark.CLOSE) or (mark is Mark.VALUE_END and not table.keyed):
+        elif mark in (Marker.OPEN, Marker.CLOSE) or (mark is Marker.VALUE_END and not table.keyed):
             machine.take(length)
         elif table.keyed and (closed := (yield from closing(machine, table, 0)))[0] in reading.level.given:
             machine.take(closed[1])
         elif (candidate.committed or machine.wrapping or candidate.wrappers) and (yield from machine.sibling(0)):
-            candidate.notes.mend("missing_closer")
+            candidate.json.mend("missing_closer")
             reading.end()
             return
         else:
@@ -91,7 +92,7 @@ class Reading:
             machine.begin()
             machine.out("{")
         machine.out("}")
-        machine.candidate.notes.stack.clear()
+        machine.candidate.json.stack.clear()
         machine.candidate.whole = True
 
     def open_key(self, name: str) -> frozenset[str]:
@@ -99,10 +100,10 @@ class Reading:
         machine = self.machine
         candidate = machine.candidate
         if name in self.level.given:
-            candidate.notes.mend("repeated_key")
+            candidate.json.mend("repeated_key")
         first = not candidate.begun
         machine.begin()
-        candidate.notes.stack[:] = ["}"]
+        candidate.json.stack[:] = ["}"]
         candidate.open_value = True
         machine.out(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
         self.level.given.add(name)

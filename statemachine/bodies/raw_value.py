@@ -15,13 +15,15 @@ from collections.abc import Generator, Sequence
 
 from attrs import define, field, frozen
 
-from statemachine import json_text, schema
-from statemachine.bodies.marks import Mark, Tables, blanks, closing, is_key, look, own_run
-from statemachine.json_number import number
-from statemachine.json_typed import Typed
+from statemachine import schema
+from statemachine.bodies.parameter_markers import Marker, Tables, blanks, closing, is_key, look, own_run
+from statemachine.json import text as json_text
+from statemachine.json.numbers import number
+from statemachine.json.state import WORDS, JsonState
+from statemachine.json.typed import Typed
 from statemachine.machine import Machine
-from statemachine.notes import WORDS, Notes
-from statemachine.reader import Ended, Grammar, Mismatch, Sink, quote
+from statemachine.reader import Ended, Grammar, Mismatch, Sink
+from statemachine.runs import quote
 
 
 @define
@@ -125,7 +127,7 @@ class RawValue:
         if length:
             machine.take(length)
         else:
-            machine.candidate.notes.mend("missing_closer")
+            machine.candidate.json.mend("missing_closer")
 
     def closer(self, offset: int) -> Generator[None, None, int]:
         """Where the closer of the value that stands `offset` characters from here ends; 0 if none stands there."""
@@ -133,13 +135,13 @@ class RawValue:
         if mark is not None and self.table.keyed:
             key, end = yield from closing(self.machine, self.table, offset)
             return end if key == self.key else 0
-        return end if mark is Mark.VALUE_END else 0
+        return end if mark is Marker.VALUE_END else 0
 
     def stops(self, offset: int) -> Generator[None, None, bool]:
         """True if the marker that begins `offset` characters from here ends the open value."""
         machine = self.machine
         mark, end = yield from look(machine, self.inside, offset)
-        if mark is Mark.KEY:
+        if mark is Marker.KEY:
             level = self.levels[-1]
             at_line_start = not self.table.keyed and machine.text[machine.at + offset] in "\r\n"
             return level.takes((yield from is_key(machine, self.table, end)), closed=at_line_start)
@@ -148,9 +150,9 @@ class RawValue:
             around = self.around(key)
             if around:
                 return (yield from self.may_follow(after, around))
-        elif mark is Mark.VALUE_END:
+        elif mark is Marker.VALUE_END:
             return (yield from self.may_follow(end, self.levels))
-        if mark is Mark.CALL_END:
+        if mark is Marker.CALL_END:
             return (yield from machine.sibling(end))
         if machine.ended:
             yield from machine.more()
@@ -170,9 +172,9 @@ class RawValue:
         if offset < 0:
             return False
         mark, end = yield from look(machine, self.table.between, offset)
-        if mark is Mark.KEY:
+        if mark is Marker.KEY:
             follows = levels[-1].takes((yield from is_key(machine, self.table, end)), closed=True)
-        elif mark is Mark.VALUE_END:
+        elif mark is Marker.VALUE_END:
             key, _ = yield from closing(machine, self.table, offset)
             follows = any(level.key == key for level in levels[1:])
         elif mark is not None:
@@ -235,12 +237,12 @@ class RawValue:
         if kind not in types:
             return False
         machine.take(offset)
-        notes = machine.candidate.notes
+        state = machine.candidate.json
         machine.candidate.open_value = False
         node = self.slot.node
-        notes.typed = Typed(node) if node is not None and node.deep else None
-        yield from json_text.value(machine, notes)
-        notes.typed = None
+        state.typed = Typed(node) if node is not None and node.deep else None
+        yield from json_text.value(machine, state)
+        state.typed = None
         offset = yield from blanks(machine, 0)
         if offset > 0:
             machine.take(offset)
@@ -248,7 +250,7 @@ class RawValue:
         yield from self.close()
         return True
 
-    def json(self, types: frozenset[str], strict: Notes, captured: list[str]) -> Grammar:
+    def json(self, types: frozenset[str], strict: JsonState, captured: list[str]) -> Grammar:
         """One JSON value of an allowed type, and then the end of the value; anything else is a mismatch."""
         machine = self.machine
         strict.cut = True
@@ -264,7 +266,7 @@ class RawValue:
             kind = {"true": "boolean", "false": "boolean", "null": "null"}.get(WORDS.get(word, ""))
             if kind not in types:
                 raise Mismatch
-            yield from json_text.literal(machine, Notes(machine.candidate.notes.repairs))
+            yield from json_text.literal(machine, JsonState(machine.candidate.json.repairs))
         else:
             raise Mismatch
         strict.cut = False
@@ -311,7 +313,7 @@ class Quoted(RawValue):
         """True if the quote's closer stands here and the value's closer, or what implies it, follows."""
         machine = self.machine
         mark, end = yield from self.unquote(offset)
-        if mark is not Mark.VALUE_END:
+        if mark is not Marker.VALUE_END:
             if machine.ended:
                 yield from machine.more()
             return False
@@ -322,7 +324,7 @@ class Quoted(RawValue):
             return True
         return (yield from self.closer(after)) > 0 or (yield from super().stops(after))
 
-    def unquote(self, offset: int) -> Generator[None, None, tuple[Mark | None, int]]:
+    def unquote(self, offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
         """The quote's closer, and where it ends."""
         if self.table.quoted is None:
             return None, 0
@@ -331,14 +333,14 @@ class Quoted(RawValue):
     def close(self) -> Grammar:
         """The closers of the quote and of the value, when they are there."""
         mark, end = yield from self.unquote(0)
-        if mark is Mark.VALUE_END:
+        if mark is Marker.VALUE_END:
             after = yield from blanks(self.machine, end)
             self.machine.take(max(after, end))
         yield from super().close()
 
 
-class Strict(Notes):
-    """Notes of a value that may also be a string: what would have to be mended is one."""
+class Strict(JsonState):
+    """JsonState of a value that may also be a string: what would have to be mended is one."""
 
     def mend(self, name: str) -> None:  # noqa: ARG002  (the signature is the base's)
         """Never."""

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from statemachine import schema
-from statemachine.format import Envelope, Expression, Format, Parameters
-from statemachine.markers import spelled
-from statemachine.notes import WORDS
+from statemachine.formats.format import Envelope, Expression, Format, Parameters
+from statemachine.formats.markers import spelled
+from statemachine.json.state import WORDS
 from statemachine.writing.arguments import Written, arguments_of, items, members, retold
 
 one_word = re.compile(r"[A-Za-z_][^\s\"'<>/={}]*").fullmatch
@@ -112,19 +112,19 @@ def parameter(form: Format, body: Parameters, key: str, value: object, text: str
 def opener(form: Format, body: Parameters, key: str, value: object) -> str:
     """The opener of a parameter, its key and what marks its type."""
     start = spelled(body.key)
-    ends = body.head.ends[0]
+    ends = body.key_rule.ends[0]
     between = "\n" if form.lines else ""
     if body.type_marks:
         marks = [spelled(mark.replace("{*}", between)) for mark in body.type_marks]
         return f"{start}{key}{marks[0]}{kind(value)}{marks[1]}"
-    if not body.head.attribute:
+    if not body.key_rule.attribute:
         return f"{start}{key}{spelled(ends.replace('{*}', between))}"
     mark = ""
     if body.type_attribute in schema.ANY:
         mark = f' {body.type_attribute}="{"true" if kind(value) == body.type_attribute else "false"}"'
     elif body.type_attribute:
         mark = f' {body.type_attribute}="{kind(value)}"'
-    return f'{start} {body.head.attribute}="{key}"{mark}{spelled(ends)}'
+    return f'{start} {body.key_rule.attribute}="{key}"{mark}{spelled(ends)}'
 
 
 def kind(value: object) -> str:
@@ -150,7 +150,7 @@ def elements(body: Parameters, value: object, text: str) -> str:
         inner = ((body.item, part, part_text) for part, part_text in items(text))
     else:
         return text
-    start, end, after = spelled(body.key), spelled(body.head.ends[0]), spelled(body.close)
+    start, end, after = spelled(body.key), spelled(body.key_rule.ends[0]), spelled(body.close)
     return "".join(
         f"{start}{key}{end}{elements(body, part, part_text)}{after.replace('{key}', key)}"
         for key, part, part_text in inner

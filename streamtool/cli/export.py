@@ -2,7 +2,7 @@
 
 One JSON object: `formats` (the rows; each body says its `kind`), `opt_in` (names), `reasoning` (the spans that no
 format claims), `markers` (what the pieces of pattern in a marker mean) and `cases` (`id`, `format`, `title`, `text`,
-`tools`, `reason`, `options`, `events`). What the fields of a row mean is said in `statemachine/format.py`.
+`tools`, `reason`, `options`, `events`). What the fields of a row mean is said in `statemachine/formats/format.py`.
 """
 
 from enum import Enum
@@ -11,8 +11,7 @@ from typing import Any
 import attrs
 
 from statemachine import FORMATS, OPT_IN, Call, Format, write
-from statemachine.format import Body
-from statemachine.formats import REASONING
+from statemachine.formats import REASONING, Body
 from streamtool.cli import cases
 from streamtool.errors import StreamtoolError
 from streamtool.families import special_tokens

@@ -9,8 +9,18 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from statemachine import FORMATS, OPT_IN, Call, Format, write
-from statemachine.format import Anchor, Body, Envelope, Expression, Json, Message, Parameters, Span, openers_of
-from statemachine.markers import spelled
+from statemachine.formats.format import (
+    Anchor,
+    Body,
+    Envelope,
+    Expression,
+    Json,
+    Message,
+    Parameters,
+    Section,
+    openers_of,
+)
+from statemachine.formats.markers import spelled
 from streamtool.cli.common import Screen
 from streamtool.cli.holds import formula, holds
 from streamtool.families import special_tokens
@@ -75,7 +85,7 @@ def facts(form: Format) -> list[tuple[str, str]]:
     """What the table says of a format, each a label and Markdown."""
     found = [("opens with", opener(form)), ("closes with", closer(form)), ("stands in", wrappers(form))]
     found += [("counts", PLACES[form.anchor]), ("arguments", arguments(form))]
-    found += [("spans", "; ".join(map(span, form.spans))), ("written by", form.models)]
+    found += [("spans", "; ".join(map(span, form.sections))), ("written by", form.models)]
     if form.name in OPT_IN:
         found.append(("enabled", "only when it is taught, chosen by name, or of the model's family"))
     tokens = special_tokens(form)
@@ -87,19 +97,19 @@ def facts(form: Format) -> list[tuple[str, str]]:
 
 def opener(form: Format) -> str:
     """How a call in this format begins."""
-    openers = [opener for shape in form.shapes for opener in openers_of(form, shape)]
+    openers = [opener for variant in form.variants for opener in openers_of(form, variant)]
     if openers:
-        listed = any(isinstance(shape.body, Expression) and shape.body.bare for shape in form.shapes)
+        listed = any(isinstance(variant.body, Expression) and variant.body.bare for variant in form.variants)
         return either(openers) + (", or a bare list at the beginning of a reply" if listed else "")
     if form.fence:
         return "a code fence: " + either(form.fence, ", ")
-    body = form.shapes[0].body
+    body = form.variants[0].body
     return "a bare JSON array" if isinstance(body, Envelope) and body.array else "a bare JSON object"
 
 
 def closer(form: Format) -> str:
     """How it ends, if it has a closer."""
-    ends = [end for shape in form.shapes if isinstance(shape.body, Message) for end in shape.body.ends]
+    ends = [end for variant in form.variants if isinstance(variant.body, Message) for end in variant.body.ends]
     return either([form.close, *ends])
 
 
@@ -114,7 +124,7 @@ def wrappers(form: Format) -> str:
 
 def arguments(form: Format) -> str:
     """How a format writes the arguments."""
-    return "; or ".join(dict.fromkeys(kind(shape.body) for shape in form.shapes))
+    return "; or ".join(dict.fromkeys(kind(variant.body) for variant in form.variants))
 
 
 def kind(body: Body) -> str:
@@ -138,7 +148,7 @@ def kind(body: Body) -> str:
             return "the JSON object of a message whose header names the tool"
 
 
-def span(found: Span) -> str:
+def span(found: Section) -> str:
     """A span in words."""
     kind = "text" if found.text else "reasoning"
     return f"{kind} in {code(spelled(found.open))} … {code(spelled(found.close))}"
@@ -157,7 +167,7 @@ def held(form: Format) -> str:
 
 def losses(form: Format) -> str:
     """What this way of writing cannot carry."""
-    body = form.shapes[0].body
+    body = form.variants[0].body
     match body:
         case Parameters():
             trimmed = "; one line end on each side of a value is markup" if body.trim else ""

@@ -3,8 +3,8 @@
 from textwrap import fill
 
 from statemachine import FORMATS, OPT_IN, Format, write
-from statemachine.compiled import LEAD
 from statemachine.formats import REASONING
+from statemachine.formats.compile import MAX_NEWLINES
 from statemachine.machine import BARE_HOLD, Limits
 from streamtool.cli.formats import EXAMPLE, SECOND, code, either, facts, opener
 from streamtool.cli.holds import openers
@@ -17,12 +17,12 @@ FIXED = ("|", "#", "<!--", "```")
 
 def page() -> str:
     """`docs/formats.md`."""
-    spans = [*REASONING, *(span for form in FORMATS.values() for span in form.spans if not span.text)]
+    spans = [*REASONING, *(span for form in FORMATS.values() for span in form.sections if not span.text)]
     known = {
         "COUNT": str(len(FORMATS)),
         "OPTIN": ", ".join(code(name) for name in FORMATS if name in OPT_IN),
         "SPANS": either((span.open for span in spans), ", "),
-        "LEAD": str(LEAD),
+        "MAX_NEWLINES": str(MAX_NEWLINES),
         "BARE": f"{BARE_HOLD:,}",
         "HELD": f"{Limits().held:,}",
         "LONGEST": str(max(len(marker) for form in FORMATS.values() for marker in openers(form))),
@@ -120,7 +120,7 @@ Everything else leaves in the `feed` that brought it. These are characters, and 
 
 - The beginning of a marker, until it is one or is none: at most the longest opener less one, $LONGEST$ with all
   formats on; white space inside of a marker adds to it.
-- Line ends, which are markup if an opener follows: at most $LEAD$. A `\\r` waits for the next character.
+- Line ends, which are markup if an opener follows: at most $MAX_NEWLINES$. A `\\r` waits for the next character.
 - A call from its first marker until it *starts*: until its name is known and what begins the arguments has come.
   For a call as the format writes it the number stands at each format; *name* and *key* are their lengths. Without a
   marker of its own it is at most $BARE$, then it is text; with one, white space and all, at most `limits.held`

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from statemachine import Call, Format, write
-from statemachine.format import Envelope, Expression, Parameters, openers_of
-from statemachine.markers import spelled
+from statemachine.formats.format import Envelope, Expression, Parameters, openers_of
+from statemachine.formats.markers import spelled
 
 ESCAPE = 5
 """Half an escape of JSON: `\\u00e`."""
@@ -47,26 +47,26 @@ def holds(form: Format, name: str, key: str) -> Holds:
         opening=max(text.opening(), text.empty()),
         inside=text.inside(),
         closing=max((len(closer) for closer in text.closers()), default=0) + 1,
-        values=isinstance(form.shapes[0].body, Parameters),
+        values=isinstance(form.variants[0].body, Parameters),
     )
 
 
 def openers(form: Format) -> Iterator[str]:
     """What may begin in the text: openers, those of wrappers and of spans, as they are spelled."""
-    yield from (spelled(opener) for shape in form.shapes for opener in openers_of(form, shape))
+    yield from (spelled(opener) for variant in form.variants for opener in openers_of(form, variant))
     yield from (spelled(opener) for opener, _ in form.wrappers)
-    yield from (spelled(span.open) for span in form.spans)
+    yield from (spelled(span.open) for span in form.sections)
     yield from (f"```{info}" for info in form.fence)
 
 
 class HeldText:
     """A format as it is written, with a name and a key whose letters occur nowhere else."""
 
-    __slots__ = ("form", "key", "name", "shape")
+    __slots__ = ("form", "key", "name", "variant")
 
     def __init__(self, form: Format, name: str, key: str) -> None:
         self.form = form
-        self.shape = form.shapes[0]
+        self.variant = form.variants[0]
         self.name = name
         self.key = key
 
@@ -77,7 +77,7 @@ class HeldText:
     def opening(self) -> int:
         """Where a call with arguments starts."""
         text = self.written(f'{{"{self.key}": "VVV"}}')
-        body = self.shape.body
+        body = self.variant.body
         match body:
             case Envelope() if self.form.openers or self.form.fence or body.thought:
                 return self.after_name(text) + 1
@@ -90,14 +90,14 @@ class HeldText:
 
     def empty(self) -> int:
         """Where a call without arguments starts: at its closer, where nothing else says that they have begun."""
-        if not isinstance(self.shape.body, Parameters):
+        if not isinstance(self.variant.body, Parameters):
             return 0
         text, close = self.written("{}"), self.closer()
         return text.rindex(close) + len(close)
 
     def inside(self) -> int:
         """What may be held of the arguments."""
-        match self.shape.body:
+        match self.variant.body:
             case Parameters():
                 return max(self.between(), self.last())
             case Expression(assign=assign, quote=quote):

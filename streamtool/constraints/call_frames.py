@@ -12,8 +12,8 @@ from typing import Final, Literal
 from attrs import frozen
 
 from statemachine import FORMATS, Call, write
-from statemachine.format import Anchor, Envelope, Expression, Format, Message, Parameters, Shape
-from statemachine.markers import spelled
+from statemachine.formats import Anchor, Envelope, Expression, Format, Message, Parameters, Variant
+from statemachine.formats.markers import spelled
 from statemachine.writing.bodies import parameter
 
 Inside = Literal["json", "parameters", "free"]
@@ -67,7 +67,7 @@ def several(format: str) -> bool:
 def parameters_of(format: str) -> tuple[Format, Parameters]:
     """The format and its body, if what stands inside of its frames is marked parameters."""
     form = FORMATS[format]
-    body = form.shapes[0].body
+    body = form.variants[0].body
     assert isinstance(body, Parameters)  # noqa: S101  whoever calls has seen `inside`
     return form, body
 
@@ -78,8 +78,8 @@ def _lead(format: str) -> str:
 
 
 def _around(form: Format, name: str) -> tuple[str, str, Inside]:
-    shape = form.shapes[0]
-    match shape.body:
+    variant = form.variants[0]
+    match variant.body:
         case Expression(brackets=brackets):
             text = write([Call(name, "{}")], form)
             at = text.rindex(brackets) + 1
@@ -100,14 +100,14 @@ def _around(form: Format, name: str) -> tuple[str, str, Inside]:
 def _trigger(form: Format, lead: str, begin: str) -> str:
     """The first marker where it is unlike any text, else all before the name, or all before the arguments."""
     if form.anchor is Anchor.ANYWHERE:
-        for marker in _markers(form, form.shapes[0]):
+        for marker in _markers(form, form.variants[0]):
             if len(marker) >= _SHORTEST and begin.startswith(marker):
                 return marker
     return lead if len(lead) >= _SHORTEST else begin
 
 
-def _markers(form: Format, shape: Shape) -> Iterator[str]:
-    if isinstance(shape.body, Message):  # its opener begins text as well
+def _markers(form: Format, variant: Variant) -> Iterator[str]:
+    if isinstance(variant.body, Message):  # its opener begins text as well
         return
     for marker in (form.around, form.around_each, *form.openers[:1]):
         if marker and "{tool}" not in marker:
@@ -116,4 +116,4 @@ def _markers(form: Format, shape: Shape) -> Iterator[str]:
 
 
 def _bare(form: Format) -> bool:
-    return not (form.openers or form.fence) and isinstance(form.shapes[0].body, Envelope)
+    return not (form.openers or form.fence) and isinstance(form.variants[0].body, Envelope)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from statemachine import FORMATS
-from statemachine.format import Envelope
+from statemachine.formats import Envelope
 from streamtool.conversation import Json, Tool
 
 OBJECT: Final[Mapping[str, Json]] = {"type": "object"}
@@ -46,7 +46,7 @@ def call_schema(tools: Sequence[Tool], format: str) -> dict[str, Json]:
 
 def _envelope(format: str) -> Envelope:
     """The keys under which a call stands in its object."""
-    body = FORMATS[format].shapes[0].body
+    body = FORMATS[format].variants[0].body
     plain = isinstance(body, Envelope) and not (body.keyed or body.calls)
     return body if plain and isinstance(body, Envelope) else Envelope()
 

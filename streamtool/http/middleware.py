@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import anyio
 from attrs import evolve
 
-from statemachine import warm
+from statemachine import precompile
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import ClientProtocol, Exchange, Headers, UpstreamRequest, client_protocol
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
@@ -30,7 +30,7 @@ from streamtool.settings import PATHS, Limits, Mode, Settings, UpstreamProtocolN
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
 
-UPSTREAM_KEY = "streamtool.http.upstream"
+UPSTREAM_KEY = "streamtool.upstream"
 """Key of the ASGI scope under which the app is told the name of the upstream that the settings choose."""
 
 GRACE = 5.0
@@ -101,7 +101,7 @@ class ToolMiddleware:
         self.observers = Observers(self.settings, anyio.current_time)
         self.store = open_store(self.settings.store)
         self.capabilities = CapabilityCache()
-        warm(self.settings.formats)
+        precompile(self.settings.formats)
         self.phrases = open_phrases(self.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

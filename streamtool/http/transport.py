@@ -20,7 +20,7 @@ from typing import Any, Self, cast
 import anyio
 import httpx
 
-from statemachine import warm
+from statemachine import precompile
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import ClientProtocol, Exchange, Headers, client_protocol
 from streamtool.http.middleware import new_id
@@ -43,7 +43,7 @@ class _Tools:
         self.settings = settings or Settings()
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, time.monotonic)
-        warm(self.settings.formats)
+        precompile(self.settings.formats)
         self.phrases = open_phrases(self.settings)
         self.store = open_store(self.settings.store)
         self.capabilities = CapabilityCache()

@@ -8,7 +8,7 @@ import json
 from functools import lru_cache
 
 from statemachine import FORMATS
-from statemachine.format import Envelope
+from statemachine.formats import Envelope
 
 THOUGHT_LENGTH = 200
 """Characters of a thought, by the rules of the protocol."""
@@ -16,7 +16,7 @@ THOUGHT_LENGTH = 200
 
 @lru_cache(maxsize=256)
 def _envelope(format: str) -> Envelope | None:
-    bodies = [shape.body for shape in FORMATS[format].shapes]
+    bodies = [variant.body for variant in FORMATS[format].variants]
     return next((body for body in bodies if isinstance(body, Envelope) and body.final), None)
 
 

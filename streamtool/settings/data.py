@@ -253,7 +253,7 @@ class ModelSettings:
         What is off by default is on when it is taught or when the family writes it. Of two formats that look alike the
         taught one is meant.
         """
-        rival = FORMATS[self.format].like
+        rival = FORMATS[self.format].alias_of
         if self.formats is not None:
             return self.formats if self.format in self.formats else (*self.formats, self.format)
         further = (*self.family.listen, *((self.format,) if self.format in OPT_IN else ()))

@@ -1,6 +1,6 @@
 """What a format is made of, and the check that a declaration is unambiguous.
 
-A format is data. It names the literals that open and close a call, where the name stands (`Head`), and one of a few
+A format is data. It names the literals that open and close a call, where the name stands (`NameRule`), and one of a few
 ways in which arguments are written (a body). It holds no function and no state.
 
 Markers are literal text with pieces of pattern in braces:
@@ -37,7 +37,7 @@ class Anchor(Enum):
 
 
 @frozen(cache_hash=True)
-class Head:
+class NameRule:
     """Where a name stands: directly after the opener, up to one of `ends`; or in an attribute of the opener's tag."""
 
     ends: tuple[str, ...] = (">",)
@@ -49,7 +49,7 @@ class Head:
     """Marker of an id that may stand between the name and its end."""
     one_line: bool = False
     """The name and its end stand on one line."""
-    noise: tuple[str, ...] = ()
+    ignored_words: tuple[str, ...] = ()
     """Words that may stand before the name (`@tool f`); attributes that are no arguments."""
     spelling: str = "{name}"
     """How the name is written, `functions.{name}:{index}` for instance; what stands around it may be missing. With an
@@ -101,7 +101,7 @@ class Parameters:
 
     key: str
     """Opens a key."""
-    head: Head
+    key_rule: NameRule
     """Where the key stands, and what ends it: then the value begins."""
     close: str
     """Closes a value."""
@@ -160,15 +160,15 @@ Body = Json | Envelope | Parameters | Expression | Message
 
 
 @frozen
-class Shape:
-    """One way in which a format goes on after its opener. `Json` and `Parameters` have a head, the others none."""
+class Variant:
+    """One way in which a format goes on after its opener. `Json` and `Parameters` have a name rule, the others none."""
 
     body: Body
-    head: Head | None = None
+    name_rule: NameRule | None = None
 
 
 @frozen
-class Span:
+class Section:
     """A stretch of a reply whose markers are not text: reasoning (or text, if `text` is set).
 
     It opens where nothing but white space, reasoning or calls came before in the reply; with `Anchor.ANYWHERE` (special
@@ -183,10 +183,10 @@ class Span:
 
 @frozen(cache_hash=True)
 class Format:
-    """One textual way of writing calls; a row of `formats.FORMATS`. The first opener, wrapper and shape are written."""
+    """One textual way of writing calls; a row of the table. The first opener, wrapper and variant are written."""
 
     name: str
-    shapes: tuple[Shape, ...]
+    variants: tuple[Variant, ...]
     openers: tuple[str, ...] = ()
     """() means that the format has no marker of its own: its body stands bare in the text."""
     close: str = ""
@@ -198,7 +198,7 @@ class Format:
     anchor: Anchor = Anchor.ANYWHERE
     fence: tuple[str, ...] = ()
     """Info strings of code fences that announce a call by themselves; the first is written around each call."""
-    spans: tuple[Span, ...] = ()
+    sections: tuple[Section, ...] = ()
     """Reasoning and text as the format's models mark them."""
     around: str = ""
     """Opener of the wrapper that the format itself writes around all calls of a reply."""
@@ -206,7 +206,7 @@ class Format:
     """Opener of the wrapper that it writes around each."""
     lines: bool = True
     """The format itself writes its parts on lines of their own."""
-    like: str = ""
+    alias_of: str = ""
     """The format with the same openers that is meant when both are enabled."""
     models: str = ""
     """Who writes it natively, for the docs."""
@@ -216,8 +216,8 @@ class Format:
     @property
     def special(self) -> bool:
         """True if its models put text and reasoning between special tokens, or behind headers."""
-        return any(span.anchor is Anchor.ANYWHERE for span in self.spans) or any(
-            isinstance(shape.body, Message) for shape in self.shapes
+        return any(section.anchor is Anchor.ANYWHERE for section in self.sections) or any(
+            isinstance(variant.body, Message) for variant in self.variants
         )
 
     @property
@@ -234,7 +234,7 @@ def check(formats: Mapping[str, Format]) -> None:
     """Nothing, if every declaration can be read and no two say the same.
 
     Raises:
-        FormatError: a row's key is not its name; a shape without a way to tell the name; two formats whose openers
+        FormatError: a row's key is not its name; a variant without a way to tell the name; two formats whose openers
             are equal and that go on in the same way; an opener that begins with another one.
 
     """
@@ -242,27 +242,27 @@ def check(formats: Mapping[str, Format]) -> None:
     for key, form in formats.items():
         if key != form.name:
             raise FormatError(f"{key}: the row is named {form.name!r}; give it the key of its name")
-        if not form.shapes:
-            raise FormatError(f"{key}: a format needs at least one shape")
-        for shape in form.shapes:
-            named = isinstance(shape.body, Json | Parameters)
-            if named and shape.head is None and not form.by_tool:
-                raise FormatError(f"{key}: its body needs a head, since it does not carry the name itself")
-            if not named and shape.head is not None:
-                raise FormatError(f"{key}: its body carries the name itself and has no head")
-            if not openers_of(form, shape) and not form.fence and not bare(shape.body):
+        if not form.variants:
+            raise FormatError(f"{key}: a format needs at least one variant")
+        for variant in form.variants:
+            named = isinstance(variant.body, Json | Parameters)
+            if named and variant.name_rule is None and not form.by_tool:
+                raise FormatError(f"{key}: its body does not carry the name: give the variant a name_rule")
+            if not named and variant.name_rule is not None:
+                raise FormatError(f"{key}: its body carries the name itself: leave out the name_rule")
+            if not openers_of(form, variant) and not form.fence and not bare(variant.body):
                 raise FormatError(f"{key}: without an opener it cannot be told from text")
-            if not form.like:
-                claim(seen, form, shape)
+            if not form.alias_of:
+                claim(seen, form, variant)
     openers = sorted({opener for _, opener, _ in seen} | {around for around, _, _ in seen if around})
     for one, other in itertools.pairwise(openers):
         if other.startswith(one):
             raise FormatError(f"the opener {other!r} begins with {one!r}: which one it is would depend on the cuts")
 
 
-def openers_of(form: Format, shape: Shape) -> tuple[str, ...]:
-    """What begins a shape of a format."""
-    return shape.body.openers if isinstance(shape.body, Message) else form.openers
+def openers_of(form: Format, variant: Variant) -> tuple[str, ...]:
+    """What begins a variant of a format."""
+    return variant.body.openers if isinstance(variant.body, Message) else form.openers
 
 
 def bare(body: Body) -> bool:
@@ -270,9 +270,9 @@ def bare(body: Body) -> bool:
     return isinstance(body, Envelope) or (isinstance(body, Expression) and body.bare)
 
 
-def kind(shape: Shape) -> str:
-    """What tells a shape from others after the same opener: how it goes on."""
-    match shape.body:
+def kind(variant: Variant) -> str:
+    """What tells a variant from others after the same opener: how it goes on."""
+    match variant.body:
         case Envelope(array=array):
             return "an array of calls" if array else "an envelope"
         case Expression():
@@ -280,18 +280,22 @@ def kind(shape: Shape) -> str:
         case Message():
             return "a header"
         case _:
-            return f"a name that {shape.head.ends[0]!r} ends" if shape.head and shape.head.ends else "a name"
+            return (
+                f"a name that {variant.name_rule.ends[0]!r} ends"
+                if variant.name_rule and variant.name_rule.ends
+                else "a name"
+            )
 
 
-def claim(seen: dict[tuple[str, str, str], str], form: Format, shape: Shape) -> None:
-    """Notes what a shape begins with.
+def claim(seen: dict[tuple[str, str, str], str], form: Format, variant: Variant) -> None:
+    """JsonState what a variant begins with.
 
     Raises:
         FormatError: another format begins in the same way.
 
     """
     around = form.around_each or form.around
-    for opener in openers_of(form, shape):
-        other = seen.setdefault((around, opener, kind(shape)), form.name)
+    for opener in openers_of(form, variant):
+        other = seen.setdefault((around, opener, kind(variant)), form.name)
         if other != form.name:
-            raise FormatError(f"{form.name}: the opener {opener!r} followed by {kind(shape)} is {other}'s already")
+            raise FormatError(f"{form.name}: the opener {opener!r} followed by {kind(variant)} is {other}'s already")

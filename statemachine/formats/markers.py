@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from re import Match
 from typing import Generic, TypeVar
 
-from statemachine.reader import Run
+from statemachine.runs import Run
 
 T = TypeVar("T")
 

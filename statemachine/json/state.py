@@ -39,13 +39,13 @@ class Dialect(Protocol):
     trailing_comma: bool
     """One may stand before a closer."""
 
-    def key(self, reader: Reader, notes: "Notes") -> Grammar:
+    def key(self, reader: Reader, state: "JsonState") -> Grammar:
         """Reads a member's key and its colon."""
 
-    def scalar(self, reader: Reader, notes: "Notes") -> Grammar:
+    def scalar(self, reader: Reader, state: "JsonState") -> Grammar:
         """Reads a value that is no container."""
 
-    def string(self, reader: Reader, notes: "Notes") -> Grammar:
+    def string(self, reader: Reader, state: "JsonState") -> Grammar:
         """Reads a string."""
 
     def kind(self, reader: Reader) -> Generator[None, None, str]:
@@ -56,7 +56,7 @@ class Dialect(Protocol):
 
 
 class Typing(Protocol):
-    """What a schema says of the values of one JSON text, told of each step into it; `json_typed.py` has it."""
+    """What a schema says of the values of one JSON text, told of each step into it; `typed.py` has it."""
 
     def odd(self, char: str) -> bool:
         """True if a value that begins so may contradict the schema: then `coerced` has to be asked."""
@@ -64,13 +64,13 @@ class Typing(Protocol):
     def allows(self, kind: str) -> bool:
         """True if the value that comes next may have this type."""
 
-    def mended(self, reader: Reader, notes: "Notes") -> Generator[None, None, bool]:
+    def mended(self, reader: Reader, state: "JsonState") -> Generator[None, None, bool]:
         """Reads the value that comes next as one of an allowed type; false if it is to be read as it is."""
 
     def enter(self, depth: int) -> None:
         """The value that comes next is a container, and `depth` of them are around it."""
 
-    def key(self, reader: Reader, notes: "Notes") -> Grammar:
+    def key(self, reader: Reader, state: "JsonState") -> Grammar:
         """Reads a member's key and its colon."""
 
     def item(self, depth: int) -> None:
@@ -78,7 +78,7 @@ class Typing(Protocol):
 
 
 @define
-class Notes:
+class JsonState:
     """What is known of one JSON text while it is read."""
 
     repairs: dict[str, None] = field(factory=dict)

@@ -6,17 +6,17 @@ What the fields mean is said in `format.py`; the grammar of each format, with ex
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from statemachine.format import (
+from statemachine.formats.format import (
     Anchor,
     Envelope,
     Expression,
     Format,
-    Head,
     Json,
     Message,
+    NameRule,
     Parameters,
-    Shape,
-    Span,
+    Section,
+    Variant,
     check,
 )
 
@@ -31,21 +31,23 @@ COHERE = Envelope(
 )
 INVOKE = Parameters(
     key="<{ns}parameter{ }",
-    head=Head(attribute="name"),
+    key_rule=NameRule(attribute="name"),
     close="</{ns}parameter>",
     wrappers=(("<{ns}parameter_list>", "</{ns}parameter_list>"),),
 )
-INVOKE_HEAD = Head(ends=(">", "/>"), attribute="name")
-FUNCTION = Parameters(key="<parameter=", head=Head(), close="</parameter>", trim=True)
-VERBATIM = Parameters(key="<parameter=", head=Head(), close="</parameter>")
-ARG_KEYS = Parameters(key="<arg_key{:}>", head=Head(ends=("</arg_key{:}>{*}<arg_value{:}>",)), close="</arg_value{:}>")
+INVOKE_NAME = NameRule(ends=(">", "/>"), attribute="name")
+FUNCTION = Parameters(key="<parameter=", key_rule=NameRule(), close="</parameter>", trim=True)
+VERBATIM = Parameters(key="<parameter=", key_rule=NameRule(), close="</parameter>")
+ARG_KEYS = Parameters(
+    key="<arg_key{:}>", key_rule=NameRule(ends=("</arg_key{:}>{*}<arg_value{:}>",)), close="</arg_value{:}>"
+)
 
 TABLE = (
     # ---- taught to models that have no tools of their own
     Format(
         "tool_call",
         openers=("<tool_call{:}>",),
-        shapes=(Shape(Envelope()),),
+        variants=(Variant(Envelope()),),
         close="</tool_call{:}>",
         models="Hermes, Qwen 2.5, Qwen 3; taught by default",
         about="Several blocks may follow one another, a block may hold an array of calls, or several calls, the last "
@@ -54,7 +56,7 @@ TABLE = (
     Format(
         "labelled",
         openers=("TOOL_CALL{_}:{_}",),
-        shapes=(Shape(Json(), Head(ends=("ARGUMENTS{_}:",))),),
+        variants=(Variant(Json(), NameRule(ends=("ARGUMENTS{_}:",))),),
         anchor=Anchor.LINE,
         about="Letter case and the blanks around the colons do not matter. Several pairs may follow one another.",
     ),
@@ -62,7 +64,7 @@ TABLE = (
         "invoke",
         wrappers=(("<{ns}function_calls>", "</{ns}function_calls>"),),
         openers=("<{ns}invoke{ }",),
-        shapes=(Shape(INVOKE, INVOKE_HEAD),),
+        variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="Claude",
         about="Around the calls `<function_calls>` may stand, around the parameters `<parameter_list>`; every tag may "
@@ -71,35 +73,35 @@ TABLE = (
     ),
     Format(
         "fenced",
-        shapes=(Shape(CALLED),),
+        variants=(Variant(CALLED),),
         fence=("json action", "tool_call", "tool_use", "tool_code"),
         about="The info string may be one of the listed ones, `json`, or missing. A fence that turns out to hold no "
         "call is an answer: it comes out as text, the fence included.",
     ),
     Format(
         "object",
-        shapes=(Shape(CALLED),),
+        variants=(Variant(CALLED),),
         about="Has no marker of its own, so a call is believed only once name and arguments key have been read. An "
         "object that is no call is text to its closing brace, and nothing is looked for inside of it.",
     ),
     Format(
         "openai_fragment",
         openers=('"tool_calls"{*}:',),
-        shapes=(Shape(Envelope(calls="tool_calls", written_nest="function", array=True, as_string=True)),),
+        variants=(Variant(Envelope(calls="tool_calls", written_nest="function", array=True, as_string=True)),),
         anchor=Anchor.LINE,
         about="The enclosing braces may be there or not. The arguments are a JSON string.",
     ),
     Format(
         "command",
         openers=("@",),
-        shapes=(Shape(Json(), Head(ends=("{",), one_line=True, noise=("tool",))),),
+        variants=(Variant(Json(), NameRule(ends=("{",), one_line=True, ignored_words=("tool",))),),
         anchor=Anchor.LINE,
         about="`@tool f {…}` is read too. Mentions and mail addresses are text, unless they name an offered tool.",
     ),
     Format(
         "action_object",
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Envelope(
                     name=("tool",),
                     arguments=("args",),
@@ -117,7 +119,7 @@ TABLE = (
     Format(
         "react",
         openers=("Action{_}:{_}",),
-        shapes=(Shape(Json(), Head(ends=("Action Input{_}:",))),),
+        variants=(Variant(Json(), NameRule(ends=("Action Input{_}:",))),),
         anchor=Anchor.LINE,
         about="`Thought:` lines before it are text. An invented `Observation:` after it is not a result.",
     ),
@@ -125,7 +127,7 @@ TABLE = (
     Format(
         "llama3",
         openers=("<|python_tag|>",),
-        shapes=(Shape(PARAMETERS),),
+        variants=(Variant(PARAMETERS),),
         lines=False,
         models="Llama 3.1, 3.2, 3.3",
         about="A bare object at the start of the reply is read as `object`, `<function=f>{…}</function>` as "
@@ -134,10 +136,10 @@ TABLE = (
     Format(
         "mistral",
         openers=("[TOOL_CALLS]",),
-        shapes=(Shape(ARRAY), Shape(Json(), Head(ends=("[ARGS]", "{"), id="[CALL_ID]"))),
+        variants=(Variant(ARRAY), Variant(Json(), NameRule(ends=("[ARGS]", "{"), id="[CALL_ID]"))),
         close="[/TOOL_CALLS]",
         closed=False,
-        spans=(Span("[THINK]", "[/THINK]"),),
+        sections=(Section("[THINK]", "[/THINK]"),),
         models="Mistral, Ministral, Devstral, Magistral",
         about="Newer models write `[TOOL_CALLS]f[ARGS]{…}`, perhaps with `[CALL_ID]…` in between, once per call.",
     ),
@@ -150,7 +152,7 @@ TABLE = (
         around="<{|}tool▁calls▁begin{|}>",
         around_each="<{|}tool▁call▁begin{|}>",
         openers=("function<{|}tool▁sep{|}>",),
-        shapes=(Shape(Json(), Head(ends=("```json",))),),
+        variants=(Variant(Json(), NameRule(ends=("```json",))),),
         close="```",
         lines=False,
         models="DeepSeek V3, R1",
@@ -160,7 +162,7 @@ TABLE = (
         wrappers=(("<{|}tool▁calls▁begin{|}>", "<{|}tool▁calls▁end{|}>"),),
         around="<{|}tool▁calls▁begin{|}>",
         openers=("<{|}tool▁call▁begin{|}>",),
-        shapes=(Shape(Json(), Head(ends=("<{|}tool▁sep{|}>", "<{|}tool▁call▁end{|}>"))),),
+        variants=(Variant(Json(), NameRule(ends=("<{|}tool▁sep{|}>", "<{|}tool▁call▁end{|}>"))),),
         close="<{|}tool▁call▁end{|}>",
         lines=False,
         models="DeepSeek V3.1",
@@ -170,10 +172,12 @@ TABLE = (
         wrappers=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
         around="<|tool_calls_section_begin|>",
         openers=("<|tool_call_begin|>",),
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Json(),
-                Head(ends=("<|tool_call_argument_begin|>", "<|tool_call_end|>"), spelling="functions.{name}:{index}"),
+                NameRule(
+                    ends=("<|tool_call_argument_begin|>", "<|tool_call_end|>"), spelling="functions.{name}:{index}"
+                ),
             ),
         ),
         close="<|tool_call_end|>",
@@ -184,7 +188,7 @@ TABLE = (
     Format(
         "granite",
         openers=("<|tool_call|>", "<function_call>"),
-        shapes=(Shape(ARRAY),),
+        variants=(Variant(ARRAY),),
         close="</function_call>",
         closed=False,
         models="Granite 3, Granite 20B",
@@ -193,44 +197,44 @@ TABLE = (
     Format(
         "internlm",
         openers=("<|action_start|>{*}<|plugin|>",),
-        shapes=(Shape(PARAMETERS),),
+        variants=(Variant(PARAMETERS),),
         close="<|action_end|>",
         models="InternLM 2.5, 3",
     ),
     Format(
         "jamba",
         openers=("<tool_calls{:}>",),
-        shapes=(Shape(ARRAY),),
+        variants=(Variant(ARRAY),),
         close="</tool_calls{:}>",
         models="Jamba 1.5, 1.6",
     ),
     Format(
         "hunyuan_a13b",
         openers=("<tool_calls{:}>",),
-        shapes=(Shape(ARRAY),),
+        variants=(Variant(ARRAY),),
         close="</tool_calls{:}>",
-        like="jamba",
+        alias_of="jamba",
         models="Hunyuan A13B",
     ),
     Format(
         "minimax_m1",
         around="<tool_calls{:}>",
         openers=("<tool_calls{:}>",),
-        shapes=(Shape(Envelope()),),
+        variants=(Variant(Envelope()),),
         close="</tool_calls{:}>",
         models="MiniMax M1",
         about="Several calls stand in one block, a line each.",
     ),
     Format(
         "xlam",
-        shapes=(Shape(ARRAY),),
+        variants=(Variant(ARRAY),),
         models="xLAM",
         about="A bare array of calls; also in a code fence and after the openers of others.",
     ),
     Format(
         "phi4",
         openers=("functools",),
-        shapes=(Shape(ARRAY),),
+        variants=(Variant(ARRAY),),
         anchor=Anchor.LINE,
         lines=False,
         models="Phi-4 mini",
@@ -238,7 +242,7 @@ TABLE = (
     Format(
         "nemotron",
         openers=("<TOOLCALL>",),
-        shapes=(Shape(ARRAY),),
+        variants=(Variant(ARRAY),),
         close="</TOOLCALL>",
         lines=False,
         models="Nemotron Nano 2, Llama Nemotron",
@@ -246,7 +250,7 @@ TABLE = (
     Format(
         "apertus",
         openers=("<|tools_prefix|>",),
-        shapes=(Shape(Envelope(array=True, keyed=True)),),
+        variants=(Variant(Envelope(array=True, keyed=True)),),
         close="<|tools_suffix|>",
         lines=False,
         models="Apertus",
@@ -255,26 +259,26 @@ TABLE = (
     Format(
         "cohere",
         openers=("<|START_ACTION|>",),
-        shapes=(Shape(COHERE),),
+        variants=(Variant(COHERE),),
         close="<|END_ACTION|>",
-        spans=(
-            Span("<|START_THINKING|>", "<|END_THINKING|>", anchor=Anchor.ANYWHERE),
-            Span("<|START_RESPONSE|>", "<|END_RESPONSE|>", text=True, anchor=Anchor.ANYWHERE),
-            Span("<|START_TEXT|>", "<|END_TEXT|>", text=True, anchor=Anchor.ANYWHERE),
-            Span("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>", text=True, anchor=Anchor.ANYWHERE),
+        sections=(
+            Section("<|START_THINKING|>", "<|END_THINKING|>", anchor=Anchor.ANYWHERE),
+            Section("<|START_RESPONSE|>", "<|END_RESPONSE|>", text=True, anchor=Anchor.ANYWHERE),
+            Section("<|START_TEXT|>", "<|END_TEXT|>", text=True, anchor=Anchor.ANYWHERE),
+            Section("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>", text=True, anchor=Anchor.ANYWHERE),
         ),
         models="Command R7B, Command A",
     ),
     Format(
         "gigachat3",
         openers=("<|message_sep|>{*}function call<|role_sep|>", "<|function_call|>"),
-        shapes=(Shape(Envelope()),),
+        variants=(Variant(Envelope()),),
         models="GigaChat 3",
     ),
     Format(
         "harmony",
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Message(
                     openers=("<|start|>assistant", "<|channel|>"),
                     begin="<|message|>",
@@ -296,25 +300,25 @@ TABLE = (
     Format(
         "longcat",
         openers=("<longcat_tool_call>",),
-        shapes=(
-            Shape(Envelope()),
-            Shape(
+        variants=(
+            Variant(Envelope()),
+            Variant(
                 Parameters(
                     key="<longcat_arg_key>",
-                    head=Head(ends=("</longcat_arg_key>{*}<longcat_arg_value>",)),
+                    key_rule=NameRule(ends=("</longcat_arg_key>{*}<longcat_arg_value>",)),
                     close="</longcat_arg_value>",
                 ),
-                Head(ends=("<longcat_arg_key>", "</longcat_tool_call>")),
+                NameRule(ends=("<longcat_arg_key>", "</longcat_tool_call>")),
             ),
         ),
         close="</longcat_tool_call>",
-        spans=(Span("<longcat_think>", "</longcat_think>"),),
+        sections=(Section("<longcat_think>", "</longcat_think>"),),
         models="LongCat",
         about="The same marker also takes a name and marked keys, as in `glm45`.",
     ),
     Format(
         "functionary",
-        shapes=(Shape(Message(openers=(">>>",), begin="\n", text=("all",), written=">>>{name}")),),
+        variants=(Variant(Message(openers=(">>>",), begin="\n", text=("all",), written=">>>{name}")),),
         lines=False,
         models="Functionary 3.2",
         about="`>>>all` begins text.",
@@ -324,10 +328,10 @@ TABLE = (
         wrappers=(("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),),
         around="<|plamo:begin_tool_requests:plamo|>",
         openers=("<|plamo:begin_tool_request:plamo|>{*}<|plamo:begin_tool_name:plamo|>",),
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Json(),
-                Head(
+                NameRule(
                     ends=(
                         (
                             "<|plamo:end_tool_name:plamo|>{*}<|plamo:begin_tool_arguments:plamo|>{*}"
@@ -344,23 +348,23 @@ TABLE = (
     Format(
         "ernie",
         openers=("<tool_call{:}>",),
-        shapes=(Shape(Envelope()),),
+        variants=(Variant(Envelope()),),
         close="</tool_call{:}>",
-        spans=(Span("<response>", "</response>", text=True),),
-        like="tool_call",
+        sections=(Section("<response>", "</response>", text=True),),
+        alias_of="tool_call",
         models="ERNIE 4.5, X1",
         about="Its text may stand in `<response>…</response>`; the calls are those of `tool_call`.",
     ),
     Format(
         "inkling",
         openers=("<|message_model|>{*}<|content_invoke_tool_json|>", "<|content_invoke_tool_json|>"),
-        shapes=(Shape(Envelope(arguments=("args", "arguments", "parameters"))),),
+        variants=(Variant(Envelope(arguments=("args", "arguments", "parameters"))),),
         close="<|end_message|>",
-        spans=(
-            Span("<|message_model|>{*}<|content_thinking|>", "<|end_message|>", anchor=Anchor.ANYWHERE),
-            Span("<|content_thinking|>", "<|end_message|>", anchor=Anchor.ANYWHERE),
-            Span("<|message_model|>{*}<|content_text|>", "<|end_message|>", text=True, anchor=Anchor.ANYWHERE),
-            Span("<|content_text|>", "<|end_message|>", text=True, anchor=Anchor.ANYWHERE),
+        sections=(
+            Section("<|message_model|>{*}<|content_thinking|>", "<|end_message|>", anchor=Anchor.ANYWHERE),
+            Section("<|content_thinking|>", "<|end_message|>", anchor=Anchor.ANYWHERE),
+            Section("<|message_model|>{*}<|content_text|>", "<|end_message|>", text=True, anchor=Anchor.ANYWHERE),
+            Section("<|content_text|>", "<|end_message|>", text=True, anchor=Anchor.ANYWHERE),
         ),
         lines=False,
         models="Inkling",
@@ -371,7 +375,7 @@ TABLE = (
         wrappers=(("<tool_call{:}>", "</tool_call{:}>"),),
         around_each="<tool_call{:}>",
         openers=("<function=",),
-        shapes=(Shape(FUNCTION, Head()),),
+        variants=(Variant(FUNCTION, NameRule()),),
         close="</function>",
         models="Qwen3-Coder, Qwen 3.5, Step 3.5, Nemotron 3",
         about="The outer tag may be missing. One line end on each side of a value is markup, the rest of the value is "
@@ -382,9 +386,9 @@ TABLE = (
         wrappers=(("<tool_call{:}>", "</tool_call{:}>"),),
         around_each="<tool_call{:}>",
         openers=("<function=",),
-        shapes=(Shape(VERBATIM, Head()),),
+        variants=(Variant(VERBATIM, NameRule()),),
         close="</function>",
-        like="qwen3_coder",
+        alias_of="qwen3_coder",
         models="MiMo",
         about="As `qwen3_coder`, with values taken as they stand, their line ends included.",
     ),
@@ -393,9 +397,9 @@ TABLE = (
         wrappers=(("<seed:tool_call>", "</seed:tool_call>"),),
         around_each="<seed:tool_call>",
         openers=("<function=",),
-        shapes=(Shape(VERBATIM, Head()),),
+        variants=(Variant(VERBATIM, NameRule()),),
         close="</function>",
-        spans=(Span("<seed:think>", "</seed:think>"),),
+        sections=(Section("<seed:think>", "</seed:think>"),),
         models="Seed-OSS",
         about="Values are taken as they stand, their line ends included.",
     ),
@@ -404,7 +408,7 @@ TABLE = (
         wrappers=(("<minimax:tool_call>", "</minimax:tool_call>"),),
         around="<minimax:tool_call>",
         openers=("<{ns}invoke{ }",),
-        shapes=(Shape(INVOKE, INVOKE_HEAD),),
+        variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="MiniMax M2",
         about="As `invoke`, in a wrapper of its own.",
@@ -414,14 +418,14 @@ TABLE = (
         wrappers=(("]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>"),),
         around="]<]minimax[>[<tool_call>",
         openers=("]<]minimax[>[<invoke{ }",),
-        shapes=(
-            Shape(
-                Parameters(key="]<]minimax[>[<{a}", head=Head(), close="]<]minimax[>[</{key}>", item="item"),
-                INVOKE_HEAD,
+        variants=(
+            Variant(
+                Parameters(key="]<]minimax[>[<{a}", key_rule=NameRule(), close="]<]minimax[>[</{key}>", item="item"),
+                INVOKE_NAME,
             ),
         ),
         close="]<]minimax[>[</invoke>",
-        spans=(Span("<mm:think>", "</mm:think>"),),
+        sections=(Section("<mm:think>", "</mm:think>"),),
         lines=False,
         models="MiniMax M3",
         about="Each tag is preceded by `]<]minimax[>[`; elements in a value are an object, `item` elements an array.",
@@ -429,18 +433,18 @@ TABLE = (
     Format(
         "glm45",
         openers=("<tool_call{:}>",),
-        shapes=(Shape(ARG_KEYS, Head(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
         close="</tool_call{:}>",
-        spans=(Span("<role>ASSISTANT</role>", "<|role_end|>", text=True),),
+        sections=(Section("<role>ASSISTANT</role>", "<|role_end|>", text=True),),
         models="GLM 4.5, GLM 4.6, Ling 3",
     ),
     Format(
         "glm47",
         openers=("<tool_call{:}>",),
-        shapes=(Shape(ARG_KEYS, Head(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
         close="</tool_call{:}>",
         lines=False,
-        like="glm45",
+        alias_of="glm45",
         models="GLM 4.7, GLM 5",
         about="As `glm45`, without line ends.",
     ),
@@ -449,7 +453,7 @@ TABLE = (
         wrappers=(("<tool_calls{:}>", "</tool_calls{:}>"),),
         around="<tool_calls{:}>",
         openers=("<tool_call{:}>",),
-        shapes=(Shape(ARG_KEYS, Head(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>"))),),
         close="</tool_call{:}>",
         models="Hunyuan 3, 4",
         about="Version 4 writes no `<tool_sep>`; each tag may carry a `:suffix`.",
@@ -463,15 +467,15 @@ TABLE = (
         ),
         around="<｜DSML｜function_calls>",
         openers=("<｜DSML｜invoke{ }",),
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Parameters(
                     key="<｜DSML｜parameter{ }",
-                    head=Head(attribute="name"),
+                    key_rule=NameRule(attribute="name"),
                     close="</｜DSML｜parameter>",
                     type_attribute="string",
                 ),
-                INVOKE_HEAD,
+                INVOKE_NAME,
             ),
         ),
         close="</｜DSML｜invoke>",
@@ -486,15 +490,15 @@ TABLE = (
         ),
         around="<｜GCML｜function_calls>",
         openers=("<｜GCML｜invoke{ }",),
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Parameters(
                     key="<｜GCML｜parameter{ }",
-                    head=Head(attribute="name"),
+                    key_rule=NameRule(attribute="name"),
                     close="</｜GCML｜parameter>",
                     type_attribute="string",
                 ),
-                INVOKE_HEAD,
+                INVOKE_NAME,
             ),
         ),
         close="</｜GCML｜invoke>",
@@ -510,10 +514,12 @@ TABLE = (
         around="<｜tool_calls_begin｜>",
         around_each="<｜tool_call_begin｜>{*}function<｜tool_sep｜>",
         openers=("<steptml:invoke{ }",),
-        shapes=(
-            Shape(
-                Parameters(key="<steptml:parameter{ }", head=Head(attribute="name"), close="</steptml:parameter>"),
-                INVOKE_HEAD,
+        variants=(
+            Variant(
+                Parameters(
+                    key="<steptml:parameter{ }", key_rule=NameRule(attribute="name"), close="</steptml:parameter>"
+                ),
+                INVOKE_NAME,
             ),
         ),
         close="</steptml:invoke>",
@@ -525,7 +531,7 @@ TABLE = (
         wrappers=(("<dots_function_call>", "</dots_function_call>"),),
         around="<dots_function_call>",
         openers=("<{ns}invoke{ }",),
-        shapes=(Shape(INVOKE, INVOKE_HEAD),),
+        variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="dots.llm",
         about="A JSON object may stand in the wrapper or in the tag.",
@@ -533,15 +539,15 @@ TABLE = (
     Format(
         "minicpm5",
         openers=("<function{ }",),
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Parameters(
                     key="<param{ }",
-                    head=Head(attribute="name"),
+                    key_rule=NameRule(attribute="name"),
                     close="</param>",
                     quote=("<![CDATA[", "]]>"),
                 ),
-                INVOKE_HEAD,
+                INVOKE_NAME,
             ),
         ),
         close="</function>",
@@ -553,22 +559,22 @@ TABLE = (
         wrappers=(("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),),
         around="<|open|>tools<|sep|>",
         openers=("<|open|>call{ }",),
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Parameters(
                     key="<|open|>argument{ }",
-                    head=Head(ends=("<|sep|>",), attribute="key"),
+                    key_rule=NameRule(ends=("<|sep|>",), attribute="key"),
                     close="<|close|>argument<|sep|>",
                     type_attribute="type",
                 ),
-                Head(ends=("<|sep|>",), attribute="tool", noise=("index",)),
+                NameRule(ends=("<|sep|>",), attribute="tool", ignored_words=("index",)),
             ),
         ),
         close="<|close|>call<|sep|>",
-        spans=(
-            Span("<|open|>think<|sep|>", "<|close|>think<|sep|>", anchor=Anchor.ANYWHERE),
-            Span("<|open|>response<|sep|>", "<|close|>response<|sep|>", text=True, anchor=Anchor.ANYWHERE),
-            Span(
+        sections=(
+            Section("<|open|>think<|sep|>", "<|close|>think<|sep|>", anchor=Anchor.ANYWHERE),
+            Section("<|open|>response<|sep|>", "<|close|>response<|sep|>", text=True, anchor=Anchor.ANYWHERE),
+            Section(
                 '<|open|>message role="assistant"<|sep|>',
                 "<|close|>message<|sep|>",
                 text=True,
@@ -583,12 +589,12 @@ TABLE = (
         wrappers=(("<atem:function_calls>", "</atem:function_calls>"),),
         around="<atem:function_calls>",
         openers=("<atem:invoke{ }",),
-        shapes=(
-            Shape(
-                Parameters(key="<atem:parameter{ }", head=Head(attribute="name"), close="</atem:parameter>"),
-                Head(ends=(">", "/>"), attribute="name", spelling="{name}.{name}"),
+        variants=(
+            Variant(
+                Parameters(key="<atem:parameter{ }", key_rule=NameRule(attribute="name"), close="</atem:parameter>"),
+                NameRule(ends=(">", "/>"), attribute="name", spelling="{name}.{name}"),
             ),
-            Shape(
+            Variant(
                 Message(
                     openers=("<|start|>assistant",),
                     begin="<|message|>",
@@ -605,17 +611,17 @@ TABLE = (
     Format(
         "k2_horizon",
         openers=("<ifm|tool_call>",),
-        shapes=(
-            Shape(
+        variants=(
+            Variant(
                 Parameters(
                     key="<ifm|arg_key>",
-                    head=Head(ends=("</ifm|arg_key>{*}<ifm|arg_value>",)),
+                    key_rule=NameRule(ends=("</ifm|arg_key>{*}<ifm|arg_value>",)),
                     close="</ifm|arg_value>",
                     type_marks=("</ifm|arg_key>{*}<ifm|arg_type>", "</ifm|arg_type>{*}<ifm|arg_value>"),
                 ),
-                Head(ends=("<ifm|arg_key>", "</ifm|tool_call>")),
+                NameRule(ends=("<ifm|arg_key>", "</ifm|tool_call>")),
             ),
-            Shape(Envelope()),
+            Variant(Envelope()),
         ),
         close="</ifm|tool_call>",
         lines=False,
@@ -625,7 +631,7 @@ TABLE = (
     Format(
         "tag",
         openers=("<{tool}>",),
-        shapes=(Shape(Parameters(key="<{a}", head=Head(), close="</{key}>", trim=True)),),
+        variants=(Variant(Parameters(key="<{a}", key_rule=NameRule(), close="</{key}>", trim=True)),),
         close="</{tool}>",
         models="Cline, Roo",
         about="The tag is the name of an offered tool, so it works only when the tools are known.",
@@ -634,7 +640,7 @@ TABLE = (
     Format(
         "pythonic",
         openers=("<|python_start|>",),
-        shapes=(Shape(Expression(array=True, bare=True)),),
+        variants=(Variant(Expression(array=True, bare=True)),),
         close="<|python_end|>",
         lines=False,
         models="Llama 3.2, Llama 4, ToolACE",
@@ -645,7 +651,7 @@ TABLE = (
         "olmo3",
         around="<{ns}function_calls>",
         openers=("<{ns}function_calls>",),
-        shapes=(Shape(Expression()),),
+        variants=(Variant(Expression()),),
         close="</{ns}function_calls>",
         models="OLMo 3",
         about="Several calls stand in one block, a line each.",
@@ -653,7 +659,7 @@ TABLE = (
     Format(
         "lfm2",
         openers=("<|tool_call_start|>",),
-        shapes=(Shape(Expression(array=True)), Shape(ARRAY)),
+        variants=(Variant(Expression(array=True)), Variant(ARRAY)),
         close="<|tool_call_end|>",
         lines=False,
         models="LFM2",
@@ -662,11 +668,11 @@ TABLE = (
     Format(
         "gemma4",
         openers=("<|tool_call>{*}call:",),
-        shapes=(Shape(Expression(brackets="{}", assign=":", quote='<|"|>')),),
+        variants=(Variant(Expression(brackets="{}", assign=":", quote='<|"|>')),),
         close="<tool_call|>",
-        spans=(
-            Span("<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
-            Span("<|channel>{*}<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
+        sections=(
+            Section("<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
+            Section("<|channel>{*}<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
         ),
         lines=False,
         models="Gemma 4",
@@ -674,14 +680,14 @@ TABLE = (
     Format(
         "functiongemma",
         openers=("<start_function_call>{*}call:",),
-        shapes=(Shape(Expression(brackets="{}", assign=":", quote="<escape>")),),
+        variants=(Variant(Expression(brackets="{}", assign=":", quote="<escape>")),),
         close="<end_function_call>",
         lines=False,
         models="FunctionGemma",
     ),
     Format(
         "tool_code",
-        shapes=(Shape(Expression()),),
+        variants=(Variant(Expression()),),
         fence=("tool_code",),
         models="Gemma 2, Gemma 3",
         about="A fence with this info string and any other content is text.",
@@ -696,10 +702,10 @@ OPT_IN = frozenset({"tag", "action_object", "functionary", "ernie"})
 DEFAULT = tuple(name for name in FORMATS if name not in OPT_IN)
 
 REASONING = (
-    Span("<think>", "</think>"),
-    Span("<thinking>", "</thinking>"),
-    Span("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
-    Span("<|im_start|>assistant", "<|im_end|>", text=True),
+    Section("<think>", "</think>"),
+    Section("<thinking>", "</thinking>"),
+    Section("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
+    Section("<|im_start|>assistant", "<|im_end|>", text=True),
 )
 """Reasoning, and turns of a conversation, that no format claims for itself."""
 

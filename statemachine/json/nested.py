@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs lack the function that json itself uses
 from json.encoder import encode_basestring
 
-from statemachine.json_text import CLOSERS, QUOTES, escape, skip, string_run, value
-from statemachine.notes import Notes
+from statemachine.json.state import JsonState
+from statemachine.json.text import CLOSERS, QUOTES, escape, skip, string_run, value
 from statemachine.reader import Ended, Grammar, Mismatch, Reader, Sink
 
 half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
@@ -36,10 +36,10 @@ def whole_escapes(text: str) -> tuple[str, str]:
 class Nested(Reader):
     """JSON inside of a JSON string: `push` takes decoded pieces of the string and gives back strict JSON."""
 
-    __slots__ = ("broken", "notes", "whole")
+    __slots__ = ("broken", "state", "whole")
 
-    def __init__(self, notes: Notes) -> None:
-        self.notes = notes
+    def __init__(self, state: JsonState) -> None:
+        self.state = state
         self.whole = False
         """True once the inner value is complete."""
         self.broken = False
@@ -63,20 +63,20 @@ class Nested(Reader):
     def inner(self) -> Grammar:
         """The value; an empty text is an object without members."""
         try:
-            yield from skip(self, self.notes)
+            yield from skip(self, self.state)
         except Ended:
             self.whole = True
             self.out("{}")
             raise
         if self.text[self.at] in QUOTES:
             yield from holds_object(self)
-            yield from doubled(self, self.notes, "double_encoded")
+            yield from doubled(self, self.state, "double_encoded")
         elif self.text[self.at] == "{":
-            yield from value(self, self.notes)
+            yield from value(self, self.state)
         else:
             raise Mismatch
         self.whole = True
-        yield from skip(self, self.notes)
+        yield from skip(self, self.state)
         raise Mismatch
 
     def readable(self) -> bool:
@@ -123,7 +123,7 @@ def holds_object(reader: Reader) -> Generator[None, None, None]:
         yield from reader.more()
 
 
-def doubled(reader: Reader, notes: Notes, name: str) -> Grammar:
+def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
     """A JSON object given as a JSON string: decoded and mended in one pass, and emitted as the object.
 
     `name` is what to call this mend; "" if it is none.
@@ -134,11 +134,11 @@ def doubled(reader: Reader, notes: Notes, name: str) -> Grammar:
     """
     quote = reader.text[reader.at]
     if name:
-        notes.mend(name)
-    inner = Nested(notes)
+        state.mend(name)
+    inner = Nested(state)
     target = reader.target
     decode = Decoder(inner, unescape if quote == '"' else unescape_loose)
-    notes.cut = notes.quoted = True
+    state.cut = state.quoted = True
     reader.take(1)
     run = string_run(CLOSERS[quote], decode)
     while True:
@@ -155,17 +155,17 @@ def doubled(reader: Reader, notes: Notes, name: str) -> Grammar:
             captured: list[str] = []
             reader.target = captured
             try:
-                yield from escape(reader, notes)
+                yield from escape(reader, state)
             finally:
                 reader.target = target
             reader.out(decode("".join(captured)))
         else:
-            notes.mend("control_character")
+            state.mend("control_character")
             reader.out(decode(encode_basestring(reader.take(1, "repair"))[1:-1]))
     reader.out(decode.rest() + inner.finish())
     if not inner.readable():
         raise Mismatch
-    notes.cut = notes.quoted = False
+    state.cut = state.quoted = False
     reader.take(1)
 
 

@@ -1,6 +1,6 @@
 """What a set of formats compiles into: the markers of the text, and what may follow each. Made once, shared by parsers.
 
-What follows an opener is in `leads.py`; here is how text is searched for openers, and what is a call without one.
+What follows an opener is in `openers.py`; here is how text is searched for openers, and what is a call without one.
 """
 
 import re
@@ -11,14 +11,14 @@ from re import Match
 
 from attrs import evolve, frozen
 
-from statemachine.format import Anchor, Envelope, Expression, Format, Message, Shape, Span, openers_of
-from statemachine.formats import FORMATS, REASONING
-from statemachine.leads import Keys, Lead, Opening, Role, envelope_of, is_array, keys_of
-from statemachine.markers import END, Markers
-from statemachine.reader import Run
+from statemachine.formats.format import Anchor, Envelope, Expression, Format, Message, Section, Variant, openers_of
+from statemachine.formats.markers import END, Markers
+from statemachine.formats.openers import Keys, Opener, Opening, Role, envelope_of, is_array, keys_of
+from statemachine.formats.table import FORMATS, REASONING
+from statemachine.runs import Run
 
 TICK = "`"
-LEAD = 64
+MAX_NEWLINES = 64
 """Line ends before an opener that are held as markup; older ones of a longer run are text."""
 
 
@@ -48,7 +48,7 @@ class Found(Enum):
     FENCE = "a code fence"
 
 
-Marked = Lead | Span | Found | str  # a str is the closer of a wrapper
+Marked = Opener | Section | Found | str  # a str is the closer of a wrapper
 
 
 @frozen
@@ -118,7 +118,7 @@ def text_runs(
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
-    held = rf"{LINES}{{1,{LEAD // 2}}}+"
+    held = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
     waits = rf"{held}(?:\r?\Z|{line.begun()})|\r\Z|(?:{held})?+(?:{openers.begun()}|{begun})"
     changes = rf"(?<!\n){LINES}++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z|{quoted}()\Z"
     inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
@@ -152,13 +152,13 @@ class Compiled:
         "fenced",
         "first",
         "formats",
-        "leads",
         "line",
         "lone",
+        "openers",
         "opening",
         "plain_fence",
+        "sections",
         "siblings",
-        "spans",
         "strays",
         "usual",
         "wrappers",
@@ -166,18 +166,20 @@ class Compiled:
 
     def __init__(self, formats: tuple[Format, ...], tools: tuple[str, ...]) -> None:
         self.formats = formats
-        self.leads: dict[str, Lead] = {}
+        self.openers: dict[str, Opener] = {}
         self._openers(tools)
         self._unmarked()
-        self.spans = tuple(dict.fromkeys((*REASONING, *(span for form in self.formats for span in form.spans))))
-        self.lone = frozenset(span.close for span in self.spans if not span.text)
+        self.sections = tuple(
+            dict.fromkeys((*REASONING, *(section for form in self.formats for section in form.sections)))
+        )
+        self.lone = frozenset(section.close for section in self.sections if not section.text)
         """Closers of reasoning: one that stands first in a reply closes what the prompt has opened."""
-        self.strays = frozenset(span.close for span in self.spans if span.anchor is Anchor.ANYWHERE)
+        self.strays = frozenset(section.close for section in self.sections if section.anchor is Anchor.ANYWHERE)
         """Closers that are special tokens, of spans and messages."""
         self.closers = self._closers()
         """Every closer that may count in text while something is open."""
         lines: list[tuple[str, Marked]] = [
-            (text.removesuffix("{_}"), lead) for text, lead in self.leads.items() if lead.line
+            (text.removesuffix("{_}"), opener) for text, opener in self.openers.items() if opener.line
         ]
         if self.fenced or self.fence_expressions:
             lines.append(("```", Found.FENCE))
@@ -188,7 +190,7 @@ class Compiled:
         own = dict.fromkeys(form.close for form in self.formats if form.close and form.close[0] != TICK)
         taken = {marker for marker, _ in everywhere}
         ends: list[tuple[str, Marked]] = [(close, close) for close in (*own, *self.closers) if "{tool}" not in close]
-        everywhere += [(span.open, span) for span in self.spans if span.anchor is Anchor.ANYWHERE]
+        everywhere += [(section.open, section) for section in self.sections if section.anchor is Anchor.ANYWHERE]
         self.siblings: Markers[Marked] = Markers(
             [*everywhere, *((m, v) for m, v in dict(ends).items() if m not in taken)]
         )
@@ -204,49 +206,49 @@ class Compiled:
         """Makes the tree of openers."""
         around: dict[str, Format] = {}
         for form in self.formats:
-            for shape in form.shapes:
-                for opener in openers_of(form, shape):
-                    if "{tool}" in opener:
-                        self._named_openers(form, shape, opener, tools)
+            for variant in form.variants:
+                for literal in openers_of(form, variant):
+                    if "{tool}" in literal:
+                        self._named_openers(form, variant, literal, tools)
                         continue
-                    for lead in self._places(form, opener, around):
-                        lead.line = form.anchor is Anchor.LINE
-                        lead.blank = opener.endswith("{_}")
-                        lead.add(form, shape)
-        for lead in self.leads.values():
-            lead.finish(around)
-            lead.inherit(self.leads)
-        self.wrappers = {lead.close: lead for lead in self.leads.values() if lead.close}
+                    for opener in self._places(form, literal, around):
+                        opener.line = form.anchor is Anchor.LINE
+                        opener.blank = literal.endswith("{_}")
+                        opener.add(form, variant)
+        for opener in self.openers.values():
+            opener.finish(around)
+            opener.inherit(self.openers)
+        self.wrappers = {opener.close: opener for opener in self.openers.values() if opener.close}
         """Wrappers by their closers."""
 
-    def _places(self, form: Format, opener: str, around: dict[str, Format]) -> list[Lead]:
+    def _places(self, form: Format, literal: str, around: dict[str, Format]) -> list[Opener]:
         """Where an opener of a format may stand: by itself, and in each of its wrappers, which nest."""
-        places: list[Lead] = []
-        outer: list[Lead] = []
-        for text, close in (*form.wrappers, (opener, "")):
-            found = [lead.child(text) for lead in outer]
+        places: list[Opener] = []
+        outer: list[Opener] = []
+        for text, close in (*form.wrappers, (literal, "")):
+            found = [opener.child(text) for opener in outer]
             if not text[0].isalpha() or form.anchor is Anchor.LINE:
-                found.append(self.leads.setdefault(text, Lead(text)))
+                found.append(self.openers.setdefault(text, Opener(text)))
             if close:
                 around.setdefault(text, form)
-                for lead in found:
-                    lead.close = close
+                for opener in found:
+                    opener.close = close
                 outer += found
             else:
                 places = found
         return places
 
-    def _named_openers(self, form: Format, shape: Shape, opener: str, tools: tuple[str, ...]) -> None:
+    def _named_openers(self, form: Format, variant: Variant, literal: str, tools: tuple[str, ...]) -> None:
         """An opener for each tool, in a format whose opener is the tool's name."""
         for tool in tools:
             if re.fullmatch(r"[\w.:-]+", tool):
                 own = evolve(form, close=form.close.replace("{tool}", tool))
-                lead = self.leads.setdefault(opener.replace("{tool}", tool), Lead(opener))
-                lead.tool = lead.tool or (own, shape, tool)
+                opener = self.openers.setdefault(literal.replace("{tool}", tool), Opener(literal))
+                opener.tool = opener.tool or (own, variant, tool)
 
     def _unmarked(self) -> None:
         """What is a call without a marker: by its keys, in a fence, or as a list of expressions."""
-        bare = [form for form in self.formats if not form.fence and not openers_of(form, form.shapes[0])]
+        bare = [form for form in self.formats if not form.fence and not openers_of(form, form.variants[0])]
         objects = [form for form in bare if not is_array(form)]
         calls = [form for form in self.formats if envelope_of(form).calls]
         reply = [form for form in objects if form.anchor is Anchor.REPLY]
@@ -259,7 +261,7 @@ class Compiled:
             self.bare_reply["{"] = keys_of(reply + anywhere + calls)
         if array:
             self.bare["["] = self.bare_reply["["] = keys_of(array + anywhere)
-        fences = [form for form in self.formats if form.fence and isinstance(form.shapes[0].body, Envelope)]
+        fences = [form for form in self.formats if form.fence and isinstance(form.variants[0].body, Envelope)]
         inside = [*reply, *fences, *(calls if fences else [])]
         self.fenced: dict[str, Keys] = {}
         if inside:
@@ -270,25 +272,25 @@ class Compiled:
         self.fence_expressions: dict[str, Opening] = {}
         self.bare_list: Opening | None = None
         for form in self.formats:
-            for shape in form.shapes:
-                if isinstance(shape.body, Expression):
+            for variant in form.variants:
+                if isinstance(variant.body, Expression):
                     for info in form.fence:
-                        self.fence_expressions.setdefault(info, (form, shape))
-                    if shape.body.bare:
-                        self.bare_list = self.bare_list or (form, shape)
+                        self.fence_expressions.setdefault(info, (form, variant))
+                    if variant.body.bare:
+                        self.bare_list = self.bare_list or (form, variant)
 
     def _closers(self) -> tuple[str, ...]:
         found: dict[str, None] = {}
         for form in self.formats:
             found.update((close, None) for _, close in form.wrappers)
-            for shape in form.shapes:
-                if isinstance(shape.body, Message):
-                    found.update((end, None) for end in shape.body.ends)
-        found.update((span.close, None) for span in self.spans)
+            for variant in form.variants:
+                if isinstance(variant.body, Message):
+                    found.update((end, None) for end in variant.body.ends)
+        found.update((section.close, None) for section in self.sections)
         return tuple(found)
 
     def _everywhere(self) -> list[tuple[str, Marked]]:
-        markers: list[tuple[str, Marked]] = [(text, lead) for text, lead in self.leads.items() if not lead.line]
+        markers: list[tuple[str, Marked]] = [(text, opener) for text, opener in self.openers.items() if not opener.line]
         markers.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix comes before any prefix
         if "{" in self.bare_reply:
             markers.append(("{{*}{quote}", Found.BARE))
@@ -307,7 +309,7 @@ class Compiled:
         """A fence, up to a first thing in it that is no call."""
         self.begun_fence = re.compile(rf"`{{1,{TICKS}}}+\Z|{head}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
 
-    def warm(self) -> None:
+    def precompile(self) -> None:
         """Compiles what is otherwise compiled when it is needed."""
         for first, fresh, closers in ((1, 1, 0), (1, 1, 1), (0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)):
             self.scanner(first=bool(first), fresh=bool(fresh), closers=bool(closers)).at.match("", 0)
@@ -322,9 +324,9 @@ class Compiled:
         if known is None:
             markers = self._everywhere()
             if fresh:
-                markers += [(span.open, span) for span in self.spans if span.anchor is Anchor.ANYWHERE]
+                markers += [(section.open, section) for section in self.sections if section.anchor is Anchor.ANYWHERE]
             if first:
-                markers += [(span.open, span) for span in self.spans if span.anchor is Anchor.REPLY]
+                markers += [(section.open, section) for section in self.sections if section.anchor is Anchor.REPLY]
                 if self.bare_list:
                     markers.append(("[{*}{a}", Found.LIST))
             taken = {marker for marker, _ in markers}

@@ -1,8 +1,8 @@
 """What may follow an opener, and by which keys an envelope is read.
 
-Openers form a tree of `Lead`s: `<tool_call>` may be followed by JSON (an envelope), by a name (a head), or, since it is
-also the wrapper of another format, by that format's opener. Everything that starts with the same literal is told apart
-by what follows, so no format has to know the others.
+Openers form a tree of `Opener`s: `<tool_call>` may be followed by JSON (an envelope), by a name (a name rule), or,
+since it is also the wrapper of another format, by that format's opener. Everything that starts with the same literal is
+told apart by what follows, so no format has to know the others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,8 +10,8 @@ from enum import Enum
 
 from attrs import frozen
 
-from statemachine.format import ONLY_CALLS_KEYS, Envelope, Expression, Format, Message, Shape
-from statemachine.markers import Markers
+from statemachine.formats.format import ONLY_CALLS_KEYS, Envelope, Expression, Format, Message, Variant
+from statemachine.formats.markers import Markers
 
 
 class Role(Enum):
@@ -39,8 +39,8 @@ class Key:
 
 
 Keys = Mapping[str, Key]
-Opening = tuple[Format, Shape]
-"""A format, and the shape of it that follows."""
+Opening = tuple[Format, Variant]
+"""A format, and the variant of it that follows."""
 ANY_NAME = ""
 """The key of `Keys` that stands for any key: it is the name, its value the arguments."""
 
@@ -72,7 +72,7 @@ def keys_of(formats: Iterable[Format]) -> dict[str, Key]:
 
 def envelope_of(form: Format) -> Envelope:
     """The envelope of a format; the usual one, if it has none: JSON may stand in the markers of any format."""
-    return next((shape.body for shape in form.shapes if isinstance(shape.body, Envelope)), USUAL)
+    return next((variant.body for variant in form.variants if isinstance(variant.body, Envelope)), USUAL)
 
 
 USUAL = Envelope()
@@ -83,22 +83,22 @@ def is_array(form: Format) -> bool:
     return envelope_of(form).array
 
 
-class Lead:
+class Opener:
     """What may follow an opener."""
 
-    __slots__ = ("_children", "blank", "children", "close", "ends", "heads", "keys", "line", "literal", "open", "tool")
+    __slots__ = ("_children", "blank", "children", "close", "ends", "keys", "line", "literal", "names", "open", "tool")
 
     def __init__(self, literal: str) -> None:
         self.literal = literal
         self.keys: dict[str, Keys] = {}
         """How an envelope that follows is read, by its first character: an object or an array."""
-        self.heads: list[Opening] = []
+        self.names: list[Opening] = []
         """The formats whose name follows."""
-        self.ends: Markers[tuple[Format, Shape, str]] | None = None
+        self.ends: Markers[tuple[Format, Variant, str]] | None = None
         """What ends such a name, and whose it is."""
         self.open: Opening | None = None
         """The format whose expression or header follows."""
-        self.tool: tuple[Format, Shape, str] | None = None
+        self.tool: tuple[Format, Variant, str] | None = None
         """The format whose opener names the tool."""
         self.close = ""
         """As a wrapper: its closer."""
@@ -106,37 +106,37 @@ class Lead:
         """Only blanks may stand between the opener and a name."""
         self.blank = False
         """Blanks may stand there."""
-        self._children: dict[str, Lead] = {}
-        self.children: Markers[Lead] | None = None
+        self._children: dict[str, Opener] = {}
+        self.children: Markers[Opener] | None = None
         """As a wrapper: the openers that may follow."""
 
     def __repr__(self) -> str:
-        return f"Lead({self.literal!r})"
+        return f"Opener({self.literal!r})"
 
-    def child(self, opener: str) -> "Lead":
+    def child(self, literal: str) -> "Opener":
         """What may follow an opener that stands in this one."""
-        return self._children.setdefault(opener, Lead(opener))
+        return self._children.setdefault(literal, Opener(literal))
 
-    def inner(self, lead: "Lead") -> "Lead":
+    def inner(self, opener: "Opener") -> "Opener":
         """What may follow the same opener when it stands in this wrapper."""
-        return self._children.get(lead.literal, lead)
+        return self._children.get(opener.literal, opener)
 
-    def add(self, form: Format, shape: Shape) -> None:
-        """Notes that a shape may follow; the first format to claim a way to go on has it."""
-        match shape.body:
+    def add(self, form: Format, variant: Variant) -> None:
+        """JsonState that a variant may follow; the first format to claim a way to go on has it."""
+        match variant.body:
             case Envelope():
                 self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
             case Expression() | Message():
-                self.open = self.open or (form, shape)
+                self.open = self.open or (form, variant)
             case _:
-                self.heads.append((form, shape))
+                self.names.append((form, variant))
 
-    def inherit(self, leads: Mapping[str, "Lead"]) -> None:
+    def inherit(self, openers: Mapping[str, "Opener"]) -> None:
         """JSON after an opener that stands in this one is read as after that opener alone."""
         for child in self._children.values():
-            if not child.keys and child.literal in leads:
-                child.keys = leads[child.literal].keys
-            child.inherit(leads)
+            if not child.keys and child.literal in openers:
+                child.keys = openers[child.literal].keys
+            child.inherit(openers)
 
     def finish(self, around: Mapping[str, Format]) -> None:
         """Makes what reading needs; `around` says whose wrapper an opener is."""
@@ -145,11 +145,11 @@ class Lead:
             self.keys.setdefault("[", keys)
         if self.close and not self.keys:
             self.keys["{"] = self.keys["["] = keys_of([around[self.literal]])
-        ends: dict[str, tuple[Format, Shape, str]] = {}
-        for form, shape in self.heads:
-            for end in (*shape.head.ends, shape.head.id) if shape.head else ():
+        ends: dict[str, tuple[Format, Variant, str]] = {}
+        for form, variant in self.names:
+            for end in (*variant.name_rule.ends, variant.name_rule.id) if variant.name_rule else ():
                 if end:
-                    ends.setdefault(end, (form, shape, end))
+                    ends.setdefault(end, (form, variant, end))
         if ends:
             self.ends = Markers(ends.items(), any_case=any("{_}" in end for end in ends))
         for child in self._children.values():

@@ -7,11 +7,12 @@ from functools import lru_cache
 from statemachine import schema
 from statemachine.bodies import json_object, parameters
 from statemachine.bodies.parameters import Reading, tables
-from statemachine.format import Body, Format, Head, Json, Parameters, Shape
-from statemachine.leads import Lead, Opening
+from statemachine.formats.format import Body, Format, Json, NameRule, Parameters, Variant
+from statemachine.formats.markers import Markers
+from statemachine.formats.openers import Opener, Opening
 from statemachine.machine import Machine
-from statemachine.markers import Markers
-from statemachine.reader import Ended, Grammar, Mismatch, Run, quote
+from statemachine.reader import Ended, Grammar, Mismatch
+from statemachine.runs import Run, quote
 
 name_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+").match
 words_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+(?: [^\s<>{}\[\]()\"'`,=|]++)*+ ?").match
@@ -29,36 +30,36 @@ PLAIN = "{name}"
 
 
 @lru_cache(maxsize=128)
-def ends_of(head: Head) -> Markers[str]:
+def ends_of(rule: NameRule) -> Markers[str]:
     """What ends the attributes of a tag."""
-    return Markers([(mark, mark) for mark in head.ends])
+    return Markers([(mark, mark) for mark in rule.ends])
 
 
 @lru_cache(maxsize=128)
 def pattern_of(spelling: str) -> Pattern:
-    """How a name is written (`Head.spelling`); what stands around it may be missing."""
+    """How a name is written (`NameRule.spelling`); what stands around it may be missing."""
     before, _, after = spelling.partition("{name}")
     after = re.escape(after).replace(r"\{index\}", r"\d+").replace(r"\{name\}", "(?P=name)")
     return re.compile(rf"(?:{re.escape(before)})?+(?P<name>.+?)(?:{after})?\Z").match
 
 
-def read(machine: Machine, lead: Lead) -> Grammar:
+def read(machine: Machine, lead: Opener) -> Grammar:
     """The name, then the body that follows it."""
-    form, shape = lead.heads[0]
-    if shape.head is None or lead.ends is None:
+    form, variant = lead.names[0]
+    if variant.name_rule is None or lead.ends is None:
         raise Mismatch
     machine.candidate.format = form
-    if shape.head.attribute:
-        closed = yield from tag(machine, shape.head, form, shape.body)
+    if variant.name_rule.attribute:
+        closed = yield from tag(machine, variant.name_rule, form, variant.body)
         if closed:
             return
     else:
-        form, shape = yield from plain(machine, lead, lead.ends)
-    match shape.body:
+        form, variant = yield from plain(machine, lead, lead.ends)
+    match variant.body:
         case Json():
             yield from json_object.read(machine)
         case Parameters():
-            yield from parameters.read(machine, form, shape.body)
+            yield from parameters.read(machine, form, variant.body)
         case _:
             raise Mismatch
 
@@ -78,7 +79,7 @@ def word(machine: Machine, pattern: Pattern = name_text) -> Generator[None, None
     return machine.take(end - machine.at)
 
 
-def plain(machine: Machine, lead: Lead, ends: Markers[tuple[Format, Shape, str]]) -> Generator[None, None, Opening]:
+def plain(machine: Machine, lead: Opener, ends: Markers[tuple[Format, Variant, str]]) -> Generator[None, None, Opening]:
     """A name up to one of the ends, an id before the end perhaps; says whose name it is."""
     quote = (yield from machine.peek()) in "\"'"
     if quote:
@@ -86,36 +87,36 @@ def plain(machine: Machine, lead: Lead, ends: Markers[tuple[Format, Shape, str]]
     name = (yield from word(machine, words_text if lead.literal.endswith("=") else name_text)).rstrip(" ")
     if quote and (yield from machine.peek()) in "\"'":
         machine.take(1)
-    if any(shape.head and name in shape.head.noise for _, shape in lead.heads):
+    if any(variant.name_rule and name in variant.name_rule.ignored_words for _, variant in lead.names):
         yield from machine.blank()
         if machine.text[machine.at] != "{":
             name = yield from word(machine)
     mark = len(machine.raw)
     try:
-        form, shape, end, length = yield from name_end(machine, ends)
+        form, variant, end, length = yield from name_end(machine, ends)
     except Ended:
         if any("\n" in piece for piece, _ in machine.raw[mark:]):
             named(machine, name)
         raise
-    head = shape.head
-    if head is not None and head.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
+    rule = variant.name_rule
+    if rule is not None and rule.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
         raise Mismatch
     machine.candidate.format = form
-    key = shape.body.key if isinstance(shape.body, Parameters) else "{"
+    key = variant.body.key if isinstance(variant.body, Parameters) else "{"
     if end not in ("{", key, form.close):
         machine.take(length)
-    if head is not None and head.spelling != PLAIN:
-        found = pattern_of(head.spelling)(name)
-        if found and "{index}" in head.spelling:
+    if rule is not None and rule.spelling != PLAIN:
+        found = pattern_of(rule.spelling)(name)
+        if found and "{index}" in rule.spelling:
             machine.candidate.id = name
         name = found["name"] if found else name
     named(machine, name)
-    return form, shape
+    return form, variant
 
 
 def name_end(
-    machine: Machine, ends: Markers[tuple[Format, Shape, str]]
-) -> Generator[None, None, tuple[Format, Shape, str, int]]:
+    machine: Machine, ends: Markers[tuple[Format, Variant, str]]
+) -> Generator[None, None, tuple[Format, Variant, str, int]]:
     """The end of the name that stands here and its length, not consumed; an id before it is read."""
     while True:
         yield from machine.blank()
@@ -123,10 +124,10 @@ def name_end(
         if found is None:
             raise Mismatch
         if found.lastindex:
-            form, shape, end = ends.values[found.lastindex - 1]
+            form, variant, end = ends.values[found.lastindex - 1]
             length = found.end() - machine.at
-            if shape.head is None or end != shape.head.id:
-                return form, shape, end, length
+            if variant.name_rule is None or end != variant.name_rule.id:
+                return form, variant, end, length
             machine.take(length)
             yield from machine.blank()
             machine.candidate.id = yield from word(machine, id_text)
@@ -141,16 +142,16 @@ def named(machine: Machine, name: str) -> None:
         machine.disown()
 
 
-def tag(machine: Machine, head: Head, form: Format, body: Body) -> Generator[None, None, bool]:
+def tag(machine: Machine, rule: NameRule, form: Format, body: Body) -> Generator[None, None, bool]:
     """The attributes of the opener's tag: the name, then perhaps arguments; true if the tag closed itself."""
     if not isinstance(body, Parameters):
         raise Mismatch
-    ends = ends_of(head)
+    ends = ends_of(rule)
     reading: Reading | None = None
     while True:
         mark = len(machine.raw)
         yield from machine.blank()
-        if head.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
+        if rule.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
             raise Mismatch
         found = ends.match(machine.text, machine.at)
         if found is not None:
@@ -159,13 +160,13 @@ def tag(machine: Machine, head: Head, form: Format, body: Body) -> Generator[Non
             yield from machine.more()
             continue
         key = yield from attribute_key(machine)
-        if key in head.noise:
+        if key in rule.ignored_words:
             yield from attribute_text(machine)
         elif reading is None:
-            if key != head.attribute:
+            if key != rule.attribute:
                 raise Mismatch
             name = yield from attribute_text(machine)
-            spelled = pattern_of(head.spelling)(name) if head.spelling != PLAIN else None
+            spelled = pattern_of(rule.spelling)(name) if rule.spelling != PLAIN else None
             named(machine, spelled["name"] if spelled else name)
             reading = Reading(machine, tables(body, form.close))
         else:

@@ -6,7 +6,7 @@ Numbers of a `Dialect` may be spelled as Python spells them (`1_000`, `.5`, `5.`
 import re
 from collections.abc import Callable, Generator
 
-from statemachine.notes import WORD, WORDS, Notes, word
+from statemachine.json.state import WORD, WORDS, JsonState, word
 from statemachine.reader import Grammar, Mismatch, Reader
 
 whole = re.compile(r"-?(?:0|[1-9][0-9]*+)").match
@@ -18,7 +18,7 @@ python_number = re.compile(r"[-+]?(?:0[xXoObB][0-9a-fA-F_]*+|[0-9_]*+\.?[0-9_]*+
 BASES = {"x": 16, "o": 8, "b": 2}
 
 
-def number(reader: Reader, notes: Notes) -> Grammar:
+def number(reader: Reader, state: JsonState) -> Grammar:
     """A number, its spelling kept; digits flow, what may lack its digits waits."""
     while True:
         found = whole(reader.text, reader.at)
@@ -29,39 +29,39 @@ def number(reader: Reader, notes: Notes) -> Grammar:
             break
         yield from reader.more()
     after = reader.text[end : end + 1]
-    odd = "" if notes.dialect is None or found is None or found[0] not in ("0", "-0") else "xXoObB_"
+    odd = "" if state.dialect is None or found is None or found[0] not in ("0", "-0") else "xXoObB_"
     if found is None or after.isdigit() or (after and after in odd):
-        yield from mended_number(reader, notes)
+        yield from mended_number(reader, state)
         return
     reader.keep(end - reader.at)
-    yield from more_digits(reader, notes)
+    yield from more_digits(reader, state)
     for part in (fraction, exponent):
-        yield from number_part(reader, notes, part)
+        yield from number_part(reader, state, part)
 
 
-def number_part(reader: Reader, notes: Notes, part: Callable[[str, int], re.Match[str] | None]) -> Grammar:
+def number_part(reader: Reader, state: JsonState, part: Callable[[str, int], re.Match[str] | None]) -> Grammar:
     """The fraction or the exponent of a number, if it has one; a point or an `e` without digits is dropped."""
     starts = "." if part is fraction else "eE"
-    if (yield from peek_number(reader, notes)) not in starts:
+    if (yield from peek_number(reader, state)) not in starts:
         return
     while not (found := part(reader.text, reader.at)):
         begun = reader.text[reader.at :]
         if len(begun) > 2 or (len(begun) == 2 and (part is fraction or begun[1] not in "+-")):
-            mend(notes)
+            mend(state)
             reader.take(2 if part is exponent and len(begun) > 2 and begun[1] in "+-" else 1, "repair")
             return
-        notes.cut = False
+        state.cut = False
         yield from reader.more()
-        notes.cut = True
+        state.cut = True
     reader.keep(len(found[0]))
-    yield from more_digits(reader, notes)
+    yield from more_digits(reader, state)
 
 
-def more_digits(reader: Reader, notes: Notes) -> Grammar:
+def more_digits(reader: Reader, state: JsonState) -> Grammar:
     """Digits after digits; `_` between them is dropped where a dialect has it."""
     while True:
-        char = yield from peek_number(reader, notes)
-        if char == "_" and notes.dialect is not None:
+        char = yield from peek_number(reader, state)
+        if char == "_" and state.dialect is not None:
             reader.take(1, "repair")
             continue
         more = digits(reader.text, reader.at)
@@ -70,26 +70,26 @@ def more_digits(reader: Reader, notes: Notes) -> Grammar:
         reader.keep(len(more[0]))
 
 
-def peek_number(reader: Reader, notes: Notes) -> Generator[None, None, str]:
+def peek_number(reader: Reader, state: JsonState) -> Generator[None, None, str]:
     """The character after digits; the number is whole if the text ends here."""
-    notes.cut = False
+    state.cut = False
     char = yield from reader.peek()
-    notes.cut = True
+    state.cut = True
     return char
 
 
-def mend(notes: Notes) -> None:
+def mend(state: JsonState) -> None:
     """A number is not spelled as JSON spells it: a mend, unless the dialect has that spelling."""
-    if notes.dialect is None:
-        notes.mend("number")
+    if state.dialect is None:
+        state.mend("number")
 
 
-def mended_number(reader: Reader, notes: Notes) -> Grammar:
+def mended_number(reader: Reader, state: JsonState) -> Grammar:
     """A number as other languages write it (`.5`, `+1`, `007`), read whole and written strictly."""
-    pattern = odd_number if notes.dialect is None else python_number
+    pattern = odd_number if state.dialect is None else python_number
     while True:
         if reader.text[reader.at] in "+-" and word(reader.text, reader.at + 1):
-            yield from signed_word(reader, notes)
+            yield from signed_word(reader, state)
             return
         found = pattern(reader.text, reader.at)
         if found is None or len(found[0]) > WORD:
@@ -98,7 +98,7 @@ def mended_number(reader: Reader, notes: Notes) -> Grammar:
             break
         yield from reader.more()
     strict = spelled(found[0].replace("_", ""))
-    mend(notes)
+    mend(state)
     reader.take(len(found[0]), "repair")
     reader.out(strict)
 
@@ -126,7 +126,7 @@ def spelled(body: str) -> str:
     return strict + (f"e{power}" if power.strip("+-") else "")
 
 
-def signed_word(reader: Reader, notes: Notes) -> Grammar:
+def signed_word(reader: Reader, state: JsonState) -> Grammar:
     """`-Infinity` and kin: JSON has no such numbers."""
     while True:
         found = word(reader.text, reader.at + 1)
@@ -137,6 +137,6 @@ def signed_word(reader: Reader, notes: Notes) -> Grammar:
         yield from reader.more()
     if WORDS.get(found[0]) != "null":
         raise Mismatch
-    notes.mend("python_literal")
+    state.mend("python_literal")
     reader.take(1 + len(found[0]), "repair")
     reader.out("null")

@@ -1,9 +1,9 @@
 """Values as other languages than JSON write them: Python's literals, and strings between markers. Strict JSON out.
 
-Theory of operation. Containers are alike everywhere and are read in `json_text.py`; what differs is a `Dialect` in
-`Notes`: which brackets there are, how keys, strings and words are written. Strings flow in runs that convert what they
-take (`converted`); only escapes that a run cannot convert by themselves (`\\x41`, octal ones, `\\U0001F600`) are read
-one by one.
+Theory of operation. Containers are alike everywhere and are read in `text.py`; what differs is a `Dialect` in
+`JsonState`: which brackets there are, how keys, strings and words are written. Strings flow in runs that convert what
+they take (`converted`); only escapes that a run cannot convert by themselves (`\\x41`, octal ones, `\\U0001F600`) are
+read one by one.
 
 What is legal in the language is no mend. What is not, and is read all the same, is named: `bare_word` (a word that is
 no literal, where a string may stand), `unquoted_key`, `control_character` (a line end in a string of one line),
@@ -19,12 +19,13 @@ from re import Match
 
 from attrs import frozen
 
-from statemachine.format import Expression
-from statemachine.json_number import number
-from statemachine.json_text import skip
-from statemachine.markers import Markers, flowing_run
-from statemachine.notes import WORD, WORDS, Notes
-from statemachine.reader import Grammar, Mismatch, Reader, Run, quote
+from statemachine.formats.format import Expression
+from statemachine.formats.markers import Markers, flowing_run
+from statemachine.json.numbers import number
+from statemachine.json.state import WORD, WORDS, JsonState
+from statemachine.json.text import skip
+from statemachine.reader import Grammar, Mismatch, Reader
+from statemachine.runs import Run, quote
 
 KEY = 256
 """Characters of a bare key."""
@@ -154,25 +155,25 @@ class Python:
         word = yield from whole(reader, bare_word, WORD)
         return WORD_KINDS.get(WORDS.get(word, ""), "")
 
-    def scalar(self, reader: Reader, notes: Notes) -> Grammar:
+    def scalar(self, reader: Reader, state: JsonState) -> Grammar:
         """A string, a number or a word."""
         if reader.text[reader.at] in "+-.0123456789":
-            yield from number(reader, notes)
+            yield from number(reader, state)
             return
         found = yield from self.begins(reader)
         if found is None:
-            yield from word(reader, notes)
+            yield from word(reader, state)
         else:
-            yield from string(reader, notes, found)
+            yield from string(reader, state, found)
 
-    def string(self, reader: Reader, notes: Notes) -> Grammar:
+    def string(self, reader: Reader, state: JsonState) -> Grammar:
         """A string."""
         found = yield from self.begins(reader)
         if found is None:
             raise Mismatch
-        yield from string(reader, notes, found)
+        yield from string(reader, state, found)
 
-    def key(self, reader: Reader, notes: Notes) -> Grammar:
+    def key(self, reader: Reader, state: JsonState) -> Grammar:
         """A member's key, a string or bare, and its colon."""
         found = yield from self.begins(reader)
         if found is None:
@@ -180,12 +181,12 @@ class Python:
             if reader.at + len(name) >= len(reader.text):
                 yield from reader.more()  # a key that the end cuts is none
             if self.key_mend:
-                notes.mend(self.key_mend)
+                state.mend(self.key_mend)
             reader.take(len(name), "argument")
             reader.out(encode_basestring(name))
         else:
-            yield from string(reader, notes, found)
-        yield from skip(reader, notes)
+            yield from string(reader, state, found)
+        yield from skip(reader, state)
         if reader.text[reader.at] != ":":
             raise Mismatch
         reader.keep(1)
@@ -245,11 +246,11 @@ def python_begins(reader: Reader, mend: str) -> Generator[None, None, Opening | 
         yield from reader.more()
 
 
-def string(reader: Reader, notes: Notes, found: Opening) -> Grammar:
+def string(reader: Reader, state: JsonState, found: Opening) -> Grammar:
     """A string of which it is known how it is read."""
-    notes.quoted = True
+    state.quoted = True
     if found.mend:
-        notes.mend(found.mend)
+        state.mend(found.mend)
     run = found.run
     reader.take(found.length, "argument")
     reader.out('"')
@@ -262,11 +263,11 @@ def string(reader: Reader, notes: Notes, found: Opening) -> Grammar:
         elif reader.text[reader.at] == "\\" and not found.raw:
             yield from escape(reader)
         elif reader.text[reader.at] in "\r\n" and found.lenient is not None:
-            notes.mend("control_character")
+            state.mend("control_character")
             run = found.lenient
         else:
             yield from reader.more()
-    notes.quoted = False
+    state.quoted = False
     reader.take(len(found.closer), "argument")
     reader.out('"')
 
@@ -293,21 +294,21 @@ def escape(reader: Reader) -> Grammar:
         reader.out(f"\\u{code:04x}" if 0xD800 <= code < 0xE000 else quote(chr(code)))
 
 
-def word(reader: Reader, notes: Notes) -> Grammar:
+def word(reader: Reader, state: JsonState) -> Grammar:
     """A literal; a word that is none is a string where the schema allows one."""
     name = yield from whole(reader, bare_word, WORD)
     strict = WORDS.get(name)
     if strict is None:
-        if (notes.typed is not None and not notes.typed.allows("string")) or reader.text.startswith(
+        if (state.typed is not None and not state.typed.allows("string")) or reader.text.startswith(
             ("(", "{"), reader.at + len(name)
         ):
             raise Mismatch
         if reader.at + len(name) >= len(reader.text):
             yield from reader.more()  # the text ends here: it may be half a word
-        notes.mend("bare_word")
+        state.mend("bare_word")
         strict = encode_basestring(name)
     elif strict == "null" and name not in ("None", "null"):
-        notes.mend("python_literal")
+        state.mend("python_literal")
     reader.take(len(name), "argument" if name == strict else "repair")
     reader.out(strict)
 

@@ -1,16 +1,16 @@
 """Tolerant JSON in, strict JSON out, piece by piece, never re-reading.
 
 Theory of operation. `value` is a transducer over a `Reader`: what is already strict is kept (number spelling, key
-order, escapes, white space), the rest is mended where it stands, and each kind of mend is named once in `Notes`. The
-output is at every moment a prefix of strict JSON: a comma waits until something follows it, a number's sign, point or
-exponent until its digit. Strings flow in runs. What no mend explains raises `Mismatch` at that character.
+order, escapes, white space), the rest is mended where it stands, and each kind of mend is named once in `JsonState`.
+The output is at every moment a prefix of strict JSON: a comma waits until something follows it, a number's sign, point
+or exponent until its digit. Strings flow in runs. What no mend explains raises `Mismatch` at that character.
 
-Nesting is an explicit stack of closers in `Notes`, so that depth is bounded by a number and not by Python, and so that
-a text that ends early knows what is missing.
+Nesting is an explicit stack of closers in `JsonState`, so that depth is bounded by a number and not by Python, and so
+that a text that ends early knows what is missing.
 
-Containers are read here in every language; the strings, words and keys of others than JSON by the `Dialect` in `Notes`
-(`literals.py`). Numbers are read in `json_number.py`; JSON that stands inside of a JSON string in `json_nested.py`;
-values that contradict their schema in `json_typed.py`, by way of `Notes.typed`.
+Containers are read here in every language; the strings, words and keys of others than JSON by the `Dialect` in
+`JsonState` (`literals.py`). Numbers are read in `numbers.py`; JSON that stands inside of a JSON string in `nested.py`;
+values that contradict their schema in `typed.py`, by way of `JsonState.typed`.
 """
 
 import json
@@ -18,9 +18,10 @@ import re
 from collections.abc import Callable, Generator
 from json.encoder import encode_basestring
 
-from statemachine.json_number import number
-from statemachine.notes import CLOSES, WORD, WORDS, Notes, word
-from statemachine.reader import Grammar, Mismatch, Reader, Run
+from statemachine.json.numbers import number
+from statemachine.json.state import CLOSES, WORD, WORDS, JsonState, word
+from statemachine.reader import Grammar, Mismatch, Reader
+from statemachine.runs import Run
 
 space = re.compile(r"[ \t\r\n]*+").match
 COMMENT_LINE = Run(r"[^\r\n]*+")
@@ -55,7 +56,7 @@ NUMBER_CHARS = frozenset("-+.0123456789eE")
 STRICT_WORDS = frozenset(("true", "false", "null"))
 
 
-def skip(reader: Reader, notes: Notes) -> Grammar:
+def skip(reader: Reader, state: JsonState) -> Grammar:
     """White space is kept, comments are dropped; then a character is there."""
     while True:
         end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
@@ -64,18 +65,18 @@ def skip(reader: Reader, notes: Notes) -> Grammar:
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif reader.text[reader.at] in "/#":
-            yield from comment(reader, notes)
+            yield from comment(reader, state)
         else:
             return
 
 
-def comment(reader: Reader, notes: Notes) -> Grammar:
+def comment(reader: Reader, state: JsonState) -> Grammar:
     """A comment is dropped."""
     while not (found := begins_comment(reader.text, reader.at)):
         if reader.text[reader.at :] != "/":
             raise Mismatch
         yield from reader.more()
-    notes.mend("comment")
+    state.mend("comment")
     target, reader.target = reader.target, False
     try:
         reader.take(len(found[0]), "repair")
@@ -92,85 +93,85 @@ def comment(reader: Reader, notes: Notes) -> Grammar:
         reader.target = target
 
 
-def value(reader: Reader, notes: Notes) -> Grammar:
+def value(reader: Reader, state: JsonState) -> Grammar:
     """One JSON value, to its end.
 
     Raises:
-        Mismatch: at the first character that no mend explains; nested deeper than `notes.depth`.
+        Mismatch: at the first character that no mend explains; nested deeper than `state.depth`.
 
     """
-    stack, dialect, typed = notes.stack, notes.dialect, notes.typed
+    stack, dialect, typed = state.stack, state.dialect, state.typed
     brackets = BRACKETS if dialect is None else dialect.brackets
     base = len(stack)
     while True:
-        yield from skip(reader, notes)
+        yield from skip(reader, state)
         char = reader.text[reader.at]
         if typed is not None and typed.odd(char):
-            notes.cut = True
-            mended = yield from typed.mended(reader, notes)
+            state.cut = True
+            mended = yield from typed.mended(reader, state)
         else:
             mended = False
         if mended:
             pass
         elif char in brackets:
-            if len(stack) >= notes.depth:
+            if len(stack) >= state.depth:
                 raise Mismatch
             if typed is not None:
                 typed.enter(len(stack))
             stack.append(brackets[char])
             bracket(reader, "[" if char == "(" else char)
-            notes.cut = True
-            if not (yield from member(reader, notes, base, first=True)):
+            state.cut = True
+            if not (yield from member(reader, state, base, first=True)):
                 return
             continue
         else:
-            notes.cut = True
+            state.cut = True
             if dialect is not None:
-                yield from dialect.scalar(reader, notes)
+                yield from dialect.scalar(reader, state)
             elif char in QUOTES:
-                yield from string(reader, notes)
+                yield from string(reader, state)
             elif char in NUMBER_CHARS:
-                yield from number(reader, notes)
+                yield from number(reader, state)
             else:
-                yield from literal(reader, notes)
-        notes.cut = False
-        if len(stack) == base or not (yield from member(reader, notes, base, first=False)):
+                yield from literal(reader, state)
+        state.cut = False
+        if len(stack) == base or not (yield from member(reader, state, base, first=False)):
             return
 
 
-def member(reader: Reader, notes: Notes, base: int, *, first: bool) -> Generator[None, None, bool]:
+def member(reader: Reader, state: JsonState, base: int, *, first: bool) -> Generator[None, None, bool]:
     """Goes on in the innermost container, to where a value must come (true) or past the last closer (false)."""
-    stack = notes.stack
+    stack = state.stack
     while len(stack) > base:
-        yield from skip(reader, notes)
+        yield from skip(reader, state)
         char = reader.text[reader.at]
         if char in "}])":
-            close(reader, notes, char, base)
+            close(reader, state, char, base)
             first = False
             continue
         if not first:
             if char != "," or (reader.target is True and not reader.room):
                 raise Mismatch
-            comma = yield from comma_and_space(reader, notes)
+            comma = yield from comma_and_space(reader, state)
             if reader.text[reader.at] in "}])":
-                if notes.dialect is None or not notes.dialect.trailing_comma:
-                    notes.mend("trailing_comma")
+                if state.dialect is None or not state.dialect.trailing_comma:
+                    state.mend("trailing_comma")
                 reader.out(comma[1:])
                 first = True
                 continue
             reader.out(comma)
-            notes.cut = True
-        typed = notes.typed
+            state.cut = True
+        typed = state.typed
         if stack[-1] == "}":
-            notes.cut = True
-            yield from key(reader, notes) if typed is None else typed.key(reader, notes)
+            state.cut = True
+            yield from key(reader, state) if typed is None else typed.key(reader, state)
         elif typed is not None:
             typed.item(len(stack) - 1)
         return True
     return False
 
 
-def comma_and_space(reader: Reader, notes: Notes) -> Generator[None, None, str]:
+def comma_and_space(reader: Reader, state: JsonState) -> Generator[None, None, str]:
     """The comma that stands here and the white space after it, consumed: not arguments until something follows."""
     comma = [reader.take(1, "argument")]
     while True:
@@ -180,7 +181,7 @@ def comma_and_space(reader: Reader, notes: Notes) -> Generator[None, None, str]:
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif reader.text[reader.at] in "/#":
-            yield from comment(reader, notes)
+            yield from comment(reader, state)
         else:
             return "".join(comma)
 
@@ -194,22 +195,22 @@ def bracket(reader: Reader, strict: str) -> None:
         reader.out(strict)
 
 
-def close(reader: Reader, notes: Notes, char: str, base: int) -> None:
+def close(reader: Reader, state: JsonState, char: str, base: int) -> None:
     """A closer; inner containers that lack theirs are closed first."""
-    stack = notes.stack
+    stack = state.stack
     if char not in stack[base:]:
         raise Mismatch
     while stack[-1] != char:
-        notes.mend("missing_closer")
+        state.mend("missing_closer")
         reader.out(CLOSES[stack.pop()])
     bracket(reader, CLOSES[stack.pop()])
-    notes.cut = False
+    state.cut = False
 
 
-def key(reader: Reader, notes: Notes) -> Grammar:
+def key(reader: Reader, state: JsonState) -> Grammar:
     """A member's key and its colon."""
-    if notes.dialect is not None:
-        yield from notes.dialect.key(reader, notes)
+    if state.dialect is not None:
+        yield from state.dialect.key(reader, state)
         return
     found = plain_key(reader.text, reader.at)
     if found is not None:
@@ -217,13 +218,13 @@ def key(reader: Reader, notes: Notes) -> Grammar:
         return
     char = reader.text[reader.at]
     if char in QUOTES:
-        yield from string(reader, notes)
+        yield from string(reader, state)
     else:
         bare = yield from bare_word(reader)
-        notes.mend("unquoted_key")
+        state.mend("unquoted_key")
         reader.take(len(bare), "repair")
         reader.out(encode_basestring(bare))
-    yield from skip(reader, notes)
+    yield from skip(reader, state)
     if reader.text[reader.at] != ":":
         raise Mismatch
     reader.keep(1)
@@ -240,7 +241,7 @@ def bare_word(reader: Reader) -> Generator[None, None, str]:
         yield from reader.more()
 
 
-def literal(reader: Reader, notes: Notes) -> Grammar:
+def literal(reader: Reader, state: JsonState) -> Grammar:
     """`true`, `false`, `null`, and what other languages write for them."""
     name = yield from bare_word(reader)
     if name not in WORDS:
@@ -248,21 +249,21 @@ def literal(reader: Reader, notes: Notes) -> Grammar:
     if name in STRICT_WORDS:
         reader.keep(len(name))
     else:
-        notes.mend("python_literal")
+        state.mend("python_literal")
         reader.take(len(name), "repair")
         reader.out(WORDS[name])
 
 
-def string(reader: Reader, notes: Notes) -> Grammar:
+def string(reader: Reader, state: JsonState) -> Grammar:
     """A string; other quotes become double quotes, raw control characters and stray backslashes are escaped."""
     quote = reader.text[reader.at]
-    notes.quoted = True
+    state.quoted = True
     if quote == '"':
         run, closers = STRICT, '"'
         reader.keep(1)
     else:
         run, closers = LOOSE[quote], CLOSERS[quote] + ('"' if quote != "'" else "")
-        notes.mend(QUOTE_NAMES.get(quote, "smart_quotes"))
+        state.mend(QUOTE_NAMES.get(quote, "smart_quotes"))
         reader.take(1, "repair")
         reader.out('"')
     while True:
@@ -272,7 +273,7 @@ def string(reader: Reader, notes: Notes) -> Grammar:
             continue
         char = reader.text[reader.at]
         if char in closers and (quote not in "'\u2018" or (yield from ends_single(reader))):
-            notes.quoted = False
+            state.quoted = False
             if quote == '"':
                 reader.keep(1)
             else:
@@ -280,9 +281,9 @@ def string(reader: Reader, notes: Notes) -> Grammar:
                 reader.out('"')
             return
         if char == "\\":
-            yield from escape(reader, notes)
+            yield from escape(reader, state)
         elif char < " ":
-            notes.mend("control_character")
+            state.mend("control_character")
             reader.take(1, "repair")
             reader.out(CONTROL.get(char, f"\\u{ord(char):04x}"))
         elif char == '"':
@@ -303,7 +304,7 @@ def ends_single(reader: Reader) -> Generator[None, None, bool]:
         yield from reader.more()
 
 
-def escape(reader: Reader, notes: Notes) -> Grammar:
+def escape(reader: Reader, state: JsonState) -> Grammar:
     """A backslash that does not begin a valid escape."""
     while len(reader.text) - reader.at < 2:
         yield from reader.more()
@@ -316,7 +317,7 @@ def escape(reader: Reader, notes: Notes) -> Grammar:
         if char in SIMPLE or (length >= 6 and re.match(r"[0-9a-fA-F]{4}", reader.text[reader.at + 2 : reader.at + 6])):
             reader.keep(2 if char in SIMPLE else 6)
             return
-    notes.mend("escape")
+    state.mend("escape")
     if char == "'":
         reader.take(2, "repair")
         reader.out("'")
@@ -333,13 +334,13 @@ def escape(reader: Reader, notes: Notes) -> Grammar:
     reader.out("\\\\")
 
 
-def read_string(reader: Reader, notes: Notes) -> Generator[None, None, str]:
+def read_string(reader: Reader, state: JsonState) -> Generator[None, None, str]:
     """A string's value, whole; not part of the arguments."""
     target = reader.target
     text: list[str] = []
     reader.target = text
     try:
-        yield from string(reader, notes)
+        yield from string(reader, state)
     finally:
         reader.target = target
     return str(json.loads("".join(text)))

@@ -1,6 +1,6 @@
 """JSON whose types contradict the tool's schema, mended as it streams: `"12"` for a number, `12` for a string.
 
-Theory of operation. `json_text` tells a `Typed` where it is (a key was read, a container opened, an item comes) and
+Theory of operation. `text.py` tells a `Typed` where it is (a key was read, a container opened, an item comes) and
 asks it before each value. Most values begin with a character of an allowed type: one look-up, and they are read as
 they are. Else (`typed_value` names each of these mends):
 
@@ -19,10 +19,12 @@ from functools import lru_cache
 from json import JSONDecoder
 from re import Match
 
-from statemachine import json_text, schema
-from statemachine.json_nested import Nested, unescape, whole_escapes
-from statemachine.notes import WORDS, Notes
-from statemachine.reader import Grammar, Mismatch, Reader, quote
+from statemachine import schema
+from statemachine.json import text as json_text
+from statemachine.json.nested import Nested, unescape, whole_escapes
+from statemachine.json.state import WORDS, JsonState
+from statemachine.reader import Grammar, Mismatch, Reader
+from statemachine.runs import quote
 from statemachine.schema import Node
 
 KEY = 4096
@@ -72,7 +74,7 @@ def typing(parameters: object) -> "Typed | None":
 
 
 class Typed:
-    """What a schema says of the values of one JSON text; see `notes.Typing`."""
+    """What a schema says of the values of one JSON text; see `state.Typing`."""
 
     __slots__ = ("_levels", "_next", "_root")
 
@@ -98,15 +100,15 @@ class Typed:
         """The argument with this name comes next."""
         self._next = self._root.member(name)
 
-    def key(self, reader: Reader, notes: Notes) -> Grammar:
+    def key(self, reader: Reader, state: JsonState) -> Grammar:
         """Reads a member's key and its colon."""
-        around = self._levels.get(len(notes.stack) - 1)
+        around = self._levels.get(len(state.stack) - 1)
         if around is None:
             self._next = None
-            yield from json_text.key(reader, notes)
+            yield from json_text.key(reader, state)
             return
         seen = Seen(reader)
-        yield from json_text.key(reader, notes)
+        yield from json_text.key(reader, state)
         seen.end()
         self._next = around.member(decode("".join(seen.pieces))[0]) if seen.room >= 0 else None
 
@@ -120,25 +122,25 @@ class Typed:
         """True if the value that comes next may have this type."""
         return self._next is None or kind in self._next.types
 
-    def mended(self, reader: Reader, notes: Notes) -> Generator[None, None, bool]:
+    def mended(self, reader: Reader, state: JsonState) -> Generator[None, None, bool]:
         """Reads the value that comes next as one of an allowed type; false if it is to be read as it is."""
         node = self._next
-        dialect = notes.dialect
+        dialect = state.dialect
         char = reader.text[reader.at]
         kind = KINDS.get(char, "") if dialect is None else (yield from dialect.kind(reader))
         if node is None or not kind or fits(kind, node.types):
             return False
         if kind == "string":
-            return (yield from self.unquoted(reader, notes, node))
+            return (yield from self.unquoted(reader, state, node))
         if node.types - {"null"} != schema.STRING or (kind == "null" and node.optional):
             return False
         self._next = None
-        yield from quoted(reader, notes)
+        yield from quoted(reader, state)
         return True
 
-    def unquoted(self, reader: Reader, notes: Notes, node: Node) -> Generator[None, None, bool]:
+    def unquoted(self, reader: Reader, state: JsonState, node: Node) -> Generator[None, None, bool]:
         """A string where none is allowed, read as what it holds; false if that is not allowed either."""
-        dialect = notes.dialect
+        dialect = state.dialect
         if dialect is None:
             opening: tuple[int, tuple[str, ...]] | None = (1, tuple(json_text.CLOSERS[reader.text[reader.at]]))
         else:
@@ -153,8 +155,8 @@ class Typed:
             if found[1]:
                 if ("object" if found[1] == "{" else "array") not in node.types:
                     return False
-                notes.mend("typed_value")
-                yield from unwrapped(reader, notes, node)
+                state.mend("typed_value")
+                yield from unwrapped(reader, state, node)
                 return True
             if not may_be(found, node.types):
                 return False
@@ -168,7 +170,7 @@ class Typed:
         strict = scalar(found[2], node.types)
         if strict is None:
             return False
-        notes.mend("typed_value")
+        state.mend("typed_value")
         reader.take(found.end() + len(closer) - reader.at, "repair")
         reader.out(strict)
         return True
@@ -199,28 +201,28 @@ def kind_of(strict: str) -> str:
     return "null" if strict == "null" else "boolean"
 
 
-def quoted(reader: Reader, notes: Notes) -> Grammar:
+def quoted(reader: Reader, state: JsonState) -> Grammar:
     """A value that is no string as a string of its JSON text."""
-    notes.mend("typed_value")
+    state.mend("typed_value")
     reader.out('"')
-    notes.stack.append('"')
+    state.stack.append('"')
     text = Text(reader)
-    yield from json_text.value(reader, notes)
+    yield from json_text.value(reader, state)
     text.end()
-    notes.stack.pop()
+    state.stack.pop()
     reader.out('"')
 
 
-def unwrapped(reader: Reader, notes: Notes, node: Node) -> Grammar:
+def unwrapped(reader: Reader, state: JsonState, node: Node) -> Grammar:
     """A string that holds JSON: decoded, mended, and emitted as the JSON that it holds.
 
     Raises:
         Mismatch: what it holds cannot be read.
 
     """
-    inner = Inner(Notes(notes.repairs, depth=notes.depth - len(notes.stack), typed=Typed(node)))
+    inner = Inner(JsonState(state.repairs, depth=state.depth - len(state.stack), typed=Typed(node)))
     text = Held(reader, inner)
-    yield from json_text.string(reader, notes) if notes.dialect is None else notes.dialect.string(reader, notes)
+    yield from json_text.string(reader, state) if state.dialect is None else state.dialect.string(reader, state)
     text.end()
     reader.out(inner.finish())
     if not inner.readable():
@@ -322,7 +324,7 @@ class Inner(Nested):
 
     def inner(self) -> Grammar:
         """The value."""
-        yield from json_text.value(self, self.notes)
+        yield from json_text.value(self, self.state)
         self.whole = True
-        yield from json_text.skip(self, self.notes)
+        yield from json_text.skip(self, self.state)
         raise Mismatch

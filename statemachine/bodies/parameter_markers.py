@@ -14,11 +14,12 @@ from re import Match
 from attrs import frozen
 
 from statemachine import schema
-from statemachine.format import Parameters
-from statemachine.json_text import space
+from statemachine.formats.format import Parameters
+from statemachine.formats.markers import Markers, flowing_run
+from statemachine.json.text import space
 from statemachine.machine import Machine
-from statemachine.markers import Markers, flowing_run
-from statemachine.reader import Ended, Mismatch, Run, quote
+from statemachine.reader import Ended, Mismatch
+from statemachine.runs import Run, quote
 
 KEY_HOLD = 300
 """Characters of a key and its attributes, at most."""
@@ -56,7 +57,7 @@ TYPES = {
 """What a value may be that is marked so; any other mark says nothing."""
 
 
-class Mark(Enum):
+class Marker(Enum):
     """What a marker inside of a call is."""
 
     KEY = "a key opener"
@@ -70,7 +71,7 @@ class Mark(Enum):
 class Inside:
     """What may end a raw value, and the run of its text."""
 
-    markers: Markers[Mark]
+    markers: Markers[Marker]
     run: Run
 
 
@@ -83,7 +84,7 @@ class Tables:
     """The call's closer."""
     keyed: bool
     """The closer of a value repeats its key."""
-    between: Markers[Mark]
+    between: Markers[Marker]
     """Between values."""
     plain: Inside
     """Inside of a raw value."""
@@ -94,7 +95,7 @@ class Tables:
     type_ends: Markers[bool] | None
     closing: Callable[[str, int], Match[str] | None]
     """The closer of a key, the line end before it included: the key in group 1, group 2 if it is whole."""
-    quote_open: Markers[Mark] | None
+    quote_open: Markers[Marker] | None
     quoted: Inside | None
     """Inside of the quotes that may stand around a value."""
 
@@ -103,9 +104,11 @@ class Tables:
 def tables(body: Parameters, close: str) -> Tables:
     """The markers of a declaration in a call with this closer."""
     before, keyed, after = body.close.partition("{key}")
-    ends = [(close, Mark.CALL_END)] if close else []
-    ends += [(body.key, Mark.KEY), (f"{before}{{a}}" if keyed else body.close, Mark.VALUE_END)]
-    around = [(text, mark) for pair in body.wrappers for text, mark in zip(pair, (Mark.OPEN, Mark.CLOSE), strict=True)]
+    ends = [(close, Marker.CALL_END)] if close else []
+    ends += [(body.key, Marker.KEY), (f"{before}{{a}}" if keyed else body.close, Marker.VALUE_END)]
+    around = [
+        (text, mark) for pair in body.wrappers for text, mark in zip(pair, (Marker.OPEN, Marker.CLOSE), strict=True)
+    ]
     plain = inside(ends, trimmed=False)
     closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD})(?:\Z|{Markers([(after, True)]).expression()})"
     return Tables(
@@ -115,18 +118,18 @@ def tables(body: Parameters, close: str) -> Tables:
         Markers(ends + around),
         plain,
         inside(ends, trimmed=True) if body.trim else plain,
-        Markers([*((end, False) for end in body.head.ends), *((mark, True) for mark in body.type_marks[:1])]),
+        Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
         Markers([(body.type_marks[1], False)]) if body.type_marks else None,
         re.compile(closing if keyed else "(?!)").match,
-        Markers([(body.quote[0], Mark.OPEN)]) if body.quote else None,
-        inside([(body.quote[1], Mark.VALUE_END)], trimmed=False) if body.quote else None,
+        Markers([(body.quote[0], Marker.OPEN)]) if body.quote else None,
+        inside([(body.quote[1], Marker.VALUE_END)], trimmed=False) if body.quote else None,
     )
 
 
-def inside(ends: list[tuple[str, Mark]], *, trimmed: bool) -> Inside:
+def inside(ends: list[tuple[str, Marker]], *, trimmed: bool) -> Inside:
     """What these markers make of the inside of a raw value."""
-    leads = ("", "\n", "\r\n") if trimmed else ("",)
-    markers = Markers([(lead + text, mark) for text, mark in ends for lead in leads])
+    openers = ("", "\n", "\r\n") if trimmed else ("",)
+    markers = Markers([(lead + text, mark) for text, mark in ends for lead in openers])
     return Inside(markers, flowing_run(Markers(ends), convert=quote, trim=trimmed))
 
 
@@ -142,14 +145,14 @@ def own_run(table: Tables, key: str, names: tuple[str, ...], *, trimmed: bool) -
         if one_word(name) and not (starts and name.startswith(starts[-1])):
             starts.append(name)
     ends = dict.fromkeys([table.body.close.replace("{key}", key), *([table.close] if table.close else [])])
-    markers = [(text, Mark.VALUE_END) for text in ends] + [(opener + name, Mark.KEY) for name in starts]
+    markers = [(text, Marker.VALUE_END) for text in ends] + [(opener + name, Marker.KEY) for name in starts]
     return flowing_run(Markers(markers), convert=quote, trim=trimmed)
 
 
 # ---- looking ahead: offsets are counted from what is consumed, so that they survive a wait
 
 
-def look(machine: Machine, markers: Markers[Mark], offset: int) -> Generator[None, None, tuple[Mark | None, int]]:
+def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
     """The marker `offset` characters from here and where it ends, counted from here too; (None, 0) if there is none."""
     while True:
         found = markers.match(machine.text, machine.at + offset)
@@ -245,9 +248,9 @@ def type_at(machine: Machine, ends: Markers[bool], offset: int) -> Generator[Non
 
 def key_of(tag: str, table: Tables) -> str:
     """The key in the rest of a tag: `name="k"` or `k`; "" if there is none."""
-    head = table.body.head
-    if head.attribute:
-        return attribute_of(tag, head.attribute)
+    rule = table.body.key_rule
+    if rule.attribute:
+        return attribute_of(tag, rule.attribute)
     found = plain_key(tag.strip())
     if found is None or (table.keyed and not one_word(found[1])):
         return ""

@@ -1,0 +1,40 @@
+"""Runs: "until this pattern stops, what arrives flows".
+
+A run is how most text is read. While one is set, a piece costs one regular expression and one event.
+"""
+
+import re
+from collections.abc import Callable
+from json.encoder import encode_basestring
+from re import Match
+
+
+class Run:
+    """Text that flows until its pattern stops.
+
+    `match` accepts text from an offset. Its group 1, if it matched, is what must wait at the end of the text; a group
+    n ≥ 2, if it matched, says that the text went on into what `others[n]` reads (a string that began, or ended).
+    `convert` makes arguments of the text (`QUOTE`: as the text of a JSON string; None: as it is). `search` is a cheaper
+    question to ask first: None means that all of the text flows.
+    """
+
+    __slots__ = ("convert", "match", "others", "search", "whole")
+
+    def __init__(
+        self,
+        pattern: str,
+        *,
+        convert: Callable[[str], str] | None = None,
+        search: Callable[[str], object] | None = None,
+    ) -> None:
+        compiled = re.compile(pattern, re.DOTALL)
+        self.match: Callable[[str, int], Match[str] | None] = compiled.match
+        self.whole: Callable[[str], Match[str] | None] = compiled.fullmatch
+        self.convert = convert
+        self.search = search
+        self.others: dict[int, Run] = {}
+
+
+def quote(text: str) -> str:
+    """The text as it stands in a JSON string, without the quotes."""
+    return encode_basestring(text)[1:-1]
