@@ -15,6 +15,25 @@ _PAGE: Final = 8192  # bytes of a web page that are read, for its title
 _SHOWN: Final = 80  # bytes of an answer that is none of these
 
 
+class Beginning:
+    """The beginning of an answer, up to the first byte that is not white space or part of a byte order mark."""
+
+    __slots__ = ("_head",)
+
+    def __init__(self) -> None:
+        self._head = b""  # what may still become a byte order mark
+
+    def feed(self, data: bytes) -> bytes:
+        """The answer from its first byte that tells something on; b"" if none has come."""
+        head = self._head + data
+        start = head.removeprefix(sse.BOM).lstrip()
+        if not start or sse.BOM.startswith(head):
+            self._head = head if sse.BOM.startswith(head) else b""
+            return b""
+        self._head = b""
+        return start
+
+
 class BodySniffer:
     """Takes one answer apart.
 
@@ -23,13 +42,14 @@ class BodySniffer:
     `final` are the data other than JSON that the stream's last event may have.
     """
 
-    __slots__ = ("_final", "_head", "_held", "_pieces", "error", "stream")
+    __slots__ = ("_beginning", "_final", "_held", "_pieces", "_shown", "error", "stream")
 
     def __init__(self, *, final: tuple[bytes, ...] = ()) -> None:
         self.stream: sse.SseReader | None = None
         self.error: UpstreamError | None = None
         self._final = final
-        self._head = b""  # the beginning: until its kind is known, and of a stream for the sentence about what it was
+        self._beginning = Beginning()
+        self._shown = b""  # how a stream began, for the sentence about what it was
         self._pieces: list[bytes] | None = None
         self._held = 0
 
@@ -45,12 +65,9 @@ class BodySniffer:
         if self._pieces is not None:
             self._keep(self._pieces, data)
             return []
-        head = self._head + data
-        start = head.removeprefix(sse.BOM).lstrip()
-        if not start or sse.BOM.startswith(head):
-            self._head = head if sse.BOM.startswith(head) else b""
+        start = self._beginning.feed(data)
+        if not start:
             return []
-        self._head = b""
         if start[:1] in (b"{", b"[", b"<"):
             self._pieces = []
             self._keep(self._pieces, start)
@@ -67,13 +84,13 @@ class BodySniffer:
 
     def broken_off(self) -> UpstreamError:
         """Why an answer that said nothing is no reply."""
-        if self._head and not self._head.startswith((b":", b"data", b"event", b"id", b"retry")):
-            return not_a_reply(self._head)
+        if self._shown and not self._shown.startswith((b":", b"data", b"event", b"id", b"retry")):
+            return not_a_reply(self._shown)
         return broken_off()
 
     def _events(self, stream: sse.SseReader, data: bytes) -> list[sse.Event]:
-        if len(self._head) < _SHOWN:
-            self._head += data[: _SHOWN - len(self._head)]
+        if len(self._shown) < _SHOWN:
+            self._shown += data[: _SHOWN - len(self._shown)]
         events = stream.feed(data)
         self.error = stream.error
         return events

@@ -24,7 +24,7 @@ from streamtool.conversation import (
 from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
 from streamtool.protocols import gemini
 from streamtool.protocols.gemini import ReplyReader, write_request
-from streamtool.protocols.gemini.reader import _Elements
+from streamtool.protocols.gemini.array import ArrayReader
 from streamtool.reply import (
     Reason,
     ReplyArgumentsDelta,
@@ -507,7 +507,7 @@ class TestStream:
         reader.feed(stream(text("a")))
         for _ in range(1000):
             reader.feed(b": keep-alive, keep-alive, keep-alive\n\n" * 10)
-        assert sum(map(len, reader._after)) < 70_000
+        assert sum(map(len, reader._remainder._pieces)) < 70_000
 
 
 class TestArray:
@@ -662,7 +662,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 def test_an_array_has_the_elements_that_another_parser_finds(values, indent, chance):
     """ijson, which streams as well, is the judge."""
     written = json.dumps(values, indent=indent, ensure_ascii=chance.random() < 0.5).encode()
-    machine, found = _Elements(), []
+    machine, found = ArrayReader(), []
     at = 0
     while at < len(written):
         size = chance.choice((1, 2, 5, 30))

@@ -222,7 +222,7 @@ class TestForwarding:
         short, long = ReplyReader(), ReplyReader()
         for data in (HEAD, TEXT, text("x"), odd, text("y"), closed(), STOP):
             found = bare(short.feed(data))
-            long._before = None
+            long._blocks.prefix = None
             assert str(found) == str(bare(long.feed(data)))
         assert str(short.close()) == str(long.close())
 

@@ -491,6 +491,6 @@ def test_a_line_in_a_thousand_pieces_is_joined_once():
     reader = ReplyReader()
     for at in range(0, len(body) - 1, 100):
         reader.feed(body[at : at + 100] if at + 100 < len(body) else body[at:-1])
-    assert len(reader._pieces) > 1000
+    assert len(reader._lines._pieces) > 1000
     assert reader.feed(b"\n") == [START, ReplyTextDelta(0, "x" * 100_000)]
-    assert reader._held == 0
+    assert reader._lines._held == 0

@@ -20,11 +20,9 @@ from streamtool.protocols.chat.upstream import (
     write_request,
 )
 from streamtool.protocols.chat.writer import (
-    COMPLETE_HEADERS,
-    KEEPALIVE,
-    STREAM_HEADERS,
     ReplyWriter,
 )
+from streamtool.protocols.stream import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "chat"
 REPLY_ID = "chatcmpl-"

@@ -23,11 +23,9 @@ from streamtool.protocols.messages.upstream import (
     write_request,
 )
 from streamtool.protocols.messages.writer import (
-    COMPLETE_HEADERS,
-    KEEPALIVE,
-    STREAM_HEADERS,
     ReplyWriter,
 )
+from streamtool.protocols.stream import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "messages"
 REPLY_ID = "msg_"

@@ -13,29 +13,24 @@ What is worth knowing about Ollama:
 Nothing here raises on what an upstream sends.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from streamtool import sse
 from streamtool.errors import UpstreamError
 from streamtool.protocols import wire
-from streamtool.protocols.body_sniffer import BodySniffer, broken_off, tokens, too_large, unreadable
+from streamtool.protocols.body_sniffer import Beginning, broken_off, tokens, too_large, unreadable
+from streamtool.protocols.stream import Events, Fields, Json, StreamReader, first, flush, word
 from streamtool.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
-    ReplyEnd,
-    ReplyEvent,
-    ReplyFailure,
     ReplyFinish,
     ReplyReasoningDelta,
     ReplyStart,
     ReplyTextDelta,
     Usage,
-    UsageReport,
 )
-
-Json = Any  # a decoded JSON value
 
 _REASONS: Final = {"length": Reason.LENGTH}
 """Everything else (`stop`, `load`, `unload`) is a stop."""
@@ -43,123 +38,120 @@ _REASONS: Final = {"length": Reason.LENGTH}
 _decode: Final = wire.decode
 
 
-class ReplyReader:
-    """Reads one reply.
+class Lines:
+    """Cuts an answer into lines of JSON, and reads each.
 
-    `usage` is the last report so far, also when the reply never ends; `ended` says that nothing more will come out.
+    `error` is set when nothing more can come of it. `document` says that the answer was one document over several
+    lines.
     """
 
-    __slots__ = (
-        "_answer", "_calls", "_document", "_head", "_held", "_lines", "_pieces", "_reasoning", "_started", "_strange",
-        "_text", "ended", "usage",
-    )  # fmt: skip
+    __slots__ = ("_held", "_lines", "_pieces", "error")
 
-    def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002  `write_request` refuses more
-        self.usage: Usage | None = None
-        self.ended = False
-        self._head = b""  # the beginning while it may still become a byte order mark
-        self._lines = False  # the answer is known to be lines of JSON
-        self._answer: BodySniffer | None = None  # the answer, if it is something else
-        self._pieces: list[bytes] = []  # pieces of the line that is not whole yet
-        self._held = 0  # bytes in `_pieces` and `_document`
-        self._document: list[bytes] | None = None  # lines of a document that is not whole yet
-        self._strange: Json = None  # the first value, while nothing of a reply has come
-        self._started = False
-        self._calls = 0
-        self._text = wire.Joiner()
-        self._reasoning = wire.Joiner()
+    def __init__(self) -> None:
+        self.error: UpstreamError | None = None
+        self._pieces: list[bytes] = []  # of the line that is not whole yet
+        self._lines: list[bytes] | None = None  # of a document that is not whole yet
+        self._held = 0  # bytes in both
 
-    def feed(self, data: bytes) -> list[ReplyEvent]:
-        """What `data` says."""
-        events: list[ReplyEvent] = []
-        if self.ended:
-            return events
-        if self._lines:
-            self._cut(data, events)
-        elif self._answer is not None:
-            self._stream(self._answer, data, events)
-        else:
-            self._begin(data, events)
-        return events
+    @property
+    def document(self) -> bool:
+        """The answer is one document, printed over several lines."""
+        return self._lines is not None
 
-    def close(self) -> list[ReplyEvent]:
-        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
-        events: list[ReplyEvent] = []
-        if self.ended:
-            return events
-        answer = self._answer
-        if answer is not None:
-            for event in answer.close():
-                self._event(event, events)
-            if answer.error is not None:
-                self._fail(answer.error, events)
-        else:
-            self._last(events)
-        if not self.ended:
-            if self._strange is not None and not self._started:
-                self._fail(wire.upstream_error(self._strange), events)
-            else:
-                self._fail(broken_off() if answer is None or self._started else answer.broken_off(), events)
-        return events
-
-    def _begin(self, data: bytes, events: list[ReplyEvent]) -> None:
-        """Tell what the answer is, at its first byte that is not white space."""
-        head = self._head + data
-        start = head.removeprefix(sse.BOM).lstrip()
-        if not start or sse.BOM.startswith(head):
-            self._head = head if sse.BOM.startswith(head) else b""
-            return
-        self._head = b""
-        if start[:1] in (b"{", b"["):
-            self._lines = True
-            self._cut(start, events)
-            return
-        self._answer = BodySniffer(final=(b"[DONE]",))
-        self._stream(self._answer, start, events)
-
-    # --- lines
-
-    def _cut(self, data: bytes, events: list[ReplyEvent]) -> None:
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that end in `data`."""
         end = data.find(b"\n")
         if end < 0:
-            self._keep(self._pieces, data, events)
-            return
+            self._keep(self._pieces, data)
+            return []
         line = data[:end]
         if self._pieces:
             self._pieces.append(line)
             line = b"".join(self._pieces)
             self._held -= len(line) - end
             self._pieces.clear()
-        self._line(line, events)
         if end + 1 == len(data):
-            return
+            return [line]
         *lines, rest = data[end + 1 :].split(b"\n")
-        for more in lines:
-            if self.ended:
-                return
-            self._line(more, events)
-        if rest and not self.ended:
-            self._keep(self._pieces, rest, events)
+        if rest:
+            self._keep(self._pieces, rest)
+        return [line, *lines]
 
-    def _keep(self, pieces: list[bytes], data: bytes, events: list[ReplyEvent]) -> None:
+    def keep(self, line: bytes) -> None:
+        """The line is part of a document."""
+        self._lines = self._lines or []
+        self._keep(self._lines, line + b"\n")
+
+    def rest(self) -> bytes:
+        """The document, or a last line without its end."""
+        return b"".join((*(self._lines or ()), *self._pieces))
+
+    def _keep(self, pieces: list[bytes], data: bytes) -> None:
         pieces.append(data)
         self._held += len(data)
         if self._held > sse.HELD:
-            self._fail(too_large(), events)
+            self.error = too_large()
 
-    def _line(self, line: bytes, events: list[ReplyEvent]) -> None:
+
+class ReplyReader(StreamReader):
+    """Reads one reply. `n` is always 1: `write_request` refuses more."""
+
+    __slots__ = ("_beginning", "_calls", "_lines", "_reasoning", "_started", "_strange", "_text")
+
+    def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002
+        super().__init__()
+        self._beginning: Beginning | None = Beginning()  # until the kind of the answer is known
+        self._lines: Lines | None = None  # the answer, if it is lines of JSON
+        self._strange: Json = None  # the first value, while nothing of a reply has come
+        self._started = False
+        self._calls = 0
+        self._text = wire.Joiner()
+        self._reasoning = wire.Joiner()
+
+    def _stream(self, data: bytes, events: Events) -> None:
+        if self._beginning is not None:
+            data = self._beginning.feed(data)
+            if not data:
+                return
+            self._beginning = None
+            self._lines = Lines() if data[:1] in (b"{", b"[") else None
+        if self._lines is None:
+            super()._stream(data, events)
+            return
+        for line in self._lines.feed(data):
+            self._line(line, self._lines, events)
+        if self._lines.error is not None:
+            self._fail(self._lines.error, events)
+
+    def _last(self, events: Events) -> None:
+        if self._lines is None:
+            super()._last(events)
+            return
+        try:
+            value = wire.decode_tolerant(self._lines.rest())
+        except ValueError:
+            return
+        self._document(first(value), events)
+        if self._lines.document and self._started and not self.ended:
+            self._finish({}, events)
+
+    # --- lines
+
+    def _line(self, line: bytes, lines: Lines, events: Events) -> None:
         """One whole line."""
-        if self._document is not None:
-            self._keep(self._document, line + b"\n", events)
+        if self.ended:
+            return
+        if lines.document:
+            lines.keep(line)
             return
         try:
             value = _decode(line)
         except wire.UNREADABLE:
-            self._odd(line, events)
-            return
-        self._value(value, events)
+            self._odd_line(line, lines, events)
+        else:
+            self._document(first(value), events)
 
-    def _odd(self, line: bytes, events: list[ReplyEvent]) -> None:
+    def _odd_line(self, line: bytes, lines: Lines, events: Events) -> None:
         """A line that is not strict JSON: nothing, damaged JSON, or the first of a document."""
         if not line.strip():
             return
@@ -167,80 +159,39 @@ class ReplyReader:
             value = wire.decode_tolerant(line)
         except ValueError:
             if not self._started and self._strange is None:
-                self._document = []
-                self._keep(self._document, line + b"\n", events)
+                lines.keep(line)
             elif line.lstrip()[:1] == b"{":
                 self._fail(unreadable(), events)
-            return
-        self._value(value, events)
-
-    def _last(self, events: list[ReplyEvent]) -> None:
-        """A document, or a last line without its end; both may have been cut."""
-        rest = b"".join((*(self._document or ()), *self._pieces))
-        try:
-            value = wire.decode_tolerant(rest)
-        except ValueError:
-            return
-        self._value(value, events)
-        if self._document is not None and self._started and not self.ended:
-            self._finish({}, events)
-
-    # --- an event stream
-
-    def _stream(self, answer: BodySniffer, data: bytes, events: list[ReplyEvent]) -> None:
-        for event in answer.feed(data):
-            self._event(event, events)
-        if answer.error is not None and not self.ended:
-            self._fail(answer.error, events)
-
-    def _event(self, event: sse.Event, events: list[ReplyEvent]) -> None:
-        if self.ended:
-            return
-        data = event.data.strip()
-        if data == b"[DONE]":
-            self._finish({}, events)
-            return
-        try:
-            value = wire.decode_tolerant(data)
-        except ValueError:
-            if data[:1] == b"{":
-                self._fail(unreadable(), events)
-            elif event.name == "error":
-                self._fail(wire.upstream_error(data.decode("utf-8", "replace")), events)
-            return
-        if event.name == "error" and isinstance(value, dict) and not value.get("error"):
-            self._fail(wire.upstream_error(value), events)
-            return
-        self._value(value, events)
+        else:
+            self._document(first(value), events)
 
     # --- an object
 
-    def _value(self, value: Json, events: list[ReplyEvent]) -> None:
-        if type(value) is list and value:
-            value = value[0]
-        if type(value) is not dict:
+    def _document(self, value: Json, events: Events) -> None:
+        if type(value) is dict:
+            self._read(value, None, events)
+
+    def _read(self, fields: Fields, name: str | None, events: Events) -> None:  # noqa: ARG002
+        if fields.get("error"):
+            self._fail(wire.upstream_error(fields), events)
             return
-        if value.get("error"):
-            self._fail(wire.upstream_error(value), events)
-            return
-        message = value.get("message")
-        done = value.get("done") is True
+        message = fields.get("message")
+        done = fields.get("done") is True
         if type(message) is dict:
-            if not self._started:
-                self._start(value, events)
+            self._start(fields, events)
             self._message(message, events)
         elif not done:
-            self._strange = self._strange or value
+            self._strange = self._strange or fields
         if done:
-            self._finish(value, events)
+            self._finish(fields, events)
 
-    def _start(self, value: dict[str, Json], events: list[ReplyEvent]) -> None:
-        self._started = True
-        self._strange = None
-        model = value.get("model")
-        events.append(ReplyStart(model=wire.repaired(model) if isinstance(model, str) and model else None))
+    def _start(self, fields: Fields, events: Events) -> None:
+        if not self._started:
+            self._started = True
+            self._strange = None
+            events.append(ReplyStart(model=word(fields.get("model"))))
 
-    def _message(self, message: dict[str, Json], events: list[ReplyEvent]) -> None:
+    def _message(self, message: Fields, events: Events) -> None:
         thinking = message.get("thinking")
         if type(thinking) is str and thinking:
             thinking = self._reasoning.feed(thinking)
@@ -255,41 +206,43 @@ class ReplyReader:
         for call in calls if type(calls) is list else ():
             self._call(call, events)
 
-    def _call(self, call: Json, events: list[ReplyEvent]) -> None:
+    def _call(self, call: Json, events: Events) -> None:
         """A call, which comes whole."""
         function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        if not isinstance(function, dict) or (name := word(function.get("name"))) is None:
             return
-        identity, arguments = call.get("id"), function.get("arguments")
+        arguments = function.get("arguments")
         if not isinstance(arguments, str) or not arguments:
             arguments = wire.encode(arguments or {}).decode()
         index = self._calls
         self._calls += 1
         events += (
-            ReplyCallStart(0, index, wire.repaired(identity) if isinstance(identity, str) and identity else None,
-                      wire.repaired(function["name"])),
+            ReplyCallStart(0, index, word(call.get("id")), name),
             ReplyArgumentsDelta(0, index, wire.repaired(arguments)),
             ReplyCallEnd(0, index),
-        )  # fmt: skip
+        )
 
     # --- the end
 
-    def _finish(self, value: dict[str, Json], events: list[ReplyEvent]) -> None:
-        """The reply is whole; `value` is its last object."""
-        if not self._started:
-            self._start(value, events)
-        for joiner, kind in ((self._reasoning, ReplyReasoningDelta), (self._text, ReplyTextDelta)):
-            rest = joiner.close()
-            if rest:
-                events.append(kind(0, rest))
-        reason = value.get("done_reason")
+    def _finish(self, fields: Fields, events: Events) -> None:
+        """The reply is whole; `fields` is its last object."""
+        self._start(fields, events)
+        flush(0, self._reasoning, self._text, events)
+        reason = fields.get("done_reason")
         events.append(ReplyFinish(0, _REASONS.get(reason, Reason.STOP) if isinstance(reason, str) else Reason.STOP))
-        if "prompt_eval_count" in value or "eval_count" in value:
-            self.usage = Usage(tokens(value, "prompt_eval_count"), tokens(value, "eval_count"))
-            events.append(UsageReport(self.usage))
-        events.append(ReplyEnd())
-        self.ended = True
+        if "prompt_eval_count" in fields or "eval_count" in fields:
+            self._counts = fields
+        self._done(events)
 
-    def _fail(self, error: UpstreamError, events: list[ReplyEvent]) -> None:
-        events.append(ReplyFailure(error))
-        self.ended = True
+    def _usage(self, counts: Fields) -> Usage:
+        return Usage(tokens(counts, "prompt_eval_count"), tokens(counts, "eval_count"))
+
+    def _end(self, events: Events, *, marked: bool) -> None:
+        if marked:
+            self._finish({}, events)
+        elif self._strange is not None and not self._started:
+            self._fail(wire.upstream_error(self._strange), events)
+        elif self._lines is not None or self._beginning is not None or self._started:
+            self._fail(broken_off(), events)
+        else:
+            self._fail(self._answer.broken_off(), events)
