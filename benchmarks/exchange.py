@@ -31,9 +31,9 @@ from common import (
 
 from statemachine import Parser
 from streamtool.bench import unit
-from streamtool.exchange import CLIENTS as WIRES
 from streamtool.exchange import Exchange
 from streamtool.http.middleware import ToolMiddleware
+from streamtool.protocols.registry import CLIENTS as WIRES
 from streamtool.settings import Settings, UpstreamSettings
 
 TOOLS = 20

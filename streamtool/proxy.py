@@ -22,13 +22,14 @@ from attrs import evolve
 from streamtool.agent.mcp_gateway import McpGateway
 from streamtool.conversation import Conversation
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
-from streamtool.exchange import ClientProtocol, client_protocol
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, new_id, route_path, send_error
 from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models
 from streamtool.http.upstream import HttpUpstream
 from streamtool.observe.observers import OnExchange
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.registry import client_protocol
 from streamtool.reply import ReplyFailure
 from streamtool.settings import Settings, UpstreamSettings
 

@@ -8,7 +8,6 @@ import pytest
 from attrs import evolve
 from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, Got, read, refusal, said, write
 from gbnf import Grammar
-from streamtool.capabilities import CapabilityCache
 
 from statemachine import Call
 from statemachine import write as written
@@ -17,7 +16,9 @@ from streamtool.errors import SettingsError
 from streamtool.exchange import Record
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import Prefilled, denies_forcing
-from streamtool.settings import FORCING_METHODS, Limits, Settings
+from streamtool.protocols.registry import PROTOCOLS
+from streamtool.settings import Limits, Settings
+from streamtool.state.capabilities import CapabilityCache
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
@@ -35,7 +36,7 @@ both = pytest.mark.anyio
 clients = pytest.mark.parametrize("client", CLIENTS)
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 
-WAYS = [(upstream, way) for upstream in UPSTREAMS for way in ("auto", *FORCING_METHODS[upstream])]
+WAYS = [(upstream, way) for upstream in UPSTREAMS for way in ("auto", *PROTOCOLS[upstream].forcing)]
 AUTO = {"chat": "prompt", "messages": "prompt", "ollama": "schema", "gemini": "prompt", "completions": "prefill"}
 FIELDS = {
     "response_format", "grammar", "grammar_lazy", "grammar_triggers", "structured_outputs", "format", "output_config",

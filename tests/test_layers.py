@@ -19,6 +19,7 @@ LAYERS = (
         "streamtool.reply",
         "streamtool.turns",
         "streamtool.schema",
+        "streamtool.protocols.registry",
         "streamtool.sse",
     ),
     (
@@ -83,15 +84,19 @@ def inside(name: str, package: str) -> bool:
 
 
 def layer(name: str) -> int:
-    found = [i for i, layer in enumerate(LAYERS) for package in layer if inside(name, package)]
-    assert len(found) == 1, f"{name} belongs to no layer: give it one here and in docs/design.md"
-    return found[0]
+    found = [(len(package), i) for i, layer in enumerate(LAYERS) for package in layer if inside(name, package)]
+    assert found, f"{name} belongs to no layer: give it one here and in docs/design.md"
+    return max(found)[1]  # a module may stand lower than its package
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """The modules that the code imports, those inside of functions included."""
+    """The modules that the code imports when it runs, those inside of functions included."""
+    types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    unused = {id(inner) for node in types for inner in ast.walk(node)}
     for node in ast.walk(tree):
         match node:
+            case _ if id(node) in unused:
+                continue
             case ast.Import():
                 for alias in node.names:
                     yield alias.name

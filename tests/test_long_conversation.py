@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from statemachine import Call
 from statemachine import write as write_calls
-from streamtool.exchange import Exchange, client_protocol
+from streamtool.exchange import Exchange
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.prompting import key
+from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
 from streamtool.testing import stream_asgi
 

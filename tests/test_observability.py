@@ -609,11 +609,11 @@ def test_two_observers_of_one_registry_count_together():
 
 
 @pytest.mark.parametrize(
-    ("setting", "module", "extra"), [("metrics", "prometheus_client", "metrics"), ("spans", "opentelemetry", "otel")]
+    ("setting", "module", "extra"), [("metrics", "prometheus_client", "metrics"), ("otel", "opentelemetry", "otel")]
 )
 def test_a_missing_extra_is_named(setting, module, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, f"streamtool.{setting}", raising=False)
+    monkeypatch.delitem(sys.modules, f"streamtool.observe.{setting}", raising=False)
     with pytest.raises(SettingsError, match=rf'pip install "streamtool\[{extra}\]"'):
         Proxy(Settings(**{setting: True}))
 

@@ -30,14 +30,14 @@ from streamtool.agent.tool_names import Names
 from streamtool.agent.tools import ExecutableTool
 from streamtool.conversation import Conversation, Message, TextPart, Tool
 from streamtool.errors import AgentError, SettingsError
-from streamtool.exchange import upstream_protocol_for
 from streamtool.http.asgi import ASGIApp
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.http.upstream import HttpUpstream
 from streamtool.observe.observers import OnExchange
 from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
-from streamtool.settings import Mode, ProtocolSetting, Settings, UpstreamSettings
+from streamtool.protocols.registry import upstream_protocol_for
+from streamtool.settings import Mode, Settings, UpstreamSettings
 
 Json = Any  # a decoded JSON value
 Messages = str | Sequence[Mapping[str, Json]]
@@ -63,7 +63,7 @@ class Agent:
         tools: Iterable[Callable[..., Any] | McpServer | ExecutableTool] = (),
         *,
         model: str = "default",
-        protocol: ProtocolSetting = "auto",
+        protocol: str = "auto",
         key: str | None = None,
         mode: Mode | None = None,
         format: str | None = None,

@@ -40,13 +40,15 @@ from streamtool.agent.mcp_servers import McpServer, McpTool, opened
 from streamtool.agent.model_client import middleware_of
 from streamtool.conversation import Conversation
 from streamtool.errors import RequestError, StreamtoolError
-from streamtool.exchange import ClientProtocol, Exchange, Headers, client_protocol
+from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, ToolMiddleware, new_id, read_body, route_path, send_error
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
+from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.protocols.registry import client_protocol
 from streamtool.reply import (
     ReplyAccumulator,
     ReplyEnd,

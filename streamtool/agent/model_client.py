@@ -16,13 +16,14 @@ from streamtool.agent.events import Event, OutputDelta, ThoughtDelta, ToolArgume
 from streamtool.agent.tool_names import Names
 from streamtool.conversation import Conversation, Message, TextPart, ToolCall
 from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
-from streamtool.exchange import Record, UpstreamProtocol
+from streamtool.exchange import Record
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.asgi import Message as Sent
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, new_id
 from streamtool.observe.observers import OnExchange
 from streamtool.policy import CallIds
 from streamtool.protocols import chat
+from streamtool.protocols.interfaces import UpstreamProtocol
 from streamtool.reply import (
     Choice,
     Reason,

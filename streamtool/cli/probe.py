@@ -197,7 +197,7 @@ def settings_text(found: Findings, upstream: UpstreamSettings, key_env: str | No
     lines.append('mode = "emulate"')
     lines.append(f"format = {toml(found.format)}" if found.format else "# no format was obeyed; see above what came")
     if found.forcing is not None:
-        lines.append(f"forces = {toml(found.forcing)}  # when a client demands a call")
+        lines.append(f"forcing = {toml(found.forcing)}  # when a client demands a call")
     if not found.system_role:
         lines.append("system_role = false")
     return "\n".join(lines) + "\n"

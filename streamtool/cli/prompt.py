@@ -3,9 +3,9 @@
 from streamtool.cli.common import Screen, complain, read_settings, read_source
 from streamtool.conversation import MediaPart, Part, TextPart
 from streamtool.errors import SettingsError
-from streamtool.exchange import CLIENTS
 from streamtool.prompting import project
 from streamtool.protocols import wire
+from streamtool.protocols.registry import CLIENTS
 
 
 def run(request: str, format_name: str | None, config: str | None, protocol: str | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamtool.errors import RequestError, TooLargeError
-from streamtool.exchange.interfaces import Headers
+from streamtool.protocols.interfaces import Headers
 
 _PIECE: Final = 256 * 1024
 """Bytes to which a piece of a reply is decoded at once: it may be a thousand times shorter than what it stands for."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from streamtool.errors import UpstreamError, UpstreamRefused
-from streamtool.exchange.interfaces import UpstreamProtocol
+from streamtool.protocols.interfaces import UpstreamProtocol
 
 ERROR_BODY: Final = 64 * 1024
 """Bytes of an upstream's error body that are looked at."""

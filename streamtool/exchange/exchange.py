@@ -28,15 +28,7 @@ from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange.encoding import Inflate
 from streamtool.exchange.error_response import ErrorResponse
-from streamtool.exchange.interfaces import (
-    Capabilities,
-    ClientProtocol,
-    Memory,
-    Record,
-    ResponseHead,
-    UpstreamReader,
-    UpstreamRequest,
-)
+from streamtool.exchange.interfaces import Capabilities, Memory, Record, ResponseHead, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.parsing import Parsing
 from streamtool.exchange.record_builder import RecordBuilder, no_time
@@ -44,6 +36,7 @@ from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response import ClientResponse, lower
 from streamtool.policy import CallIds, Cause, Gate, cause, correction, rules_for
 from streamtool.policy.refusals import Phrases
+from streamtool.protocols.interfaces import ClientProtocol, UpstreamReader
 from streamtool.reply import (
     Reason,
     ReplyEnd,

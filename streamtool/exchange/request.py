@@ -15,19 +15,13 @@ from streamtool import prompting
 from streamtool.conversation import HOSTED, Conversation, Forcing, Message, TextPart
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.encoding import decode_body
-from streamtool.exchange.interfaces import (
-    Capabilities,
-    ClientProtocol,
-    Headers,
-    Memory,
-    UpstreamProtocol,
-    UpstreamRequest,
-)
-from streamtool.exchange.wires import upstream_protocol_for
+from streamtool.exchange.interfaces import Capabilities, Memory, UpstreamRequest
 from streamtool.policy import Cause, can_force, denies_forcing, denies_tools, forcing, forcing_method_for
+from streamtool.protocols.interfaces import ClientProtocol, Headers, UpstreamProtocol
+from streamtool.protocols.registry import PROTOCOLS, upstream_protocol_for
 from streamtool.protocols.wire import with_key
 from streamtool.settings import ModelSettings, Settings
-from streamtool.state.signatures import SIGNING, signed
+from streamtool.state.signatures import signed
 from streamtool.state.tool_sets import shared, with_tools
 
 _DROPPED = frozenset(
@@ -80,7 +74,7 @@ class ClientRequest:
         """Where it is remembered how the model writes its calls, and which tools it has."""
         if self.words is not None:
             self.conversation = with_tools(self.conversation, self.words)
-        signs = self.native and not self.passthrough and self.upstream.NAME in SIGNING
+        signs = self.native and not self.passthrough and PROTOCOLS[self.upstream.NAME].signs_calls
         self.signatures = memory if signs and self.conversation.raw.get("store") is not False else None
         """Where the signatures of calls are remembered."""
         if self.signatures is not None:

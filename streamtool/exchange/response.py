@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from streamtool.errors import StreamtoolError
-from streamtool.exchange.interfaces import ClientProtocol, ClientWriter, Headers, Memory, ResponseHead
+from streamtool.exchange.interfaces import Memory, ResponseHead
 from streamtool.exchange.request import ClientRequest
+from streamtool.protocols.interfaces import ClientProtocol, ClientWriter, Headers
 from streamtool.reply import ReplyAccumulator, ReplyEvent, ReplyStart
 from streamtool.state.signatures import remember
 

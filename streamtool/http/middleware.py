@@ -21,12 +21,14 @@ from attrs import evolve
 
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
-from streamtool.exchange import ClientProtocol, Exchange, Headers, UpstreamRequest, client_protocol
+from streamtool.exchange import Exchange, UpstreamRequest
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.phrases import open_phrases
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
-from streamtool.settings import PATHS, Limits, Mode, Settings, UpstreamProtocolName
+from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.protocols.registry import PATHS, client_protocol
+from streamtool.settings import Limits, Mode, Settings
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
 
@@ -73,7 +75,7 @@ class ToolMiddleware:
         reasoning: Literal["emit", "drop", "text"] = "emit",
         retries: int = 2,
         paths: Mapping[str, str] | Iterable[str] = PATHS,
-        app_protocol: UpstreamProtocolName | None = None,
+        app_protocol: str | None = None,
         app_path: str | None = None,
         keepalive: float = 10.0,
         limits: Limits = Limits(),  # noqa: B008  frozen

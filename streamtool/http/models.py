@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 
 from streamtool.errors import NotFoundError, StreamtoolError, UpstreamError, UpstreamRefused
-from streamtool.exchange import UPSTREAMS
 from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
 from streamtool.protocols import wire
+from streamtool.protocols.registry import UPSTREAMS
 from streamtool.settings import Settings
 
 Json = Any  # a JSON value

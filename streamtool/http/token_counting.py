@@ -13,9 +13,10 @@ from attrs import frozen
 from streamtool import prompting
 from streamtool.conversation import Conversation, TextPart
 from streamtool.errors import StreamtoolError
-from streamtool.exchange import decode_body, upstream_protocol_for
+from streamtool.exchange import decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
 from streamtool.protocols import messages
+from streamtool.protocols.registry import upstream_protocol_for
 from streamtool.settings import ModelSettings, Settings
 
 _BYTES: Final = 4

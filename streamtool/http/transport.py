@@ -22,12 +22,14 @@ import httpx
 
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import ClientProtocol, Exchange, Headers, client_protocol
+from streamtool.exchange import Exchange
 from streamtool.http.middleware import new_id
 from streamtool.http.phrases import open_phrases
 from streamtool.http.token_counting import TokenCount
 from streamtool.observe.observers import Observers, OnExchange, Watch, as_error
 from streamtool.protocols import messages
+from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf

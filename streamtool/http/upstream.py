@@ -20,10 +20,10 @@ import anyio
 import httpx
 
 from streamtool.errors import UpstreamError, UpstreamTimeout
-from streamtool.exchange import UPSTREAMS
 from streamtool.http.asgi import Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, read_body, route_path
 from streamtool.protocols import wire
+from streamtool.protocols.registry import UPSTREAMS
 from streamtool.settings import Limits, UpstreamSettings
 
 REQUEST_HEADERS = frozenset(

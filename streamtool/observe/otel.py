@@ -14,6 +14,7 @@ from typing import Final
 from streamtool.errors import SettingsError
 from streamtool.exchange import Record
 from streamtool.observe.logs import fields, plain
+from streamtool.protocols.registry import PROTOCOLS
 
 try:
     from opentelemetry import context as contexts
@@ -25,7 +26,6 @@ except ImportError as missing:
         code="missing_extra",
     ) from missing
 
-_PROVIDERS: Final = {"chat": "openai", "completions": "openai", "messages": "anthropic", "gemini": "gcp.gemini"}
 """What the conventions call a provider is the flavour of its protocol; others go by the protocol's own name."""
 _REASONS: Final = {"stop_sequence": "stop", "filter": "content_filter"}
 _REQUEST: Final = frozenset(
@@ -78,7 +78,7 @@ class OpenTelemetry:
 def _attributes(record: Record) -> Iterator[tuple[str, Value]]:
     known = fields(record)
     yield "gen_ai.operation.name", "chat"
-    yield "gen_ai.provider.name", _PROVIDERS.get(record.upstream_protocol, record.upstream_protocol)
+    yield "gen_ai.provider.name", PROTOCOLS[record.upstream_protocol].provider or record.upstream_protocol
     yield "gen_ai.request.model", known["upstream_model"]
     if record.server is not None:
         host, _, port = record.server.rpartition(":")

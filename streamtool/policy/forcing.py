@@ -5,18 +5,17 @@ is and hold only the arguments to their schema: a structural tag and a grammar. 
 fields of the request, or the beginning of the reply. So the prompt stays a prefix of the next one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from streamtool.constraints import call_schema, frame, grammar, structural_tag
 from streamtool.conversation import Conversation, Forcing, ForcingMethod, Tool
 from streamtool.prompting.one_object import is_whole
-from streamtool.settings import FORCING_METHODS, ForcingSetting, ModelSettings
+from streamtool.protocols.registry import PROTOCOLS, ForcingSetting
+from streamtool.settings import ModelSettings
 
 ForcingChoice = ForcingMethod | Literal["prompt"]
 """`prompt`: by words alone."""
-AUTO: Final[Mapping[str, ForcingChoice]] = {"ollama": "schema", "completions": "prefill"}
-"""What every server of a protocol can do; the others are asked in words."""
 _FREE: Final = frozenset(("structural_tag", "grammar"))
 """Ways that leave text free."""
 _OWN: Final = frozenset(
@@ -24,13 +23,11 @@ _OWN: Final = frozenset(
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
 """Fields by which a client itself holds the model to something."""
-_LAZY: Final = frozenset(("completions",))
-"""Where llama.cpp reads the triggers of a grammar; in a chat request it overwrites them by those of the template."""
 
 
 def can_force(way: ForcingSetting, protocol: str) -> bool:
     """Whether there is this way in this protocol."""
-    return way == "auto" or way in FORCING_METHODS[protocol]
+    return way == "auto" or way in PROTOCOLS[protocol].forcing
 
 
 def forcing_method_for(conversation: Conversation, model: ModelSettings, protocol: str) -> ForcingChoice | None:
@@ -38,7 +35,8 @@ def forcing_method_for(conversation: Conversation, model: ModelSettings, protoco
     mode = conversation.choice.mode
     if not conversation.tools or mode == "none":
         return None
-    way: ForcingChoice = AUTO.get(protocol, "prompt") if model.forcing == "auto" else model.forcing
+    row = PROTOCOLS[protocol]
+    way: ForcingChoice = row.auto_forcing if model.forcing == "auto" else model.forcing  # type: ignore[assignment]  # no row says "auto"
     own = conversation.options.output is not None or not _OWN.isdisjoint(conversation.raw)
     if own or not can_force(way, protocol):
         way = "prompt"
@@ -62,7 +60,9 @@ def forcing(conversation: Conversation, way: ForcingMethod, format: str, protoco
         case "structural_tag":
             return Forcing(way, structural_tag(tools, format, forced=forced, parallel=choice.parallel))
         case "grammar":
-            made = grammar(tools, format, forced=forced, parallel=choice.parallel, lazy=protocol in _LAZY)
+            made = grammar(
+                tools, format, forced=forced, parallel=choice.parallel, lazy=PROTOCOLS[protocol].lazy_grammar
+            )
             return None if made is None else Forcing(way, made[0], made[1])
 
 

@@ -14,15 +14,17 @@ from attrs import evolve, frozen
 from streamtool import sample
 from streamtool.conversation import Conversation, Message, Options, OutputFormat, Role, TextPart, Tool
 from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused, UpstreamTimeout
-from streamtool.exchange import UPSTREAMS, Record, UpstreamProtocol
+from streamtool.exchange import Record
 from streamtool.http.asgi import AppResponse, ASGIApp, Receive, Scope, Send, ask
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.http.upstream import HttpUpstream
 from streamtool.protocols import wire
+from streamtool.protocols.interfaces import UpstreamProtocol
+from streamtool.protocols.registry import UPSTREAM_NAMES, UPSTREAMS
 from streamtool.reply import Choice, ReplyAccumulator, ReplyEvent, ReplyReasoningDelta, ReplyTextDelta
-from streamtool.settings import Settings, UpstreamProtocolName, UpstreamSettings
+from streamtool.settings import Settings, UpstreamSettings
 
-PROTOCOLS: Final[tuple[UpstreamProtocolName, ...]] = ("ollama", "chat", "messages", "gemini", "completions")
+ORDER: Final = tuple(dict.fromkeys(("ollama", *UPSTREAM_NAMES)))
 """What is tried, in this order. Many servers speak several; `chat` is the one that loses least to most clients."""
 SECONDS: Final = 120.0
 """How long a request may take as a whole; the first one may have to load the model."""
@@ -82,7 +84,7 @@ class ProbeClient:
     )  # fmt: skip
 
     def __init__(
-        self, upstream: UpstreamSettings, protocol: UpstreamProtocolName, app: ASGIApp, *, seconds: float, requests: int
+        self, upstream: UpstreamSettings, protocol: str, app: ASGIApp, *, seconds: float, requests: int
     ) -> None:
         self._app = app
         self._wire = UPSTREAMS[protocol]
@@ -290,14 +292,14 @@ async def find(
     weight, error = max(errors, key=lambda pair: pair[0])
     if not weight and len(errors) > 1:
         error = StreamtoolError(
-            f"nothing at {upstream.url} answers as a model would, in any of the protocols {', '.join(PROTOCOLS)}"
+            f"nothing at {upstream.url} answers as a model would, in any of the protocols {', '.join(ORDER)}"
         )
     raise error if isinstance(error, UpstreamRefused) else StreamtoolError(error.message)
 
 
-def _candidates(upstream: UpstreamSettings) -> tuple[UpstreamProtocolName, ...]:
+def _candidates(upstream: UpstreamSettings) -> tuple[str, ...]:
     known = upstream.url == "sample" or upstream.protocol != "auto" or upstream.wire_protocol != "chat"
-    return (upstream.wire_protocol,) if known else PROTOCOLS
+    return (upstream.wire_protocol,) if known else ORDER
 
 
 def _weight(error: StreamtoolError, *, listed: bool) -> int:

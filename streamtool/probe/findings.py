@@ -5,7 +5,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from streamtool.settings import UpstreamProtocolName
+from streamtool.protocols.registry import PROTOCOLS
 
 Word = Literal["yes", "no", "refused", "failed", "unclear"]
 """`refused`: the upstream says no to the request; `failed`: no reply came; `unclear`: what came does not tell."""
@@ -63,7 +63,7 @@ class Findings:
     """All that was found."""
 
     url: str
-    protocol: UpstreamProtocolName
+    protocol: str
     model: str
     """The model that was asked."""
     models: tuple[str, ...] | None
@@ -93,7 +93,7 @@ class Findings:
         """How a call can be forced, the stronger way first; None if neither was found to work."""
         if self.json_schema.word == "yes":
             return "schema"
-        return "prefill" if self.prefill.word == "yes" and self.protocol != "gemini" else None
+        return "prefill" if self.prefill.word == "yes" and PROTOCOLS[self.protocol].prefill else None
 
     @property
     def format(self) -> str | None:

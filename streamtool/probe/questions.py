@@ -16,6 +16,7 @@ from streamtool.conversation import OutputFormat, Tool
 from streamtool.policy import denies_tools
 from streamtool.probe.client import SECONDS, ProbeClient, ProbeResult, find
 from streamtool.probe.findings import Findings, ProbeAnswer, Stream, Taught, Tools, Word
+from streamtool.protocols.registry import PROTOCOLS
 from streamtool.reply import Reason, ReplyCall
 from streamtool.settings import UpstreamSettings
 
@@ -112,7 +113,7 @@ async def streaming(line: ProbeClient) -> Stream:
 
 async def native_tools(line: ProbeClient) -> Tools:
     """Does the model call a tool that the upstream is given as what it is?"""
-    if line.protocol == "completions":
+    if not PROTOCOLS[line.protocol].native_tools:
         return Tools("none")
     heard = await line.say(("user", _WEATHER), tools=(_TOOL,))
     if heard.error is not None:
@@ -151,7 +152,7 @@ async def system_role(line: ProbeClient) -> ProbeAnswer:
 
 async def neighbouring_messages(line: ProbeClient) -> ProbeAnswer:
     """May two messages of the user follow each other?"""
-    if line.protocol in ("messages", "gemini"):
+    if PROTOCOLS[line.protocol].joins_neighbours:
         return ProbeAnswer("yes", "they are joined on the way")
     heard = await line.say(("user", "Here are two numbers: 2 and 3."), ("user", "Which of them is larger?"))
     return _judged(heard, True)  # whatever is said, it was taken
@@ -180,7 +181,7 @@ async def assistant_prefill(line: ProbeClient) -> ProbeAnswer:
 
 async def json_schema(line: ProbeClient) -> ProbeAnswer:
     """Does a JSON Schema decide the form of the answer?"""
-    if line.protocol == "completions":
+    if not PROTOCOLS[line.protocol].json_schema:
         return ProbeAnswer("no", "the protocol has no place for it")
     schema = {**_CITY, "additionalProperties": False}
     output = OutputFormat(schema, strict=True)

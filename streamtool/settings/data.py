@@ -5,7 +5,7 @@
 import ipaddress
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from attrs import NOTHING, Factory, frozen
@@ -13,33 +13,13 @@ from attrs import NOTHING, Factory, frozen
 from statemachine import FORMATS, OPT_IN
 from streamtool.errors import SettingsError
 from streamtool.families import UNKNOWN, Family, family_of
+from streamtool.protocols.registry import PATHS, PROTOCOLS, UPSTREAM_NAMES, ForcingSetting, protocol_of_host
 from streamtool.settings import readers as read
 from streamtool.settings.readers import setting
 
-PATHS: Mapping[str, str] = {
-    "/v1/chat/completions": "chat",
-    "/v1/messages": "messages",
-    "/v1/messages/count_tokens": "count_tokens",
-    "/v1/responses": "responses",
-}
-"""The paths that are ours, and the protocol that each speaks; `count_tokens` counts for the protocol `messages`."""
-
 Mode = Literal["emulate", "native", "auto", "rescue"]
 """How tools reach the model: as text, untouched, as it can, or untouched with an eye on its text."""
-UpstreamProtocolName = Literal["chat", "messages", "ollama", "gemini", "completions"]
-"""What an upstream may speak."""
-ProtocolSetting = Literal["auto"] | UpstreamProtocolName
 Schema = Literal["compact", "json", "markdown"]
-ForcingSetting = Literal["auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar"]
-"""How a call is forced."""
-FORCING_METHODS: Mapping[str, tuple[ForcingSetting, ...]] = {
-    "chat": ("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
-    "messages": ("prompt", "prefill", "schema"),
-    "ollama": ("prompt", "prefill", "schema"),
-    "gemini": ("prompt", "schema"),
-    "completions": ("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
-}
-"""The ways that there are in each protocol."""
 TEMPLATES = (
     *("chatml", "llama2", "llama3", "mistral", "gemma", "phi3", "zephyr", "vicuna", "alpaca", "deepseek"),
     "plain",
@@ -48,18 +28,11 @@ TEMPLATES = (
 
 _MODE = read.one_of("emulate", "native", "auto", "rescue")
 _SCHEMA = read.one_of("compact", "json", "markdown")
-_PROTOCOL = read.one_of("chat", "messages", "ollama", "gemini", "completions")
+_PROTOCOL = read.one_of(*UPSTREAM_NAMES)
 _TEMPLATE = read.one_of(*TEMPLATES)
 _ARGUMENTS = read.one_of("stream", "complete")
-_FORCING = read.one_of("auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar")
+_FORCING = read.one_of(*get_args(ForcingSetting))
 _BY_FAMILY = read.flag_or("auto")
-
-
-_HOSTS: Mapping[str, UpstreamProtocolName] = {
-    "api.anthropic.com": "messages",
-    "generativelanguage.googleapis.com": "gemini",
-}
-"""Hosts that speak nothing but their own protocol by the paths that we know."""
 
 
 @frozen
@@ -101,9 +74,7 @@ class UpstreamSettings:
     name: str
     url: str = setting(NOTHING, read.url)
     """Without the protocol's own path; `sample` is the embedded upstream."""
-    protocol: ProtocolSetting = setting(
-        "auto", read.one_of("auto", "chat", "messages", "ollama", "gemini", "completions")
-    )
+    protocol: str = setting("auto", read.one_of("auto", *UPSTREAM_NAMES))
     """The protocol; `auto` is the one of a host that is known to have its own, and else `chat`."""
     key: str | None = setting(None, read.optional(read.secret), shown=False)
     """Sent in the header that the protocol has for it; None passes the client's own authorization on."""
@@ -123,11 +94,11 @@ class UpstreamSettings:
         return parts.hostname and f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
     @property
-    def wire_protocol(self) -> UpstreamProtocolName:
+    def wire_protocol(self) -> str:
         """The protocol; `auto` has been resolved."""
         if self.protocol != "auto":
             return self.protocol
-        return _HOSTS.get(urlsplit(self.url).hostname or "", "chat")
+        return protocol_of_host(urlsplit(self.url).hostname)
 
 
 @frozen
@@ -220,7 +191,7 @@ class ModelSettings:
     """The name at the upstream."""
     upstream: UpstreamSettings | None = None
     """None: no upstream is configured (the middleware has its app, the proxy its sample)."""
-    protocol: UpstreamProtocolName | None = None
+    protocol: str | None = None
     """What the upstream speaks; None: what the client speaks, if an upstream can."""
     template: str = "chatml"
     forcing: ForcingSetting = "auto"
@@ -313,7 +284,7 @@ class Settings:
     """The paths that are ours -> their protocol."""
     hosted_tools: Literal["drop", "refuse"] = setting("drop", read.one_of("drop", "refuse"))
     """What becomes of tools that only the origin can run (`web_search`): left out and logged, or an error."""
-    app_protocol: UpstreamProtocolName | None = setting(None, read.optional(_PROTOCOL))
+    app_protocol: str | None = setting(None, read.optional(_PROTOCOL))
     """The protocol of the app that the middleware wraps; None: the one that its client speaks, for Responses `chat`."""
     app_path: str | None = setting(None, read.optional(read.text))
     """The path at the app; None: the one that the client asked for."""
@@ -418,11 +389,11 @@ class Settings:
         return (own.arguments if own else None) or self.arguments
 
 
-def _check_forcing(way: ForcingSetting | None, protocol: UpstreamProtocolName | None, path: str) -> None:
+def _check_forcing(way: ForcingSetting | None, protocol: str | None, path: str) -> None:
     """Refuse a way of forcing that the protocol does not have; where it is not known, the request will tell."""
-    if way in (None, "auto") or protocol is None or way in FORCING_METHODS[protocol]:
+    if way in (None, "auto") or protocol is None or way in PROTOCOLS[protocol].forcing:
         return
-    known = ", ".join(f'"{one}"' for one in ("auto", *FORCING_METHODS[protocol]))
+    known = ", ".join(f'"{one}"' for one in ("auto", *PROTOCOLS[protocol].forcing))
     raise SettingsError(
         f'{path}: an upstream that speaks {protocol} cannot do "{way}"; it is one of {known}', param=path
     )

@@ -15,13 +15,12 @@ from attrs import NOTHING, Attribute, AttrsInstance, Converter, field, fields
 
 from statemachine import FORMATS
 from streamtool.errors import SettingsError
+from streamtool.protocols.registry import PATHS, ROWS
 
 FRAMES = ("default", "tool_result", "doai", "windlass")
 """The frames of results that have a name."""
 _BARE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """A host without a scheme."""
-_OWN_PATHS = ("/chat/completions", "/completions", "/messages", "/responses", "/api/chat", "/api/generate")
-"""What a protocol adds to a base url."""
 
 T = TypeVar("T", bound=AttrsInstance)
 Reader = Callable[[Any, str], Any]
@@ -220,12 +219,7 @@ def tables_of(cls: type[AttrsInstance]) -> Reader:
 
 def paths(value: Any, path: str) -> Mapping[str, str]:
     """Path -> protocol; a list names paths whose ending tells the protocol."""
-    endings = {
-        "/chat/completions": "chat",
-        "/messages": "messages",
-        "/messages/count_tokens": "count_tokens",
-        "/responses": "responses",
-    }
+    endings = {path.removeprefix("/v1"): name for path, name in PATHS.items()}
     if isinstance(value, FromEnv):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if isinstance(value, list | tuple):
@@ -245,7 +239,7 @@ def paths(value: Any, path: str) -> Mapping[str, str]:
     for name, protocol in value.items():
         if not str(name).startswith("/"):
             raise SettingsError(f'{path}: "{name}" does not begin with "/"', param=path)
-        one_of("chat", "messages", "count_tokens", "responses")(protocol, f"{path}.{name}")
+        one_of(*dict.fromkeys(PATHS.values()))(protocol, f"{path}.{name}")
     return dict(value)
 
 
@@ -275,7 +269,8 @@ def url(value: Any, path: str) -> str:
         likely = f"a url such as http://{found}" if _BARE.fullmatch(found) else "a url with http or https"
         raise wrong(path, f'{likely}, or "sample"', value, secret="@" in found)
     found = found.rstrip("/")
-    own = next((ending for ending in _OWN_PATHS if parts.path.rstrip("/").endswith(ending)), None)
+    endings = (ending for row in ROWS for ending in row.endings)
+    own = next((ending for ending in endings if parts.path.rstrip("/").endswith(ending)), None)
     if own is not None:
         raise SettingsError(f'{path}: leave "{own}" out of the url; the protocol adds it', param=path)
     return found

@@ -13,9 +13,6 @@ from streamtool.conversation import Conversation, Message, ToolCall
 from streamtool.exchange.interfaces import Memory
 from streamtool.reply import ReplyCallStart, ReplyEvent
 
-SIGNING = frozenset(("gemini", "chat"))
-"""The protocols of upstreams whose calls may be signed; in Chat Completions it is Google's own dialect."""
-
 
 def remember(events: Iterable[ReplyEvent], memory: Memory) -> None:
     """Keep the signatures of the calls that begin here."""
