@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from streamtool.exchange import Record
     from streamtool.http.middleware import ToolMiddleware
     from streamtool.http.transport import SyncToolTransport, ToolTransport
+    from streamtool.http.wrap import wrap
     from streamtool.proxy import Proxy
     from streamtool.settings import Limits, Settings
 
@@ -60,6 +61,7 @@ HOMES = {
     "Settings": "streamtool.settings",
     "SyncToolTransport": "streamtool.http.transport",
     "ToolTransport": "streamtool.http.transport",
+    "wrap": "streamtool.http.wrap",
 }
 """Public name -> the module that defines it."""
 
@@ -82,6 +84,7 @@ __all__ = [
     "ToolTransport",
     "UpstreamError",
     "parse",
+    "wrap",
     "write",
 ]
 

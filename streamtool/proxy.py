@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import httpx
 from attrs import evolve
@@ -31,7 +32,7 @@ from streamtool.observe.observers import OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol
 from streamtool.reply import ReplyFailure
-from streamtool.settings import Settings, UpstreamSettings
+from streamtool.settings import Settings, UpstreamSettings, with_options
 
 HEALTH = "/healthz"
 METRICS = "/metrics"
@@ -43,8 +44,8 @@ _log = logging.getLogger("streamtool")
 class Proxy:
     """An ASGI app that serves our paths with the upstreams of `settings`.
 
-    `apps` replaces upstreams by ASGI apps, by name; `transport` replaces the network of the others. `on_exchange` is
-    called with the `Record` of each exchange.
+    `options` are those of `Settings`; they replace the values of `settings`. `apps` replaces upstreams by ASGI apps, by
+    name; `transport` replaces the network of the others. `on_exchange` is called with the `Record` of each exchange.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Proxy:
         apps: Mapping[str, ASGIApp] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         on_exchange: OnExchange | None = None,
+        **options: Any,
     ) -> None:
-        settings = settings or Settings()
+        settings = with_options(settings, options)
         if not settings.upstreams:
             settings = evolve(settings, upstreams={"sample": UpstreamSettings(name="sample", url="sample")})
         self.settings = settings

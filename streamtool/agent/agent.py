@@ -19,7 +19,7 @@ from typing import Any, Self, cast
 import anyio
 import httpx
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamtool.agent.events import Event, Final
 from streamtool.agent.functions import FunctionTool
@@ -37,7 +37,7 @@ from streamtool.observe.observers import OnExchange
 from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
 from streamtool.protocols.registry import upstream_protocol_for
-from streamtool.settings import Mode, Settings, UpstreamSettings
+from streamtool.settings import Settings, UpstreamSettings, with_options
 
 Json = Any  # a decoded JSON value
 Messages = str | Sequence[Mapping[str, Json]]
@@ -47,9 +47,10 @@ class Agent:
     """Lets a model call tools.
 
     `upstream` is a URL, an ASGI app, `"sample"` (the embedded model), or None: the upstreams of `settings`; it speaks
-    `protocol`, and gets `key`. `tools` are Python functions, `McpServer`s, or what else is a `Tool`. `mode`, `format`
-    and `retries` are those of the settings, which they replace; `retries` also bounds how often replies and calls that
-    are not accepted are asked for again. A run has at most `max_turns` replies, a call at most `timeout` seconds.
+    `protocol`, and gets `key`. `tools` are Python functions, `McpServer`s, or what else is an `ExecutableTool`. A run
+    has at most `max_turns` replies, a call at most `timeout` seconds. `settings_options` are those of `Settings`
+    (`mode`, `format`); they replace the values of `settings`. Its `retries` also bounds how often replies and calls
+    that are not accepted are asked for again.
 
     `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
     again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
@@ -65,9 +66,6 @@ class Agent:
         model: str = "default",
         protocol: str = "auto",
         key: str | None = None,
-        mode: Mode | None = None,
-        format: str | None = None,
-        retries: int | None = None,
         max_turns: int = 20,
         timeout: float | None = 60.0,
         strict: bool = True,
@@ -79,9 +77,9 @@ class Agent:
         transport: httpx.AsyncBaseTransport | None = None,
         through: ToolMiddleware | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
+        **settings_options: Any,
     ) -> None:
-        given = {"mode": mode, "format": format, "retries": retries}
-        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        changed = dict(settings_options)
         self._app: ASGIApp | None = None
         if isinstance(upstream, str):
             changed["upstreams"] = {"agent": UpstreamSettings(name="agent", url=upstream, protocol=protocol, key=key)}
@@ -90,7 +88,7 @@ class Agent:
             changed |= {"upstreams": {}, "app_protocol": None if protocol == "auto" else protocol}
         elif settings is None or not settings.upstreams:
             raise SettingsError("an agent needs an upstream: a url, an ASGI app, or one in the settings")
-        self.settings = evolve(settings or Settings(), **changed)
+        self.settings = with_options(settings, changed)
         mine = self.settings.for_model(model)
         self._model = model
         self._wire = upstream_protocol_for("chat", mine.protocol)
@@ -143,6 +141,18 @@ class Agent:
         """The final answer. Raises what `run` raises."""
         async with self.run(messages) as run:
             return (await run.final()).text
+
+    def run_sync(self, messages: Messages) -> Final:
+        """The final answer and what it took, for code that is not asynchronous. Raises what `run` raises.
+
+        Inside of a running event loop it raises RuntimeError: there, `await agent.ask(…)` is the way.
+        """
+
+        async def main() -> Final:
+            async with self.run(messages) as run:
+                return await run.final()
+
+        return anyio.run(main)
 
     @asynccontextmanager
     async def run(self, messages: Messages) -> "AsyncIterator[AgentRun]":

@@ -118,6 +118,11 @@ class Final:
     messages: tuple[Mapping[str, Json], ...] = field(repr=False)
     """All that the run adds to the conversation, this answer included, as messages of Chat Completions."""
 
+    @property
+    def output(self) -> str:
+        """The answer: `text`, by the name that other agents' results have for it."""
+        return self.text
+
 
 Event = (
     TurnStart

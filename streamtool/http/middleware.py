@@ -12,12 +12,10 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote
 
 import anyio
-from attrs import evolve
 
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
@@ -27,8 +25,8 @@ from streamtool.http.phrases import open_phrases
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol, Headers
-from streamtool.protocols.registry import PATHS, client_protocol
-from streamtool.settings import Limits, Mode, Settings
+from streamtool.protocols.registry import client_protocol
+from streamtool.settings import Settings, with_options
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
 
@@ -57,9 +55,8 @@ def new_id(prefix: str) -> str:
 class ToolMiddleware:
     """Gives tools to `app`, which answers with text only, in any of the protocols that upstreams speak.
 
-    All options but `app` and `on_exchange` are those of `Settings`; given next to `settings` they replace its values
-    where they differ from the default. `on_exchange` is called with the `Record` of each exchange when it is over.
-    Raises SettingsError for contradictory or unavailable settings.
+    `options` are those of `Settings` (`mode="native"`); they replace the values of `settings`. `on_exchange` is called
+    with the `Record` of each exchange when it is over. Raises SettingsError for contradictory or unavailable settings.
     """
 
     def __init__(
@@ -67,38 +64,11 @@ class ToolMiddleware:
         app: ASGIApp,
         *,
         settings: Settings | None = None,
-        mode: Mode = "emulate",
-        format: str = "auto",
-        formats: Iterable[str] | None = None,
-        arguments: Literal["stream", "complete"] = "stream",
-        unknown_tools: Literal["retry", "text", "drop", "deliver"] = "retry",
-        reasoning: Literal["emit", "drop", "text"] = "emit",
-        retries: int = 2,
-        paths: Mapping[str, str] | Iterable[str] = PATHS,
-        app_protocol: str | None = None,
-        app_path: str | None = None,
-        keepalive: float = 10.0,
-        limits: Limits = Limits(),  # noqa: B008  frozen
         on_exchange: OnExchange | None = None,
+        **options: Any,
     ) -> None:
-        given: dict[str, Any] = {
-            "mode": mode,
-            "format": format,
-            "formats": None if formats is None else tuple(formats),
-            "arguments": arguments,
-            "unknown_tools": unknown_tools,
-            "reasoning": reasoning,
-            "retries": retries,
-            "paths": dict(paths) if isinstance(paths, Mapping) else tuple(paths),
-            "app_protocol": app_protocol,
-            "app_path": app_path,
-            "keepalive": keepalive,
-            "limits": limits,
-        }
-        defaults = Settings()
-        changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
         self.app = app
-        self.settings = evolve(settings or defaults, **changed)
+        self.settings = with_options(settings, options)
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, anyio.current_time)
         self.store = open_store(self.settings.store)

@@ -13,7 +13,7 @@ Both work: requests, responses and streams are made of the package that the call
 
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import cache
 from typing import Any, Self, cast
 
@@ -30,7 +30,7 @@ from streamtool.observe.observers import Observers, OnExchange, Watch, as_error
 from streamtool.protocols import messages
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.protocols.registry import client_protocol
-from streamtool.settings import Settings
+from streamtool.settings import Settings, with_options
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
 
@@ -41,8 +41,8 @@ _DRAIN = 0.1
 class _Tools:
     """What both transports share."""
 
-    def __init__(self, settings: Settings | None, on_exchange: OnExchange | None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: Settings | None, on_exchange: OnExchange | None, options: Mapping[str, Any]) -> None:
+        self.settings = with_options(settings, options)
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, time.monotonic)
         precompile(self.settings.formats)
@@ -139,9 +139,10 @@ class ToolTransport(httpx.AsyncBaseTransport):
         *,
         settings: Settings | None = None,
         on_exchange: OnExchange | None = None,
+        **options: Any,
     ) -> None:
         self._inner = transport
-        self._tools = _Tools(settings, on_exchange)
+        self._tools = _Tools(settings, on_exchange, options)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Answer one request; what the client calls."""
@@ -288,9 +289,10 @@ class SyncToolTransport(httpx.BaseTransport):
         *,
         settings: Settings | None = None,
         on_exchange: OnExchange | None = None,
+        **options: Any,
     ) -> None:
         self._inner = transport
-        self._tools = _Tools(settings, on_exchange)
+        self._tools = _Tools(settings, on_exchange, options)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer one request; what the client calls."""

@@ -24,6 +24,7 @@ from streamtool.settings.data import (
     ToolSettings,
     UpstreamSettings,
     check,
+    with_options,
 )
 from streamtool.settings.load import load
 
@@ -43,4 +44,5 @@ __all__ = [
     "UpstreamSettings",
     "check",
     "load",
+    "with_options",
 ]

@@ -5,10 +5,10 @@
 import ipaddress
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from attrs import NOTHING, Factory, frozen
+from attrs import NOTHING, Factory, evolve, fields, frozen
 
 from statemachine import FORMATS, OPT_IN
 from streamtool.errors import SettingsError
@@ -397,6 +397,19 @@ def _check_forcing(way: ForcingSetting | None, protocol: str | None, path: str) 
     raise SettingsError(
         f'{path}: an upstream that speaks {protocol} cannot do "{way}"; it is one of {known}', param=path
     )
+
+
+def with_options(settings: Settings | None, options: Mapping[str, Any]) -> Settings:
+    """The settings (None: the defaults), with these of their fields replaced; one that is given always wins.
+
+    Raises SettingsError for a name that is no setting, and for a value that cannot be one.
+    """
+    known = [field.name for field in fields(Settings)]
+    for name in options:
+        if name not in known:
+            near = read.nearest(name, known)
+            raise SettingsError(f'{name}: unknown setting; the nearest is "{near}"', param=name, code="unknown_setting")
+    return evolve(settings or Settings(), **options)
 
 
 def check(settings: Settings) -> Settings:

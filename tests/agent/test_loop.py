@@ -529,3 +529,10 @@ def test_messages_and_tools_are_never_changed(messages, mode, format):
     anyio.run(agent.ask, messages)
     assert messages == before
     assert listed.parameters == schema
+
+
+def test_code_that_is_not_asynchronous_gets_the_answer_and_what_it_took():
+    result = Agent("sample", [get_weather]).run_sync("What is the weather in Paris?")
+    assert "18 °C in Paris" in result.output
+    assert result.output == result.text
+    assert result.turns == 2
