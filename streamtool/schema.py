@@ -1,14 +1,11 @@
-"""What we read of JSON Schema: a tool's parameters as a compact signature, as a list, or as JSON.
+"""What the model is shown of JSON Schema: a tool's parameters as a compact signature, as a list, or as JSON.
 
     f(a: string, b?: integer = 3, c: "x"|"y", d?: {e: number, f?: string[]})
 
 A signature says names, order, types, which parameters are optional (`?`), defaults and enums. Descriptions are not in
-it; `notes` gives them. Names that are no plain words are quoted as in JSON. Types are read as JSON Schema 2020-12
-means them, as far as a signature can say it: `type` (one or several), `enum`, `const`, `properties`, `required`,
-`additionalProperties`, `items`, `prefixItems`, `anyOf`, `oneOf`, `allOf`, `nullable` (OpenAPI), local `$ref`.
-
-A schema comes from the caller, so nothing about it is trusted: depth and the number of nodes are bounded (a schema
-may refer to itself), what cannot be read is `any`, and nothing raises.
+it; `notes` gives them. Names that are no plain words are quoted as in JSON. The schema is walked by
+`statemachine.schema`; depth and the number of nodes that one signature shows are bounded, what cannot be read is `any`,
+and nothing raises.
 """
 
 import json
@@ -17,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import define
+
+from statemachine.schema import SchemaWalker
 
 DEPTH = 4
 """Levels of nesting that a signature shows; below them stands the bare type."""
@@ -95,39 +94,11 @@ def full(schema: Schema | None) -> Schema:
     return {"type": "object", "properties": {}} if schema is None else schema
 
 
-def resolve(schema: Any, root: Schema) -> Schema:
-    """The schema that a chain of local references (`{"$ref": "#/$defs/x"}`) leads to; {} when it leads nowhere."""
-    for _ in range(DEPTH):
-        if not isinstance(schema, Mapping):
-            return {}
-        reference = schema.get("$ref")
-        if not isinstance(reference, str):
-            return schema
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        target = _follow(reference, root)
-        schema = {**target, **beside} if isinstance(target, Mapping) else beside
-    return {}
-
-
 def first_sentence(text: str) -> str:
     """The first sentence of a text, on one line."""
     text = text.strip().split("\n\n", 1)[0]
     found = _SENTENCE.match(text)
     return " ".join((found[1] if found else text).split())
-
-
-def _follow(reference: str, root: Schema) -> Any:
-    if reference == "#":
-        return root
-    if not reference.startswith("#/"):
-        return None
-    place: Any = root
-    for step in reference[2:].split("/"):
-        key = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(place, Mapping) or key not in place:
-            return None
-        place = place[key]
-    return place
 
 
 def _bare(default: str) -> str:
@@ -147,20 +118,19 @@ def _entry(parameter: Parameter) -> str:
 class _Reader:
     """Reads one schema; counts the nodes that it has seen."""
 
-    __slots__ = ("_left", "_root")
+    __slots__ = ("_left", "_root", "_walker")
 
     def __init__(self, root: Schema) -> None:
         self._root = root
+        self._walker = SchemaWalker(root, NODES)
         self._left = NODES
 
     def parameters(self, schema: Any = None, depth: int = 0) -> Iterator[Parameter]:
         """The properties of an object schema; those of `allOf` parts are its own."""
-        owner = self._whole(self._root if schema is None else schema)
-        properties = owner.get("properties")
-        required = owner.get("required")
-        required = required if isinstance(required, list | tuple) else ()
+        owner = self._root if schema is None else schema
+        properties, required = self._walker.merged(owner).get("properties"), self._walker.required(owner)
         for name, value in properties.items() if isinstance(properties, Mapping) else ():
-            found = resolve(value, self._root)
+            found = self._walker.resolve(value)
             yield Parameter(str(name), found, self.type(found, depth + 1), name in required)
 
     def type(self, schema: Any, depth: int = 0) -> str:
@@ -168,7 +138,7 @@ class _Reader:
         self._left -= 1
         if self._left < 0 or depth > DEPTH + 1 or not isinstance(schema, Mapping):
             return "any"
-        schema = self._whole(schema)
+        schema = self._walker.merged(schema)
         if "const" in schema:
             return literal(schema["const"])
         if isinstance(schema.get("enum"), list | tuple) and schema["enum"]:
@@ -202,23 +172,3 @@ class _Reader:
                 entries.append(f"[key]: {self.type(rest, depth + 1)}")
             return f"{{{', '.join(entries)}}}" if entries else "object"
         return kind if _PLAIN.match(kind) else "any"
-
-    def _whole(self, schema: Any) -> Schema:
-        """The schema, reference resolved, with the parts of `allOf` laid into it."""
-        found = resolve(schema, self._root)
-        parts = found.get("allOf")
-        if not isinstance(parts, list | tuple):
-            return found
-        merged: dict[str, Any] = {key: value for key, value in found.items() if key != "allOf"}
-        for part in parts[:NODES]:
-            one = resolve(part, self._root)
-            for key, value in one.items():
-                if key == "properties" and isinstance(value, Mapping):
-                    own = merged.get(key)
-                    merged[key] = {**value, **(own if isinstance(own, Mapping) else {})}
-                elif key == "required" and isinstance(value, list | tuple):
-                    own = merged.get(key)
-                    merged[key] = [*value, *(own if isinstance(own, list | tuple) else ())]
-                else:
-                    merged.setdefault(key, value)
-        return merged

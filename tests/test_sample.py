@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachine import FORMATS, parse, write
-from statemachine import ToolCall as Written
+from statemachine import Call as Written
 from streamtool.conversation import Conversation, Message, TextPart, Tool, ToolCall, ToolChoice, ToolResult
 from streamtool.prompting import project
 from streamtool.sample import OfferedTool, Sample, SampleParameter, app, learn, read_offers, reply

@@ -80,7 +80,7 @@ class Reading:
         tools = machine.tools
         parameters: object = tools.get(machine.candidate.name or "") if tools is not None else None
         names = tuple(schema.properties(parameters))
-        node = schema.Node(parameters, parameters, types=schema.ANY)
+        node = schema.arguments(parameters)
         given = machine.candidate.given = machine.candidate.given or set()
         self.level = Level(node, names, given)
         self.levels = [self.level]

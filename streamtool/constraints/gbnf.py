@@ -17,7 +17,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from streamtool.schema import Schema, resolve
+from statemachine.schema import SchemaWalker
+from streamtool.schema import Schema
 
 DEPTH: Final = 48
 """Levels of a schema."""
@@ -116,38 +117,26 @@ class GbnfRules:
 class Converter:
     """Makes the rules of one tool's schema."""
 
-    __slots__ = ("_at_once", "_known", "_root", "_rules")
+    __slots__ = ("_at_once", "_known", "_rules", "_walker")
 
     def __init__(self, rules: GbnfRules, root: Schema) -> None:
         self._rules = rules
-        self._root = root
+        self._walker = SchemaWalker(root, NODES)
         self._known: dict[str, str] = {}
         self._at_once: tuple[str, ...] = ()
         """The references that led here without anything to read in between: a rule never begins with itself."""
 
     def arguments(self) -> str:
         """The rule of an object that the schema describes."""
-        whole = self.whole(self._root)
+        whole = self.merged(self._walker.root)
         return self._rules.add(self._object(whole, 0))
 
-    def whole(self, schema: Any) -> Schema:
+    def merged(self, schema: Any) -> Schema:
         """The schema, its reference followed, the parts of `allOf` laid into it."""
-        found = resolve(schema, self._root)
-        parts = found.get("allOf")
-        if not isinstance(parts, list | tuple):
-            return found
-        merged: dict[str, Any] = {key: value for key, value in found.items() if key != "allOf"}
-        for part in parts:
-            self._rules.visit()
-            for key, value in resolve(part, self._root).items():
-                own = merged.get(key)
-                if key == "properties" and isinstance(value, Mapping):
-                    merged[key] = {**value, **(own if isinstance(own, Mapping) else {})}
-                elif key == "required" and isinstance(value, list | tuple):
-                    merged[key] = [*value, *(own if isinstance(own, list | tuple) else ())]
-                else:
-                    merged.setdefault(key, value)
-        return merged
+        found = self._walker.merged(schema)
+        if self._walker.exhausted:
+            raise GrammarTooLargeError
+        return found
 
     def value(self, schema: Any, depth: int) -> str:
         """A value that the schema describes, as an element of a rule: a name, or a group."""
@@ -158,12 +147,12 @@ class Converter:
             return self._rules.plain("value")
         reference = schema.get("$ref")
         if not isinstance(reference, str):
-            return self._found(self.whole(schema), depth)
+            return self._found(self.merged(schema), depth)
         name = self._known.get(reference)
         if name is None:
             name = self._known[reference] = self._rules.name()
             before, self._at_once = self._at_once, (*self._at_once, reference)
-            self._rules.add(self._found(self.whole(schema), depth), name)
+            self._rules.add(self._found(self.merged(schema), depth), name)
             self._at_once = before
         return name
 
@@ -224,8 +213,7 @@ class Converter:
         properties = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             return self._map(schema, depth)
-        required = schema.get("required")
-        required = required if isinstance(required, list | tuple) else ()
+        required = self._walker.required(schema)
         members = [
             (f"{literal(json.dumps(str(key), ensure_ascii=False) + ':')} {ws} {self.value(value, depth + 1)}", key)
             for key, value in properties.items()

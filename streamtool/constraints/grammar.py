@@ -102,7 +102,7 @@ class _Marked:
 
     def all(self) -> str:
         """All of them, and what stands between them and the end."""
-        whole = self._converter.whole(self._schema)
+        whole = self._converter.merged(self._schema)
         properties, required = whole.get("properties") or {}, whole.get("required") or ()
         between = literal("\n") if self._form.lines else ""
         rest = between
@@ -114,7 +114,7 @@ class _Marked:
 
     def _ways(self, key: str, schema: Any) -> Iterator[str]:
         """The ways to write one parameter: raw text where it may be a string, else JSON."""
-        found = self._converter.whole(schema)
+        found = self._converter.merged(schema)
         for kind in kinds_of(found):
             sample = _SAMPLES.get(kind, _HOLE)
             begin, _, end = parameter(self._form, self._body, key, sample, _HOLE).rpartition(_HOLE)

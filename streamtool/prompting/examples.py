@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from statemachine import Call
+from statemachine.schema import SchemaWalker
 from streamtool.conversation import Tool
-from streamtool.schema import Schema, parameters, resolve
+from streamtool.schema import Schema, parameters
 
 CUSTOM: Schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 """The parameters that stand for the raw text of a custom tool."""
@@ -38,7 +39,7 @@ def _object(schema: Schema, root: Schema, depth: int, *, other: bool) -> dict[st
 
 
 def _value(schema: Any, root: Schema, name: str, depth: int, *, other: bool) -> Any:
-    schema = resolve(schema, root)
+    schema = SchemaWalker(root).resolve(schema)
     named = _named(schema, other=other)
     if named is not None:
         return named

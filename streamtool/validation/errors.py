@@ -15,8 +15,8 @@ from typing import Any, Final
 import jsonschema_rs
 from attrs import field, frozen
 
-from statemachine.schema import kinds
-from streamtool.schema import literal, resolve
+from statemachine.schema import SchemaWalker, kinds
+from streamtool.schema import literal
 from streamtool.validation.coercion import Place
 
 Json = Any  # a decoded JSON value
@@ -405,10 +405,10 @@ def small(node: Json, root: Json) -> Json:
 class _Shrink:
     """Makes one short copy of a schema."""
 
-    __slots__ = ("_left", "_notes", "_root")
+    __slots__ = ("_left", "_notes", "_walker")
 
     def __init__(self, root: Json, *, notes: bool) -> None:
-        self._root = root
+        self._walker = SchemaWalker(root)
         self._notes = notes
         self._left = 2 * SCHEMA
 
@@ -418,7 +418,7 @@ class _Shrink:
         if not isinstance(node, Mapping) or self._left < 0:
             return node if isinstance(node, bool) else {}
         if "$ref" in node:
-            node = resolve(node, self._root) or node
+            node = self._walker.resolve(node) or node
         return {key: inner for key, value in node.items() if (inner := self._word(key, value, depth)) is not MISSING}
 
     def _word(self, key: str, value: Json, depth: int) -> Json:

@@ -22,6 +22,8 @@ from urllib.parse import unquote
 
 from attrs import define, field
 
+from statemachine.schema import MISSING, follow
+
 Json = Any  # a decoded JSON value
 
 NODES: Final = 20_000
@@ -230,15 +232,9 @@ class _Graph:
             return self._root
         if not fragment.startswith("/"):
             return self._anchors.get(unquote(fragment))
-        found = self._root
-        for step in fragment[1:].split("/"):
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and name in found:
-                found = found[name]
-            elif isinstance(found, list) and name.isdecimal() and len(name) < 8 and int(name) < len(found):
-                found = found[int(name)]
-            else:
-                raise Unbounded
+        found = follow(f"#{fragment}", self._root)
+        if found is MISSING:
+            raise Unbounded
         return found
 
 
