@@ -8,7 +8,6 @@ import pytest
 from attrs import evolve
 from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, Got, read, refusal, said, write
 from gbnf import Grammar
-from streamtool.capabilities import CapabilityCache
 
 from statemachine import Call
 from statemachine import write as written
@@ -18,6 +17,7 @@ from streamtool.exchange import Record
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import Prefilled, denies_forcing
 from streamtool.settings import FORCING_METHODS, Limits, Settings
+from streamtool.state.capabilities import CapabilityCache
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, Got, read, said, sse, write
-from streamtool.capabilities import CapabilityCache
 
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import denies_tools
 from streamtool.settings import Settings
+from streamtool.state.capabilities import CapabilityCache
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}

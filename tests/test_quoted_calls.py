@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from dialects import CLIENTS, PATHS, Ask, read, said, write
 from statemachine_fold import Reasoning as Thought
-from statemachine_fold import TextPart as Shown
+from statemachine_fold import Text as Shown
 from statemachine_fold import fold
 
 from statemachine import FORMATS, OPT_IN, CallStart, Parser, parse
-from statemachine import ToolCall as Written
+from statemachine import Call as Written
 from statemachine import write as write_calls
 from streamtool.conversation import Conversation, Message, TextPart, ToolCall, ToolResult
 from streamtool.exchange import Exchange, Record
