@@ -27,6 +27,7 @@ from test_retries import (
 )
 
 from streamtool.http.middleware import ToolMiddleware
+from streamtool.policy import FAILURES, ProposedCall, WholeReply
 from streamtool.settings import Limits, Settings
 from streamtool.testing import Pause, Script, ScriptedUpstream, assert_valid, stream_asgi
 
@@ -98,13 +99,9 @@ streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "wh
 classes = pytest.mark.parametrize("name", CLASSES)
 
 
-def test_every_reason_is_in_the_table():
-    from typing import get_args
-
-    from streamtool.policy.causes import Cause
-
-    of_upstreams = {"tools unsupported", "forcing unsupported"}  # what an upstream refuses, not what a model says
-    assert {found.cause for found in CLASSES.values()} == set(get_args(Cause)) - of_upstreams
+def test_every_failure_that_is_corrected_is_tried_here():
+    of_exchanges = {row.cause for row in FAILURES if row.corrections and row.on not in (ProposedCall, WholeReply)}
+    assert {found.cause for found in CLASSES.values()} == of_exchanges
 
 
 def meant(parts: tuple[Any, ...]) -> list[Any]:

@@ -7,7 +7,7 @@ asked again. Everything else that was shown stands. A run that ends without `Fin
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from attrs import define, field, frozen
 
@@ -15,10 +15,6 @@ from streamtool.conversation import Part, TextPart
 from streamtool.reply import Reason, Usage
 
 Json = Any  # a decoded JSON value
-
-Why = Literal["protocol", "unknown tool", "arguments", "incomplete", "refused"]
-"""Why something was not accepted: a reply that is not in the form that was asked for; a call of a tool that is not
-there, with arguments that do not fit, cut off, or not allowed by whoever was asked."""
 
 
 @frozen
@@ -72,7 +68,8 @@ class ToolCallEnd:
 class Rejected:
     """A call that is not executed, or (without `id`) a whole reply that is not accepted; the model is told why."""
 
-    why: Why
+    why: str
+    """The cause of a failure that an agent detects (`streamtool/policy/failures.py`)."""
     message: str
     """What the model is told."""
     id: str | None = None

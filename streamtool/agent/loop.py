@@ -19,15 +19,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from attrs import frozen
 
 from streamtool.agent import one_object
-from streamtool.agent.events import Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart, Why
+from streamtool.agent.events import Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart
 from streamtool.agent.execution import Task, Tell, execute
 from streamtool.agent.model_client import ModelClient, ModelReply
 from streamtool.agent.tools import ExecutableTool
 from streamtool.conversation import Message, TextPart, ToolResult
 from streamtool.errors import AgentError
+from streamtool.policy import Finding, ProposedCall, WholeReply, find
 from streamtool.protocols import chat, wire
 from streamtool.reply import Usage
-from streamtool.validation.validator import Validator
+from streamtool.validation.validator import InvalidArguments, Validator
 
 Approve = Callable[[ToolCallEnd], bool | Awaitable[bool]]
 """Whether a call may be executed."""
@@ -91,11 +92,11 @@ class Loop:
             # a reply of native calls alone has no text
             asks = self._plan.strict if told.raw or not told.calls else None
             wrong = None if asks is None else one_object.problem(told.raw, asks)
-            if wrong is None:
+            found = find(WholeReply(violation=None if wrong is None else one_object.correction(wrong, told.raw)))
+            if found is None:
                 return told
-            correction = one_object.correction(wrong, told.raw)
-            await self._tell(Rejected("protocol", correction))
-            asked = [*given, *self._history, Message("user", (TextPart(correction),))]
+            await self._tell(Rejected(found.cause, found.answer))
+            asked = [*given, *self._history, Message("user", (TextPart(found.answer),))]
         raise AgentError(
             f"the model does not keep to the protocol, after {self._plan.retries + 1} tries: {wrong}", code="protocol"
         )
@@ -106,43 +107,39 @@ class Loop:
         rejected: dict[str, ToolCallResult] = {}
         for call in calls:
             task = self._task(call)
-            if isinstance(task, Task) and not await self._approved(call):
-                task = Rejected("refused", "The user refused this call. Do not repeat it; go on without.")
+            if isinstance(task, Task):
+                task = find(self._proposed(call, approved=await self._approved(call))) or task
             if isinstance(task, Task):
                 tasks.append(task)
                 continue
-            await self._tell(Rejected(task.why, task.message, call.id, call.name))
-            rejected[call.id] = ToolCallResult(call.id, call.name, (TextPart(task.message),), error=True)
+            await self._tell(Rejected(task.cause, task.answer, call.id, call.name))
+            rejected[call.id] = ToolCallResult(call.id, call.name, (TextPart(task.answer),), error=True)
         done = {result.id: result for result in await execute(tasks, self._plan.timeout, self._tell)}
         refused = any(call.id in rejected for call in calls) and not tasks
         return [done.get(call.id) or rejected[call.id] for call in calls], not refused
 
-    def _task(self, call: ToolCallEnd) -> Task | Rejected:
-        """The call as something to execute, or what the model is told instead."""
+    def _task(self, call: ToolCallEnd) -> Task | Finding:
+        """The call as something to execute, or why it is not executed."""
         tool = self._tools.get(call.name)
-        if tool is None:
-            listed = ", ".join(f"`{name}`" for name in self._tools) or "none"
-            return _rejected(
-                "unknown tool", f"There is no tool `{call.name}`. The tools are: {listed}. Use their exact names."
-            )
-        if not call.complete:
-            return _rejected(
-                "incomplete", "The call was cut off before its arguments were complete, and was not executed."
-            )
-        arguments, fault, _ = Validator.of(tool.parameters).check(call.arguments)
-        if fault is not None:
-            return _rejected("arguments", f"{fault.sentence}\nThe call was not executed. Write it again.")
-        return Task(call.id, tool, wire.decode(arguments) if arguments.strip() else {})
+        arguments, invalid = call.arguments, None
+        if tool is not None and call.complete:
+            arguments, invalid, _ = Validator.of(tool.parameters).check(call.arguments)
+        found = find(self._proposed(call, invalid=invalid))
+        if found is not None:
+            return found
+        return Task(call.id, self._tools[call.name], wire.decode(arguments) if arguments.strip() else {})
+
+    def _proposed(
+        self, call: ToolCallEnd, *, invalid: InvalidArguments | None = None, approved: bool = True
+    ) -> ProposedCall:
+        offered = tuple(self._tools)
+        return ProposedCall(name=call.name, offered=offered, complete=call.complete, invalid=invalid, approved=approved)
 
     async def _approved(self, call: ToolCallEnd) -> bool:
         if self._plan.approve is None:
             return True
         answer = self._plan.approve(call)
         return bool(await answer) if inspect.isawaitable(answer) else bool(answer)
-
-
-def _rejected(why: Why, message: str) -> Rejected:
-    return Rejected(why, message)
 
 
 def _message(results: Sequence[ToolCallResult]) -> Message:

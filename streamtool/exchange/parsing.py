@@ -48,7 +48,7 @@ class Parsing:
         """
         if not self._request.reads:
             return self._traced(choice, None)
-        held_to = self._request.forcing
+        held_to = self._request.forcing.current
         if held_to is not None and held_to.way == "prefill":
             return Prefilled(held_to, lambda prefix: self._text_parser(rules, choice, prefix, again=again))
         return self._text_parser(rules, choice, again=again)
@@ -80,13 +80,13 @@ class Parsing:
 
     def keep(self, text: str, called: Sequence[str], rules: Rules) -> None:
         """Remember how the model wrote a reply with these calls, for the prompt of the next turn."""
-        memory = self._request.words
+        memory = self._request.transcripts
         if memory is None:
             return
         parser = self.parser(rules, again=False)
         events = [*parser.feed(text), *parser.close()]
         tools = remember(self._request.conversation, memory)
-        held_to = self._request.forcing
+        held_to = self._request.forcing.current
         if held_to is not None and held_to.way == "prefill" and goes_on(text, held_to):
             text = held_to.value + text
         kept = words(text, events, called, format=self._request.model.format, tools=tools)

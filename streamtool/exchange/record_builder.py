@@ -7,7 +7,7 @@ from streamtool.errors import StreamtoolError
 from streamtool.exchange.interfaces import Record, numbers
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response import ClientResponse
-from streamtool.policy import Cause, Gate
+from streamtool.policy import ChoiceFilter, Finding
 from streamtool.reply import Reason, Usage
 from streamtool.turns import turn
 
@@ -24,25 +24,25 @@ class RecordBuilder:
     """The notes."""
 
     __slots__ = (
-        "_attempts", "_began", "_clock", "_estimated", "error", "reason", "told", "unmet", "usage",
+        "_began", "_clock", "_estimated", "_rejected", "error", "reason", "told", "usage",
     )  # fmt: skip
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began = clock()
-        self._attempts: list[tuple[Cause, str, float]] = []
+        self._rejected: list[tuple[Finding, float]] = []
+        """Why each attempt that another one followed was not accepted, and when."""
         self._estimated = False
         self.usage = Usage()
         """Of all attempts that are over."""
         self.told: Usage | None = None
         """What the upstream has told of this attempt."""
-        self.unmet: Cause | None = None
         self.reason: Reason | None = None
         self.error: StreamtoolError | None = None
 
-    def again(self, why: Cause, detail: str) -> None:
+    def reject(self, finding: Finding) -> None:
         """The attempt is not accepted, and another one follows."""
-        self._attempts.append((why, detail, self._clock() - self._began))
+        self._rejected.append((finding, self._clock() - self._began))
 
     def count(self, *, sent: int, written: int, stopped: bool) -> None:
         """The attempt is over. What a stopped upstream did not tell is estimated, by the characters of both sides."""
@@ -54,15 +54,22 @@ class RecordBuilder:
         self.told = None
 
     def record(
-        self, asked: ClientRequest, response: ClientResponse, gates: Sequence[Gate], *, quoted: int, done: bool
+        self,
+        asked: ClientRequest,
+        response: ClientResponse,
+        choices: Sequence[ChoiceFilter],
+        *,
+        quoted: int,
+        done: bool,
     ) -> Record:
         """What happened so far."""
         conversation, upstream, head = asked.conversation, asked.model.upstream, response.head
+        began = [choice.first_call_at for choice in choices if choice.first_call_at is not None]
         found = Counter[str]()
-        for gate in gates:
-            found.update(gate.formats)
+        for choice in choices:
+            found.update(choice.tally.formats)
         return Record(
-            request_id=response.request_id,
+            request_id=response.headers.request_id,
             protocol=conversation.protocol,
             upstream_protocol=asked.upstream.NAME,
             model=conversation.model,
@@ -71,34 +78,34 @@ class RecordBuilder:
             mode=asked.mode,
             format=asked.model.format,
             tools=len(conversation.tools),
-            attempts=tuple(why for why, _, _ in self._attempts),
-            details=tuple(detail for _, detail, _ in self._attempts),
-            unmet=self.unmet,
-            calls=sum(gate.calls for gate in gates),
+            attempts=tuple(finding.cause for finding, _ in self._rejected),
+            details=tuple(finding.detail for finding, _ in self._rejected),
+            unmet=response.headers.unmet,
+            calls=sum(len(choice.state.calls) for choice in choices),
             formats=tuple(found),
-            repairs=tuple(dict.fromkeys(name for gate in gates for name in gate.repairs)),
-            discarded=tuple(pair for gate in gates for pair in gate.discarded.items()),
-            refused=sum(gate.refused for gate in gates),
+            repairs=tuple(dict.fromkeys(name for choice in choices for name in choice.tally.repairs)),
+            discarded=tuple(pair for choice in choices for pair in choice.tally.discarded.items()),
+            refused=sum(choice.state.refused for choice in choices),
             quoted=quoted,
-            incomplete=any(gate.incomplete for gate in gates),
+            incomplete=any(choice.state.incomplete for choice in choices),
             reason=self.reason,
             usage=self.usage,
             usage_estimated=self._estimated,
-            held=max((gate.held_most for gate in gates), default=0),
+            held=max((choice.tally.held for choice in choices), default=0),
             contract=asked.emulates,
             history=conversation.has_tool_history,
             turn=turn(conversation.messages).value,
             seconds=self._clock() - self._began,
             first_byte=self._since(response.began),
-            first_call=self._since(min((gate.called_at for gate in gates if gate.called_at is not None), default=None)),
+            first_call=self._since(min(began, default=None)),
             dropped=asked.dropped,
             error=self.error,
-            forced=asked.forced,
+            forced=asked.forcing.word,
             found=tuple(found.items()),
-            retried=tuple(at for _, _, at in self._attempts),
+            retried=tuple(at for _, at in self._rejected),
             upstream=None if upstream is None else upstream.name,
             server=None if upstream is None else upstream.server,
-            served_model=response.served_model,
+            served_model=response.identity.served_model,
             choices=conversation.n,
             options=numbers(conversation.options),
             status=None if head is None else head.status,

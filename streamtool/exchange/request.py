@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation, Forcing, Message, TextPart
+from streamtool.conversation import HOSTED, Conversation
 from streamtool.errors import RequestError, SettingsError
+from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Capabilities, Memory, UpstreamRequest
-from streamtool.policy import Cause, can_force, denies_forcing, denies_tools, forcing, forcing_method_for
+from streamtool.policy import Finding, RefusedRequest, find
 from streamtool.protocols.interfaces import ClientProtocol, Headers, UpstreamProtocol
 from streamtool.protocols.registry import PROTOCOLS, upstream_protocol_for
 from streamtool.protocols.wire import with_key
@@ -35,8 +36,8 @@ class ClientRequest:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
     __slots__ = (
-        "_abilities", "_body", "_headers", "_settings", "_unable", "conversation", "dropped", "forced", "forcing",
-        "model", "native", "same", "signatures", "size", "upstream", "words",
+        "_body", "_capabilities", "_headers", "conversation", "dropped", "forcing", "model", "native", "sent",
+        "signatures", "transcripts", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -49,45 +50,30 @@ class ClientRequest:
         memory: Memory | None,
         capabilities: Capabilities | None,
     ) -> None:
-        self._settings = settings
-        self._abilities = capabilities
+        self._capabilities = capabilities
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
-        self.conversation: Conversation = shared(self._read(client, memory))
-        self.model: ModelSettings = self._overridden(settings.for_model(self.conversation.model))
+        self.conversation: Conversation = shared(self._read(settings, client, memory))
+        self.model: ModelSettings = self._overridden(settings)
         self.native = self._begins_native()
-        """Tools reach the upstream as what they are."""
+        """The upstream gets the tools natively."""
         self.upstream: UpstreamProtocol = upstream_protocol_for(client.NAME, self.model.protocol)
-        self.same = self.upstream.NAME == client.NAME
-        """Client and upstream speak the same protocol."""
-        self.dropped = self.conversation.dropped
+        self.forcing = CallForcing(self.model, self.upstream.NAME, self._lacks)
+        self.dropped = self._not_honoured(client)
         """What could not be honoured, as far as it is known."""
-        if not self.same:
-            strange = sorted(self.conversation.raw.keys() - client.FIELDS)
-            self.dropped += tuple(f"field {name}" for name in strange)
-        output = self.conversation.options.output
-        if output is not None and output.foreign and not self.passthrough:
-            self.dropped += ("form of the answer",)
-        self.words = (
-            memory if settings.verbatim and self.emulates and self.conversation.raw.get("store") is not False else None
-        )
+        kept = memory if self.conversation.raw.get("store") is not False else None
+        self.transcripts = kept if settings.verbatim and self.emulates else None
         """Where it is remembered how the model writes its calls, and which tools it has."""
-        if self.words is not None:
-            self.conversation = with_tools(self.conversation, self.words)
+        if self.transcripts is not None:
+            self.conversation = with_tools(self.conversation, self.transcripts)
         signs = self.native and not self.passthrough and PROTOCOLS[self.upstream.NAME].signs_calls
-        self.signatures = memory if signs and self.conversation.raw.get("store") is not False else None
+        self.signatures = kept if signs else None
         """Where the signatures of calls are remembered."""
         if self.signatures is not None:
             self.conversation = signed(self.conversation, self.signatures)
-        self.forcing: Forcing | None = None
-        """What holds the model to a call in the last attempt, beside words."""
-        self.forced = ""
-        """The way in which it is held; the word of the log record."""
-        self._unable = False
-        """The upstream has just refused that way."""
-        if self.emulates and not can_force(self.model.forcing, self.upstream.NAME):
+        if self.emulates and self.forcing.impossible:
             self.dropped += (f"forcing by {self.model.forcing}",)
-        self.size = 0
+        self.sent = 0
         """Bytes of the last attempt."""
         if not self.passthrough:
             self._body = b""  # it has been read, and a stream may stay open for long
@@ -95,9 +81,8 @@ class ClientRequest:
         if hosted and settings.hosted_tools == "refuse":
             raise RequestError(f"a {hosted[0]} can only be run by its own origin: leave it out", param="tools")
 
-    def _read(self, client: ClientProtocol, memory: Memory | None) -> Conversation:
+    def _read(self, settings: Settings, client: ClientProtocol, memory: Memory | None) -> Conversation:
         """The conversation; one without messages if it cannot be read and need not be, since it may pass as it came."""
-        settings = self._settings
         body = decode_body(self._body, self._headers, settings.limits.body)
         try:
             if memory is not None and client.memories is not None:
@@ -111,6 +96,22 @@ class ClientRequest:
             ):
                 raise
             return unread
+
+    def _not_honoured(self, client: ClientProtocol) -> tuple[str, ...]:
+        """What of the request cannot be said to the upstream."""
+        conversation = self.conversation
+        dropped = conversation.dropped
+        if not self.same:
+            dropped += tuple(f"field {name}" for name in sorted(conversation.raw.keys() - client.FIELDS))
+        output = conversation.options.output
+        if output is not None and output.foreign and not self.passthrough:
+            dropped += ("form of the answer",)
+        return dropped
+
+    @property
+    def same(self) -> bool:
+        """Client and upstream speak the same protocol."""
+        return self.conversation.protocol == self.upstream.NAME
 
     @property
     def plain(self) -> bool:
@@ -132,7 +133,8 @@ class ClientRequest:
     def listens(self) -> tuple[str, ...] | None:
         """The formats that the parser is to know: those of the model, and that of a reply that is one object."""
         known = self.model.listens
-        bare = self.forcing is not None and self.forcing.way in ("schema", "guided")
+        current = self.forcing.current
+        bare = current is not None and current.way in ("schema", "guided")
         return known if known is None or not bare or "object" in known else (*known, "object")
 
     @property
@@ -149,26 +151,26 @@ class ClientRequest:
             return "native" if self.native else "emulate"
         return self.model.mode
 
-    def falls_back(self, status: int, said: str) -> Cause | None:
-        """What the upstream has said that it cannot do; the next attempt does without. None: it said no such thing."""
-        if self.native:
-            if self.model.mode != "auto" or not denies_tools(said):
-                return None
-            self.native = False
-            self._learn("tools")
-            return "tools unsupported"
-        if self.forcing is None or not denies_forcing(self.forcing.way, status, said):
-            return None
-        self._unable = True
-        self._learn(self.forcing.way)
-        return "forcing unsupported"
+    def falls_back(self, status: int, message: str) -> Finding | None:
+        """What the upstream says that it does not support; the next attempt does without. None: it says no such thing.
 
-    def _learn(self, ability: str) -> None:
-        if self._abilities is not None:
-            self._abilities.learn(self._upstream_name, self.model.name, ability)
+        A model that is `auto` gets its tools as text, and one that was to be forced is asked in words.
+        """
+        current = self.forcing.current
+        method = None if self.native or current is None else current.way
+        becomes_text = self.native and self.model.mode == "auto"
+        found = find(RefusedRequest(status=status, message=message, native=becomes_text, forcing=method))
+        if found is not None:
+            if method is None:
+                self.native = False
+            else:
+                self.forcing.refuse()
+            if self._capabilities is not None:
+                self._capabilities.learn(self._upstream_name, self.model.name, method or "tools")
+        return found
 
     def _lacks(self, ability: str) -> bool:
-        known = self._abilities
+        known = self._capabilities
         return known is not None and known.lacks(self._upstream_name, self.model.name, ability)
 
     def _begins_native(self) -> bool:
@@ -176,9 +178,10 @@ class ClientRequest:
             return False
         return not (self.model.mode == "auto" and self._lacks("tools"))
 
-    def _overridden(self, model: ModelSettings) -> ModelSettings:
+    def _overridden(self, settings: Settings) -> ModelSettings:
         """The model's settings under the headers of this request, where they are honoured."""
-        if not self._settings.allow_overrides:
+        model = settings.for_model(self.conversation.model)
+        if not settings.allow_overrides:
             return model
         given = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}
         mode, format_ = given.get("x-streamtool-mode"), given.get("x-streamtool-format")
@@ -214,32 +217,15 @@ class ClientRequest:
                 self.model.format,
                 correction=correction,
                 continued=continued,
-                recall=None if self.words is None else self.words.recall,
+                recall=None if self.transcripts is None else self.transcripts.recall,
             )
-            projected = self._held_to_a_call(projected)
+            projected = self.forcing.apply(self.conversation, projected)
         if number == 1:
             self.dropped += projected.dropped[len(asked.dropped) :]
         body = self.upstream.write_request(projected, self.model, stream=True)
-        self.size = len(body)
+        self.sent = len(body)
         path = None if self.same else self.upstream.request_path(self.model, stream=True)
         return UpstreamRequest(path, self._headers_for(body), body, self._upstream_name, number, projected)
-
-    def _held_to_a_call(self, projected: Conversation) -> Conversation:
-        """The projected conversation with what forces a call, as far as the client wants one and the upstream can."""
-        asked = self.conversation
-        way = forcing_method_for(asked, self.model, self.upstream.NAME)
-        self.forcing, self.forced = None, way or ""
-        if way is None or way == "prompt":
-            return projected
-        if not (self._unable or self._lacks(way)):
-            self.forcing = forcing(asked, way, self.model.format, self.upstream.NAME)
-        if self.forcing is None:
-            self.forced = "prompt" if asked.choice.mode == "required" else ""
-            return projected
-        messages = projected.messages
-        if way == "prefill":
-            messages = (*messages, Message("assistant", (TextPart(self.forcing.value),)))
-        return evolve(projected, messages=messages, forcing=self.forcing)
 
     @property
     def _upstream_name(self) -> str | None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from streamtool.conversation import Json
 from streamtool.errors import RequestError, StreamtoolError
 from streamtool.exchange import Record
+from streamtool.policy import FAILURES
 from streamtool.settings import Settings
 
 EXCHANGES: Final = "streamtool.exchange"
@@ -30,8 +31,6 @@ _LENGTH = 100
 _MANY = 20
 _WORD = re.compile(r"[a-z][a-z_]{0,39}")
 """A code that is a word; anything else may be a piece of a key."""
-_PHRASES = frozenset(("tools denied", "environment denied", "announced but not called"))
-"""Causes whose detail is a phrase of our own list."""
 
 
 def plain(text: str, limit: int = _LENGTH) -> str:
@@ -120,10 +119,11 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _attempts(record: Record, *, contents: bool) -> list[Json]:
-    """Each attempt that was not accepted: why, when, and the phrase that gave it away."""
+    """Each attempt that was not accepted: why, when, and the detail, if it quotes no contents."""
+    ours = {failure.cause for failure in FAILURES if failure.detail_is_ours}
     told = zip(record.attempts, record.details, record.retried, strict=True)
     return [
-        {"reason": why, "detail": detail if contents or why in _PHRASES else "", "seconds": round(seconds, 6)}
+        {"reason": why, "detail": detail if contents or why in ours else "", "seconds": round(seconds, 6)}
         for why, detail, seconds in told
     ]
 

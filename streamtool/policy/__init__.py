@@ -2,34 +2,42 @@
 
 from streamtool.policy.call_ids import CallIds
 from streamtool.policy.capabilities import denies_forcing, denies_tools
-from streamtool.policy.causes import Cause
+from streamtool.policy.choice_filter import ChoiceFilter
+from streamtool.policy.evidence import EndOfReply, Evidence, ProposedCall, RefusedRequest, WholeReply
+from streamtool.policy.failures import FAILURES, Failure, Finding, Outcome, find, register
 from streamtool.policy.forcing import can_force, forcing, forcing_method_for
-from streamtool.policy.gate import Gate
 from streamtool.policy.null_parser import NullParser, TextParser
 from streamtool.policy.prefilled import Prefilled, goes_on
 from streamtool.policy.quotations import HoldingParser, QuotationFilter, QuotationSources, quotation_sources
-from streamtool.policy.retry import cause, correction
 from streamtool.policy.rules import Rules, rules_for
 
 __all__ = [
+    "FAILURES",
     "CallIds",
-    "Cause",
-    "Gate",
+    "ChoiceFilter",
+    "EndOfReply",
+    "Evidence",
+    "Failure",
+    "Finding",
     "HoldingParser",
     "NullParser",
+    "Outcome",
     "Prefilled",
+    "ProposedCall",
     "QuotationFilter",
     "QuotationSources",
+    "RefusedRequest",
     "Rules",
     "TextParser",
+    "WholeReply",
     "can_force",
-    "cause",
-    "correction",
     "denies_forcing",
     "denies_tools",
+    "find",
     "forcing",
     "forcing_method_for",
     "goes_on",
     "quotation_sources",
+    "register",
     "rules_for",
 ]

@@ -6,7 +6,7 @@ import statemachine
 
 
 class TextParser(Protocol):
-    """What the gate needs of a parser."""
+    """What the choice filter needs of a parser."""
 
     def feed(self, text: str, /) -> list[statemachine.Event]: ...
     def close(self, reason: str | None = None, /) -> list[statemachine.Event]: ...

@@ -1,7 +1,7 @@
 """One call on its way to the client, from its name to its end.
 
 Its arguments go out as they come, unless the call waits until it is whole (`arguments = "complete"`), or is that of a
-custom tool, whose raw text is taken out of the JSON around it. A call of the upstream's own is mended on the way.
+custom tool, whose raw text is taken out of the JSON around it. A native call of the upstream is mended on the way.
 """
 
 from streamtool.policy.native_arguments import NativeArguments
@@ -14,23 +14,23 @@ class OpenCall:
     """A call that has begun and has not ended. `waits`: it goes out when it is whole."""
 
     __slots__ = (
-        "_native", "_pending", "_raw", "_rules", "direct", "id", "malformed", "name", "repairs", "signature", "waits",
+        "_native", "_pending", "_raw", "_schema", "direct", "id", "malformed", "name", "repairs", "signature", "waits",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, id: str, name: str, *, native: bool, signature: str | None = None) -> None:
-        self._rules = rules
+        self._schema = rules.tools.schemas.get(name)
         self.id = id
         self.name = name
         self.signature = signature
-        self.waits = name in rules.complete
+        self.waits = name in rules.tools.complete
         self._pending: list[str] = []
-        self._raw = RawInput() if name in rules.custom else None
+        self._raw = RawInput() if name in rules.tools.custom else None
         self._native = NativeArguments() if native and self._raw is None else None
         self.direct = not self.waits and self._raw is None and self._native is None
         """Its arguments go out as they come."""
         self.repairs: tuple[str, ...] = ()
         self.malformed = 0
-        """Characters of a call of the upstream's own that were no part of its arguments."""
+        """Characters of a native call that were no part of its arguments."""
 
     @property
     def waiting(self) -> str:
@@ -47,7 +47,7 @@ class OpenCall:
         return text if self._raw is None else self._raw.feed(text)
 
     def end_native(self, *, complete: bool) -> tuple[str, bool]:
-        """What is left of a call of the upstream's own, and whether it is complete."""
+        """What is left of a native call, and whether it is complete. Of any other call nothing is."""
         native, self._native = self._native, None
         if native is None:
             return "", complete
@@ -55,15 +55,14 @@ class OpenCall:
         self.repairs, self.malformed = native.repairs, native.malformed
         return (self.feed(text) if text else ""), native.complete
 
-    def judge(self) -> InvalidArguments | None:
-        """What is wrong with the arguments that waited, once they are whole and mended as far as that is possible."""
+    def check(self) -> InvalidArguments | None:
+        """What is wrong with the arguments that waited; they are whole, and coerced as far as that is possible."""
         if self._raw is not None:
             return None
-        validator = Validator.of(self._rules.tools.get(self.name))
-        text, fault, mends = validator.check(self.waiting)
+        text, invalid, repairs = Validator.of(self._schema).check(self.waiting)
         self._pending = [text]
-        self.repairs += tuple(mends)
-        return fault
+        self.repairs += repairs
+        return invalid
 
     def close(self, *, complete: bool) -> str:
         """The last of the arguments; all of them if the call waited."""

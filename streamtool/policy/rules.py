@@ -29,20 +29,56 @@ _ACTS = re.compile(
     r"|git|grep|glob|search|browse|web|http|url|fetch|download|page|internet|online|computer|screen|system",
     re.IGNORECASE,
 )
-"""What a tool's name or the beginning of its description says, if it acts on files, commands or the network."""
+"""Words in the name, or the beginning of the description, of a tool that acts on files, commands or the network."""
 _LOOKED_AT = 200  # characters of a description
+
+
+@frozen
+class CallableTools:
+    """The calls that count. With a named or narrowed choice, only the tools of the choice."""
+
+    schemas: Mapping[str, Mapping[str, Json]]
+    """Name -> JSON Schema of the arguments."""
+    aliases: Mapping[str, str] = field(factory=dict)
+    """The short names of tools that stand in a group (`namespace`), where a short name means one tool only."""
+    complete: frozenset[str] = frozenset()
+    """Tools whose calls go out only when their arguments are complete."""
+    custom: frozenset[str] = frozenset()
+    """Tools that take raw text, which is taken out of the JSON around it."""
+
+
+@frozen
+class RefusalRules:
+    """How refusals are recognised."""
+
+    watched: bool = False
+    """Tools are offered and none is forced: a reply that denies them, or only announces a call, is asked for again."""
+    environment: bool = False
+    """Some tool acts on files, commands or the network, so the model need not say that it cannot."""
+    phrases: Phrases | None = None
+    """What a denial or an announcement is recognised by; None: the phrases that come with the package."""
+
+
+@frozen
+class TextRules:
+    """What becomes of text and reasoning."""
+
+    reasoning: Literal["emit", "drop", "text"] = "emit"
+    stop: tuple[str, ...] = ()
+    """Strings at which visible text ends, and the reply with it."""
+    held: int = 256 * 1024
+    """Characters of text that may wait for a forced call."""
+    kept: bool = False
+    """What the model writes is kept: the reply may be continued, and the next prompt may repeat it."""
 
 
 @frozen
 class Rules:
     """The rules of one exchange."""
 
-    tools: Mapping[str, Mapping[str, Json]]
-    """The calls that count: name -> JSON Schema of the arguments. With a named or narrowed choice only those."""
-    aliases: Mapping[str, str] = field(factory=dict)
-    """The short names of tools that stand in a group (`namespace`), as far as each is the only one."""
+    tools: CallableTools
     native: bool = False
-    """The upstream has the tools as what they are: its own calls are its business, and so is the choice."""
+    """The upstream gets the tools natively: its own calls are its business, and so is the choice."""
     forbidden: bool = False
     """Tool choice none: a call is discarded."""
     forced: bool = False
@@ -53,33 +89,20 @@ class Rules:
     """What becomes of a call whose name is not offered."""
     malformed: Literal["text", "drop", "retry"] = "text"
     """What becomes of markup that never became a call."""
-    phrases: Phrases | None = None
-    """By which a denial or an announcement is recognised; None: those that come with the package."""
-    watches: bool = False
-    """Tools are offered and none is forced: a reply that denies them, or only announces a call, is asked for again."""
-    acts: bool = False
-    """Some tool acts on files, commands or the network: then nobody has to say that he cannot."""
-    keeps: bool = False
-    """What the model writes is kept: the reply may be continued, or its words be wanted in the next turn."""
-    answers: bool = False
-    """A result has come, and somebody waits for what follows from it: silence is not accepted."""
     invalid: Literal["deliver", "error"] = "deliver"
-    """What becomes of a whole call whose arguments do not fit the schema, when it is not asked for again."""
-    reasoning: Literal["emit", "drop", "text"] = "emit"
+    """What becomes of a whole call whose arguments do not match the schema, when it is not asked for again."""
     truncated: Literal["reason", "error"] = "reason"
-    complete: frozenset[str] = frozenset()
-    """Tools whose calls go out only when their arguments are complete."""
-    custom: frozenset[str] = frozenset()
-    """Tools that take raw text, which is taken out of the JSON around it."""
-    held: int = 256 * 1024
-    """Characters of text that may wait for a forced call."""
-    stop: tuple[str, ...] = ()
-    """Strings at which visible text ends, and the reply with it."""
+    """How a reply ends that was cut inside a call."""
+    answer_due: bool = False
+    """A result has come, and the client waits for what follows from it: an empty reply is not accepted."""
+    refusals: RefusalRules = RefusalRules()
+    text: TextRules = TextRules()
 
     @property
     def callable(self) -> Mapping[str, Mapping[str, Json]]:
         """The tools as the parser takes them."""
-        tools = {**{short: self.tools[name] for short, name in self.aliases.items()}, **self.tools}
+        schemas, aliases = self.tools.schemas, self.tools.aliases
+        tools = {**{short: schemas[name] for short, name in aliases.items()}, **schemas}
         return AnyName(tools) if self.unknown == "deliver" else tools
 
 
@@ -97,47 +120,63 @@ def rules_for(
 ) -> Rules:
     """The rules for this conversation. Without tools in the request, the names of its history may be called.
 
-    `native` says that the upstream gets the tools as what they are.
+    `native` says that the upstream gets the tools natively.
     """
     choice = conversation.choice
-    if conversation.tools:
-        allowed = [tool for tool in conversation.tools if not choice.names or tool.name in choice.names]
-    else:
-        allowed = [Tool(name) for name in conversation.known_names]
-    names = [tool.name for tool in allowed]
-    free = bool(conversation.tools) and choice.mode == "auto" and conversation.n == 1 and not native
-    unknown = settings.unknown_tools
+    offered = bool(conversation.tools)
+    alone = conversation.n == 1 and not native
+    free = offered and choice.mode == "auto" and alone
+    correctable = alone and choice.mode != "none"
     forced = choice.mode == "required" and not native
-    if forced and unknown != "drop":
-        unknown = "retry" if conversation.n == 1 else "text"
-    elif unknown == "retry" and not free:
-        unknown = "text"
-    malformed = settings.malformed
-    if malformed == "retry" and (native or conversation.n > 1 or choice.mode == "none"):
-        malformed = "text"
-    short = Counter(_short(tool) for tool in allowed)
     return Rules(
-        tools={tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
-        aliases={_short(tool): tool.name for tool in allowed if tool.namespace and short[_short(tool)] == 1},
+        tools=_callable_tools(conversation, settings),
         native=native,
         forbidden=choice.mode == "none",
         forced=forced,
         single=not choice.parallel or conversation.legacy_functions,
-        unknown=unknown,
-        malformed=malformed,
-        phrases=phrases,
-        watches=free and settings.refusals == "retry",
-        acts=free and any(map(_acts, conversation.tools)),
-        keeps=bool(conversation.tools or conversation.has_tool_history) and conversation.n == 1 and not native,
-        answers=free and turn(conversation.messages) is Turn.NEXT_DECISION,
+        unknown=_unknown(settings, forced=forced, free=free, alone=alone),
+        malformed="text" if settings.malformed == "retry" and not correctable else settings.malformed,
         invalid=settings.invalid,
-        reasoning=settings.reasoning,
         truncated=settings.truncated,
-        complete=frozenset(name for name in names if settings.arguments_for(name) == "complete"),
-        custom=frozenset(tool.name for tool in allowed if tool.custom),
-        held=settings.limits.held,
-        stop=conversation.stop,
+        answer_due=free and turn(conversation.messages) is Turn.NEXT_DECISION,
+        refusals=RefusalRules(
+            watched=free and settings.refusals == "retry",
+            environment=free and any(map(_acts, conversation.tools)),
+            phrases=phrases,
+        ),
+        text=TextRules(
+            reasoning=settings.reasoning,
+            stop=conversation.stop,
+            held=settings.limits.held,
+            kept=(offered or conversation.has_tool_history) and alone,
+        ),
     )
+
+
+def _callable_tools(conversation: Conversation, settings: Settings) -> CallableTools:
+    names = conversation.choice.names
+    if conversation.tools:
+        allowed = [tool for tool in conversation.tools if not names or tool.name in names]
+    else:
+        allowed = [Tool(name) for name in conversation.known_names]
+    short = Counter(_short(tool) for tool in allowed)
+    return CallableTools(
+        {tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
+        aliases={_short(tool): tool.name for tool in allowed if tool.namespace and short[_short(tool)] == 1},
+        complete=frozenset(tool.name for tool in allowed if settings.arguments_for(tool.name) == "complete"),
+        custom=frozenset(tool.name for tool in allowed if tool.custom),
+    )
+
+
+def _unknown(
+    settings: Settings, *, forced: bool, free: bool, alone: bool
+) -> Literal["retry", "text", "drop", "deliver"]:
+    """What becomes of a call that is not offered: a forced choice is insisted on, other choices follow the setting."""
+    if forced and settings.unknown_tools != "drop":
+        return "retry" if alone else "text"
+    if settings.unknown_tools == "retry" and not free:
+        return "text"
+    return settings.unknown_tools
 
 
 def _acts(tool: Tool) -> bool:

@@ -8,7 +8,7 @@ looked at twice, however long the strings are and however the text is cut. What 
 from collections.abc import Iterable
 
 
-class _One:
+class _StopSequence:
     """One string, and how much of it stands at the end of the text."""
 
     __slots__ = ("_borders", "met", "text")
@@ -40,10 +40,10 @@ class StopSequences:
     __slots__ = ("_begun", "_held", "_starts")
 
     def __init__(self, strings: Iterable[str]) -> None:
-        self._starts: dict[str, list[_One]] = {}
+        self._starts: dict[str, list[_StopSequence]] = {}
         for text in dict.fromkeys(strings):
-            self._starts.setdefault(text[0], []).append(_One(text))
-        self._begun: list[_One] = []
+            self._starts.setdefault(text[0], []).append(_StopSequence(text))
+        self._begun: list[_StopSequence] = []
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:

@@ -1,0 +1,80 @@
+"""The choices of a reply: a choice filter for each, and the rules, parsers and ids that they share."""
+
+from collections.abc import Callable
+
+from streamtool.conversation import Conversation
+from streamtool.exchange.parsing import Parsing
+from streamtool.policy import CallIds, ChoiceFilter, Rules
+from streamtool.reply import ReplyEvent
+
+
+class Choices:
+    """The choices of one reply, in all of its attempts."""
+
+    __slots__ = ("_clock", "_count", "_ids", "filters", "may_retry", "parsing", "rules")
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        rules: Rules,
+        parsing: Parsing,
+        *,
+        new_id: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self.rules = rules
+        self.parsing = parsing
+        self._ids = CallIds(new_id, (call.id for message in conversation.messages for call in message.calls))
+        self._clock = clock
+        self._count = conversation.n
+        self.filters: dict[int, ChoiceFilter] = {}
+        """Those that have begun."""
+        self.may_retry = False
+        """Another attempt may follow the current one."""
+
+    def __getitem__(self, choice: int) -> ChoiceFilter:
+        """The filter of this choice, which begins if it has not."""
+        found = self.filters.get(choice)
+        if found is None:
+            found = self.filters[choice] = ChoiceFilter(
+                self.rules,
+                choice,
+                self._ids,
+                lambda: self.parsing.parser(self.rules, choice, again=self.may_retry),
+                may_retry=self.may_retry,
+                clock=self._clock,
+            )
+        return found
+
+    def restart(self) -> None:
+        """The next attempt begins."""
+        for choice in self.filters.values():
+            choice.restart(may_retry=self.may_retry)
+
+    def renew(self, rules: Rules) -> None:
+        """Everything begins anew, under these rules: nothing has come of the attempts before."""
+        self.rules = rules
+        self.filters.clear()
+
+    @property
+    def finished(self) -> bool:
+        """All choices that the client asked for have ended."""
+        return len(self.filters) >= self._count and all(choice.finished for choice in self.filters.values())
+
+    @property
+    def written(self) -> int:
+        """Characters that the upstream has written."""
+        return sum(choice.tally.written for choice in self.filters.values())
+
+    def break_off(self, out: list[ReplyEvent]) -> None:
+        """There is no more: what the choices hold goes out."""
+        for choice in self.filters.values():
+            if not choice.finished:
+                choice.close(None, out)
+
+    def remember(self) -> None:
+        """Keep how the model wrote its calls, if they are whole and their ids are ours."""
+        first = self.filters[0]
+        calls = first.state.calls
+        if calls and self._ids.made(calls[0]) and not first.state.incomplete:
+            self.parsing.keep(first.written, calls, self.rules)

@@ -1,0 +1,132 @@
+"""What detects the failures of the table: a function for each, from its evidence to the detail of the failure.
+
+The detail may be empty; None says that the failure did not happen.
+"""
+
+from streamtool.policy.capabilities import denies_forcing, denies_tools
+from streamtool.policy.evidence import (
+    CheckedArguments,
+    EndOfReply,
+    Opening,
+    ProposedCall,
+    RefusedRequest,
+    UnreadCall,
+    WholeReply,
+)
+from streamtool.policy.refusals import announced
+
+
+def _found(shown: bool) -> str | None:
+    return "" if shown else None
+
+
+# --- requests: the next attempt asks for less, and nobody is corrected
+
+
+def tools_unsupported(refused: RefusedRequest) -> str | None:
+    """The upstream, or its model, takes no tools."""
+    return _found(refused.native and denies_tools(refused.message))
+
+
+def forcing_unsupported(refused: RefusedRequest) -> str | None:
+    """The upstream cannot force a call by this method."""
+    forcing = refused.forcing
+    return _found(forcing is not None and denies_forcing(forcing, refused.status, refused.message))
+
+
+# --- replies
+
+
+def tools_denied(opening: Opening) -> str | None:
+    """The reply says that it has no tools."""
+    return opening.phrase if opening.denies == "tools denied" else None
+
+
+def environment_denied(opening: Opening) -> str | None:
+    """The reply says that it cannot reach what some tool acts on."""
+    denied = opening.denies == "environment denied" and opening.rules.refusals.environment
+    return opening.phrase if denied else None
+
+
+def wrong_tool(call: UnreadCall) -> str | None:
+    """A call of another tool than the one that is demanded."""
+    return _names(call) if call.reason == "unknown" and call.rules.forced else None
+
+
+def unknown_tool(call: UnreadCall) -> str | None:
+    """A call of a tool that is not offered."""
+    return _names(call) if call.reason == "unknown" else None
+
+
+def _names(call: UnreadCall) -> str:
+    return ", ".join(f"`{name}`" for name in call.rules.tools.schemas)
+
+
+def malformed_markup(call: UnreadCall) -> str | None:
+    """Markup that was meant as a call."""
+    return _found(call.reason == "rejected")
+
+
+def schema_violated(arguments: CheckedArguments) -> str | None:
+    """Arguments that do not match."""
+    return arguments.invalid.sentence
+
+
+def unreadable(end: EndOfReply) -> str | None:
+    """A call that waited cannot be read, and there is no other."""
+    return _found(end.unread > 0 and not end.calls)
+
+
+def call_missing(end: EndOfReply) -> str | None:
+    """A call is demanded, and there is none."""
+    return _found(end.rules.forced and not end.calls)
+
+
+def call_forbidden(end: EndOfReply) -> str | None:
+    """Calls where none is allowed."""
+    return _found(end.rules.forbidden and end.refused > 0)
+
+
+def incomplete_call(end: EndOfReply) -> str | None:
+    """A call that was cut."""
+    return _found(end.incomplete)
+
+
+def empty_reply(end: EndOfReply) -> str | None:
+    """Silence after a result."""
+    return _found(end.rules.answer_due and not end.refused)
+
+
+def announced_only(end: EndOfReply) -> str | None:
+    """The last sentence announces a call that is not there."""
+    watched = end.rules.refusals.watched and not end.calls and not end.stopped
+    return announced(end.text, end.rules.refusals.phrases) if watched else None
+
+
+# --- what only an agent sees
+
+
+def not_a_tool(call: ProposedCall) -> str | None:
+    """A call of a tool that the agent does not have."""
+    names = ", ".join(f"`{name}`" for name in call.offered) or "none"
+    return f"There is no tool `{call.name}`. The tools are: {names}." if call.name not in call.offered else None
+
+
+def cut_off(call: ProposedCall) -> str | None:
+    """A call that was cut before the agent could execute it."""
+    return _found(not call.complete)
+
+
+def invalid_arguments(call: ProposedCall) -> str | None:
+    """Arguments that the agent cannot execute a call with."""
+    return None if call.invalid is None else call.invalid.sentence
+
+
+def not_approved(call: ProposedCall) -> str | None:
+    """A call that somebody has refused."""
+    return _found(not call.approved)
+
+
+def not_one_object(reply: WholeReply) -> str | None:
+    """A reply that is not the one object that it has to be."""
+    return reply.violation

@@ -1,0 +1,390 @@
+"""The table of failures: why an attempt, or a call, is not accepted, and what follows from that.
+
+A row says on which evidence a failure is detected and by what, what becomes of the attempt, and how the model is
+corrected. Everything else reads the rows: the choice filter and the exchange decide by them whether to ask again, the
+record and the log bear their causes, the agent answers calls with their words, and `docs/loop.md` lists them.
+
+Order counts: of two failures with the same evidence, the first one is found. Both attempts and corrections are bounded
+by the caller. A correction is never part of the history: the next turn's prompt knows nothing of it.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import field, frozen
+
+from streamtool.conversation import Conversation
+from streamtool.policy import detectors
+from streamtool.policy.evidence import (
+    CheckedArguments,
+    EndOfReply,
+    Evidence,
+    Opening,
+    ProposedCall,
+    RefusedRequest,
+    UnreadCall,
+    WholeReply,
+)
+
+E = TypeVar("E", bound=Evidence)
+
+_EXIT: Final = " If the task is done, say so in plain text."
+"""What ends a demand for a call, unless the client demands it as well."""
+
+
+class Outcome(Enum):
+    """What becomes of an attempt that fails, while another one may follow."""
+
+    RETRIED = "retried"
+    """It is thrown away: an attempt of which the client has seen something does not fail in this way."""
+    CONTINUED = "continued"
+    """Its visible text becomes an assistant message, and the next attempt goes on behind it."""
+    EITHER = "retried, or continued behind visible text"
+    DELIVERED = "delivered"
+    """The client gets it as it is, and nobody is asked again."""
+    ANSWERED = "answered"
+    """The agent answers the call with an error instead of executing it."""
+
+    def fits(self, *, visible: bool) -> bool:
+        """Whether this can become of an attempt of which the client has, or has not, seen anything."""
+        match self:
+            case Outcome.RETRIED:
+                return not visible
+            case Outcome.CONTINUED:
+                return visible
+            case _:
+                return True
+
+
+@frozen
+class Failure(Generic[E]):
+    """One class of failures."""
+
+    cause: str
+    """The word of the log record."""
+    on: type[E]
+    """The evidence on which it is detected."""
+    detect: Callable[[E], str | None] = field(repr=False)
+    """The detail of the failure, which may be empty; None: it did not happen."""
+    when: str
+    """The same in words, for the docs."""
+    outcome: Outcome
+    setting: str = ""
+    """The setting that switches it, for the docs; "": it is always on."""
+    corrections: tuple[str, ...] = field(default=(), repr=False)
+    """What the model is told after its first, second, … try. `{detail}` and `{tool}` are filled in."""
+    demands_call: bool = True
+    """The correction asks for a call, so it has to leave a way out to a model that needs none."""
+    in_record: bool = True
+    """The record names it when the last attempt fails and is delivered all the same."""
+    detail_is_ours: bool = False
+    """The detail quotes no contents: it is a phrase of our own files, and may stand in any log."""
+
+
+@frozen
+class Finding:
+    """A failure that has happened, and its detail."""
+
+    failure: Failure[Any]  # the kind of evidence no longer matters
+    detail: str = ""
+    problem: str = ""
+    """For errors: what is wrong, in one sentence."""
+
+    @property
+    def cause(self) -> str:
+        """The word of the log record."""
+        return self.failure.cause
+
+    @property
+    def asks_again(self) -> bool:
+        """Another attempt is made, if one may follow."""
+        return self.failure.outcome is not Outcome.DELIVERED
+
+    def correction(self, conversation: Conversation, attempt: int) -> str:
+        """What the model is told after its `attempt`-th try (1 is the first)."""
+        choice = conversation.choice
+        tool = f" The tool to call is `{choice.names[0]}`." if len(choice.names) == 1 else ""
+        text = self._wording(attempt, tool)
+        return text + _EXIT if self.failure.demands_call and choice.mode != "required" else text
+
+    @property
+    def answer(self) -> str:
+        """What the model is told of a call that the agent does not execute, or of a reply that it does not accept."""
+        return self._wording(1, "")
+
+    def _wording(self, attempt: int, tool: str) -> str:
+        corrections = self.failure.corrections
+        text = corrections[(attempt - 1) % len(corrections)]
+        return text.replace("{tool}", tool).replace("{detail}", self.detail)
+
+
+def find(evidence: Evidence) -> Finding | None:
+    """The first failure that this evidence shows; None when there is none."""
+    for failure in FAILURES:
+        if failure.on is type(evidence) and failure.outcome.fits(visible=evidence.visible):
+            detail = failure.detect(evidence)
+            if detail is not None:
+                return Finding(failure, detail, evidence.problem)
+    return None
+
+
+def register(failure: Failure[Any]) -> None:  # of any kind of evidence
+    """Add a class of failures, behind those that are there. Raises ValueError when its row contradicts itself."""
+    if any(row.cause == failure.cause and row.on is failure.on for row in FAILURES):
+        raise ValueError(f'"{failure.cause}" is already detected on {failure.on.__name__}')
+    corrected = failure.outcome is not Outcome.DELIVERED and failure.on is not RefusedRequest
+    if corrected and not failure.corrections:
+        raise ValueError(f'"{failure.cause}" is {failure.outcome.value}, and needs at least one correction')
+    FAILURES.append(failure)
+
+
+_BROKEN: Final = (
+    (
+        "Your call could not be read. "
+        "Write it again, exactly in the form that was shown, from the first to the last character of it."
+    ),
+    "The call is still broken: check its brackets and quotes, and write all of it once more.",
+    "Write the whole call again, shorter if you can, with every bracket and quote closed.",
+)
+"""The corrections of a call that cannot be read, wherever that is detected."""
+
+_REQUESTS: Final = (
+    Failure(
+        "tools unsupported",
+        on=RefusedRequest,
+        detect=detectors.tools_unsupported,
+        when="the upstream refuses native tools; the next attempt sends them as text",
+        outcome=Outcome.RETRIED,
+        setting='`mode = "auto"`',
+        demands_call=False,
+    ),
+    Failure(
+        "forcing unsupported",
+        on=RefusedRequest,
+        detect=detectors.forcing_unsupported,
+        when="the upstream refuses the method that forces a call; the next attempt asks in words",
+        outcome=Outcome.RETRIED,
+        setting="`forcing`",
+        demands_call=False,
+    ),
+)
+
+_OPENINGS: Final = (
+    Failure(
+        "tools denied",
+        on=Opening,
+        detect=detectors.tools_denied,
+        when="the choice is free, and the reply begins by saying that there are no tools",
+        outcome=Outcome.RETRIED,
+        setting="`refusals`",
+        corrections=(
+            (
+                "You do have tools in this conversation: those that are listed above. You need not run them yourself. "
+                "Write the call in the form that was shown, and its result comes in the next message."
+            ),
+            "The tools above are real, and a call is only text that you write. Write the call that helps here.",
+            "Begin your reply with a call of one of the tools above, in the form that was shown.",
+        ),
+        detail_is_ours=True,
+    ),
+    Failure(
+        "environment denied",
+        on=Opening,
+        detect=detectors.environment_denied,
+        when="the same for files, commands or the network, and some tool acts on these",
+        outcome=Outcome.RETRIED,
+        setting="`refusals`",
+        corrections=(
+            (
+                "You need no access of your own: the tools above act for you. "
+                "Write the call that does what is needed, and its result comes in the next message."
+            ),
+            "What you cannot do yourself, a tool does when you write its call. Write the call now.",
+            "Begin your reply with the call of a tool that does it, in the form that was shown.",
+        ),
+        detail_is_ours=True,
+    ),
+)
+
+_CALLS: Final = (
+    Failure(
+        "wrong tool",
+        on=UnreadCall,
+        detect=detectors.wrong_tool,
+        when="a call of another tool than the choice allows, before anything is visible",
+        outcome=Outcome.RETRIED,
+        setting='`unknown_tools` other than `"drop"`',
+        corrections=(
+            "That is not the tool to call now. Call {detail}, exactly in the form that was shown, and nothing else.",
+            "The only tool that can be called in this reply is {detail}. Write its call, and no other.",
+            "Begin your reply with a call of {detail}.",
+        ),
+    ),
+    Failure(
+        "unknown tool",
+        on=UnreadCall,
+        detect=detectors.unknown_tool,
+        when="a call of a tool that was not offered, before anything is visible",
+        outcome=Outcome.RETRIED,
+        setting='`unknown_tools = "retry"`',
+        corrections=(
+            (
+                "There is no tool of the name that you called. The tools are: {detail}. "
+                "Call one of these by its exact name."
+            ),
+            "That tool does not exist either. Only these can be called: {detail}.",
+            "Call one of {detail}, by its name in the list.",
+        ),
+    ),
+    Failure(
+        "malformed",
+        on=UnreadCall,
+        detect=detectors.malformed_markup,
+        when="markup that was meant as a call and cannot be read",
+        outcome=Outcome.EITHER,
+        setting='`malformed = "retry"`',
+        corrections=_BROKEN,
+        in_record=False,  # what is not asked for again is text
+    ),
+    Failure(
+        "schema",
+        on=CheckedArguments,
+        detect=detectors.schema_violated,
+        when="arguments that waited until they were whole, and do not match the schema even after coercion",
+        outcome=Outcome.EITHER,
+        setting='`arguments = "complete"`',
+        corrections=(
+            "The arguments of your call do not fit the tool. {detail} Write the call again, with arguments that fit.",
+            "The arguments are still wrong. {detail} Correct them and write the whole call again.",
+            "{detail} Write the call once more, and keep exactly to that schema.",
+        ),
+    ),
+)
+
+CALL_MISSING: Final = Failure(
+    "required call missing",
+    on=EndOfReply,
+    detect=detectors.call_missing,
+    when="`required`, or a named tool, and no call",
+    outcome=Outcome.EITHER,
+    corrections=(
+        (
+            "Your reply did not contain the tool call that is required now. "
+            "Write the call, exactly in the form that was shown, and nothing else.{tool}"
+        ),
+        (
+            "There is still no tool call in your reply. "
+            "Reply with one tool call in the form that was shown; put no other text around it.{tool}"
+        ),
+        "A tool call is needed before anything else can happen. Begin your reply with the call itself.{tool}",
+    ),
+)
+
+_ENDS: Final = (
+    Failure(
+        "malformed",
+        on=EndOfReply,
+        detect=detectors.unreadable,
+        when="a call that waited until it was whole, and cannot be read",
+        outcome=Outcome.EITHER,
+        setting='`arguments = "complete"`',
+        corrections=_BROKEN,
+    ),
+    CALL_MISSING,
+    Failure(
+        "call forbidden",
+        on=EndOfReply,
+        detect=detectors.call_forbidden,
+        when="the choice is `none`, and the reply is nothing but calls",
+        outcome=Outcome.RETRIED,
+        corrections=(
+            "No tool can be called in this turn. Answer in plain text, from what you already know.",
+            "Tools are switched off for this reply. Write the answer itself, without any call.",
+            "Do not write a call. Answer the user in plain sentences.",
+        ),
+        demands_call=False,
+    ),
+    Failure(
+        "incomplete",
+        on=EndOfReply,
+        detect=detectors.incomplete_call,
+        when="a call that was cut; the reply ends as one that reached its length",
+        outcome=Outcome.DELIVERED,
+        setting="`truncated`",
+        in_record=False,
+    ),
+    Failure(
+        "empty",
+        on=EndOfReply,
+        detect=detectors.empty_reply,
+        when="nothing at all after a result",
+        outcome=Outcome.RETRIED,
+        corrections=(
+            "Your reply was empty. Say what follows from the result above, or write the next call.",
+            "There was no reply. Answer the user, or call another tool.",
+            "Write a reply: the answer, or the next call.",
+        ),
+        demands_call=False,
+    ),
+    Failure(
+        "announced but not called",
+        on=EndOfReply,
+        detect=detectors.announced_only,
+        when="the choice is free, and the last sentence announces a call that is not there",
+        outcome=Outcome.CONTINUED,
+        setting="`refusals`",
+        corrections=(
+            "You said what you were going to do, but wrote no call. Write the call now, in the form that was shown.",
+            "An announcement does nothing. Go on with the call itself.",
+            "Write the call that you announced, and nothing before it.",
+        ),
+        detail_is_ours=True,
+    ),
+)
+
+_AGENT: Final = (
+    Failure(
+        "unknown tool",
+        on=ProposedCall,
+        detect=detectors.not_a_tool,
+        when="a call of a tool that the agent does not have",
+        outcome=Outcome.ANSWERED,
+        corrections=("{detail} Use their exact names.",),
+    ),
+    Failure(
+        "incomplete",
+        on=ProposedCall,
+        detect=detectors.cut_off,
+        when="a call that was cut before its arguments were complete",
+        outcome=Outcome.ANSWERED,
+        corrections=("The call was cut off before its arguments were complete, and was not executed.",),
+    ),
+    Failure(
+        "arguments",
+        on=ProposedCall,
+        detect=detectors.invalid_arguments,
+        when="arguments that do not match the schema, even after coercion",
+        outcome=Outcome.ANSWERED,
+        corrections=("{detail}\nThe call was not executed. Write it again.",),
+    ),
+    Failure(
+        "refused",
+        on=ProposedCall,
+        detect=detectors.not_approved,
+        when="a call that `approve` does not allow",
+        outcome=Outcome.ANSWERED,
+        corrections=("The user refused this call. Do not repeat it; go on without.",),
+    ),
+    Failure(
+        "protocol",
+        on=WholeReply,
+        detect=detectors.not_one_object,
+        when="a reply that is not one object, in a format where it has to be",
+        outcome=Outcome.RETRIED,
+        corrections=("{detail}",),
+    ),
+)
+
+FAILURES: Final[list[Failure[Any]]] = [*_REQUESTS, *_OPENINGS, *_CALLS, *_ENDS, *_AGENT]  # each has its own evidence
+"""All classes. `register` adds one."""

@@ -1,0 +1,96 @@
+"""The stages of visible text in a row, and the last of them."""
+
+from streamtool.policy.choice_state import ChoiceState, Tally
+from streamtool.policy.fabricated_results import FabricatedResultFilter
+from streamtool.policy.held_text import ForcedCallHold, OpeningFilter
+from streamtool.policy.rules import Rules
+from streamtool.policy.stages import Content
+from streamtool.policy.stop_sequences import StopSequences
+from streamtool.reply import ReplyEvent, ReplyTextDelta
+
+
+class VisibleText:
+    """The last stage: what comes here is visible. Visible text ends at the caller's stop sequences, and the reply too.
+
+    What might become a stop sequence waits across attempts: it was visible text of one, and the next goes on behind it.
+    """
+
+    __slots__ = ("_choice", "_state", "_stops")
+
+    def __init__(self, choice: int, state: ChoiceState, stop: tuple[str, ...]) -> None:
+        self._choice = choice
+        self._state = state
+        self._stops = StopSequences(stop) if stop else None
+
+    @property
+    def active(self) -> bool:
+        """There are stop sequences to look for."""
+        return self._stops is not None
+
+    def feed(self, event: Content, out: list[ReplyEvent]) -> None:
+        """Send the event, or its text as far as it may go."""
+        state = self._state
+        if state.over:
+            return
+        if type(event) is not ReplyTextDelta:
+            self.close(out)
+            out.append(event)
+        elif self._stops is None:
+            self._send(event, out)
+        else:
+            text, state.stop_sequence = self._stops.feed(event.text)
+            state.over = state.stop_sequence is not None
+            self._send(ReplyTextDelta(self._choice, text), out)
+
+    def close(self, out: list[ReplyEvent]) -> None:
+        """What might have become a stop sequence is text."""
+        if self._stops is not None:
+            self._send(ReplyTextDelta(self._choice, self._stops.close()), out)
+
+    def _send(self, event: ReplyTextDelta, out: list[ReplyEvent]) -> None:
+        if event.text:
+            self._state.visible = True
+            out.append(event)
+
+
+class TextFilter:
+    """The stages of one choice."""
+
+    __slots__ = ("_hold", "_rules", "_state", "_visible", "fabricated", "opening")
+
+    def __init__(self, choice: int, rules: Rules, state: ChoiceState, tally: Tally) -> None:
+        self._rules = rules
+        self._state = state
+        self._visible = VisibleText(choice, state, rules.text.stop)
+        self.fabricated = FabricatedResultFilter(choice, state, tally, self._visible)
+        self.opening = OpeningFilter(rules, state, tally, self.fabricated)
+        self._hold = ForcedCallHold(rules, tally, self.opening)
+
+    @property
+    def idle(self) -> bool:
+        """No stage has anything to do, so text may go out directly."""
+        active = self._hold.active or self.opening.active or self.fabricated.active or self._visible.active
+        return not (active or self._state.over)
+
+    @property
+    def holds(self) -> bool:
+        """Text waits for a forced call, or for the end of the opening."""
+        return self._hold.holds or self.opening.holds
+
+    def restart(self) -> None:
+        """The next attempt begins."""
+        self._hold.restart(active=self._rules.forced and not self._state.calls)
+        self.opening.restart()
+
+    def feed(self, event: Content, out: list[ReplyEvent]) -> None:
+        """Text or reasoning that the model has written."""
+        self._hold.feed(event, out)
+
+    def end(self, out: list[ReplyEvent], *, broken: bool) -> None:
+        """The upstream's text is over. What waits for a forced call goes on waiting: the attempt may be rejected."""
+        self.opening.end(out, broken=broken)
+        self.fabricated.close(out)
+
+    def close(self, out: list[ReplyEvent]) -> None:
+        """Everything that waits goes out, in order."""
+        self._hold.close(out)
