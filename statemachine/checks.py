@@ -32,8 +32,8 @@ class CheckedParser(Parser):
     def close(self, reason: str | None = None) -> list[Event]:
         """The last events."""
         events = self._checked(super().close(reason))
-        demand(self.state is State.CLOSED, f"closed in {self.state}")
-        demand(not self._order.unfinished(), "the last call has no end")
+        if self.state is not State.CLOSED or self._order.unfinished():
+            raise AssertionError(f"closed in {self.state}: {self._order.unfinished()}")
         return events
 
     @property
@@ -42,24 +42,14 @@ class CheckedParser(Parser):
         return self._machine.frames.trace or []
 
     def _checked(self, events: list[Event]) -> list[Event]:
-        legal = frozenset[type[Event]]().union(*(EMITS[state] for state in self.visited))
+        legal = frozenset[type[Event]]().union(*(EMITS[state] for state in {*self.visited}))
         for event in events:
-            wrong = self._order.wrong(event)
-            demand(not wrong, f"{event}: {wrong}")
-            demand(type(event) in legal, f"{event} is not legal in any of {self.visited}")
+            if wrong := self._order.wrong(event):
+                raise AssertionError(f"{event}: {wrong}")
+            if type(event) not in legal:
+                raise AssertionError(f"{event} is not legal in any of {set(self.visited)}")
         self._machine.frames.trace = [self.state]
         return events
-
-
-def demand(legal: bool, sentence: str) -> None:
-    """Nothing, if it is legal.
-
-    Raises:
-        AssertionError: it is not.
-
-    """
-    if not legal:
-        raise AssertionError(sentence)
 
 
 def enforce() -> None:
