@@ -9,13 +9,14 @@
 `STREAMTOOL` tells `streamtool` that this package is the one it needs: another distribution has the same import name.
 """
 
-from statemachine.candidate import Call
+from statemachine.call import Call
+from statemachine.emitter import Span
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
+from statemachine.formats.compile import precompile
 from statemachine.formats.format import Format
 from statemachine.formats.table import FORMATS, OPT_IN
 from statemachine.machine import Limits
-from statemachine.parser import Parser, parse, precompile
-from statemachine.reader import Span
+from statemachine.parser import Parser, parse
 from statemachine.states import State
 from statemachine.writer import write
 

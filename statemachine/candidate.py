@@ -1,25 +1,16 @@
-"""A call while it is being read, and a call that was read."""
+"""A call while it is being read."""
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from statemachine.formats.format import Format
 from statemachine.json.state import JsonState
 
+TICK = "`"
 NO_KEYS: set[str] = set()
 """The parameters of a call that has none yet; never changed."""
 
 
-@frozen
-class Call:
-    """A whole call, as `parse` returns it and `write` takes it."""
-
-    name: str
-    arguments: str
-    """JSON text of one object."""
-    id: str | None = None
-
-
-@define
+@define(eq=False)
 class Candidate:
     """What is known of the call that is being read."""
 
@@ -36,7 +27,7 @@ class Candidate:
     id: str | None = None
     early: list[str] = field(factory=list)
     """Arguments that came before the name."""
-    whole: bool = False
+    complete: bool = False
     """The arguments are complete."""
     begun: bool = False
     """Arguments have begun."""
@@ -47,7 +38,7 @@ class Candidate:
     """Of the arguments."""
     envelope: JsonState = field(factory=JsonState)
     """Of the envelope around them; shares the names of repairs."""
-    lead: int = 0
+    preamble: int = 0
     """How many of the held pieces stand before the call itself: line ends, wrappers, the bracket of an array."""
     wrappers: list[str] = field(factory=list)
     """Closers of the wrappers that were opened with it, outermost first."""
@@ -63,6 +54,15 @@ class Candidate:
     def __attrs_post_init__(self) -> None:
         self.envelope.repairs = self.json.repairs
 
+    @property
+    def in_fence(self) -> bool:
+        """It stands first in a code fence."""
+        return bool(self.wrappers) and self.wrappers[0][0] == TICK
+
     def missing(self) -> str | None:
-        """What would make the arguments whole if the text ended here; None if nothing can."""
+        """What would make the arguments complete if the text ended here; None if nothing can."""
         return None if self.open_value or not self.begun else self.json.missing()
+
+
+NOTHING = Candidate()
+"""The candidate of a machine that has not met one; never changed."""

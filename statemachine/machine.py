@@ -1,25 +1,25 @@
-"""The life of a call: candidate, commit, disown, end. What the bodies ask of the parser is here.
+"""What the grammar works with, and the life of a call: candidate, commit, disown, end.
 
 A candidate holds what it consumes. It *commits* when its name is offered and its body has begun: what was held turns
 out to be syntax and `CallStart` goes out. It is *disowned* when its name is not offered: what was held goes out as text
 (or is discarded), and the body is read to its end all the same, with that sink, so that nothing inside of it is taken
-for a call. It is rejected by a `Mismatch`, which `parser.py` catches in one place.
+for a call. It is rejected by a `Mismatch`, which `grammar/call.py` handles in one place.
 """
 
-from collections.abc import Generator, Iterable, Mapping
-from typing import Any
+from enum import Enum
 
-from attrs import frozen
+from attrs import define, frozen
 
-from statemachine.candidate import Candidate
+from statemachine.buffer import Grammar
+from statemachine.candidate import NOTHING, Candidate
+from statemachine.emitter import Sink
 from statemachine.events import CallEnd, CallStart
-from statemachine.formats.format import Format
-from statemachine.json import nested as json_nested
-from statemachine.json import text as json_text
-from statemachine.json.state import JsonState
+from statemachine.formats.compile import Compiled
+from statemachine.frames import Frames
 from statemachine.json.text import space
-from statemachine.reader import Grammar, Mismatch, Reader, Sink
-from statemachine.states import TRANSITIONS, Input, State
+from statemachine.reader import Reader
+from statemachine.states import Input
+from statemachine.tools import Toolset
 
 MIB = 1024 * 1024
 BARE_HOLD = 1024
@@ -36,165 +36,139 @@ class Limits:
     name: int = 256
 
 
-NO_STACK: list[str] = []
-"""The stack of a machine that is in no object; never changed."""
-NOTHING = Candidate()
-"""The candidate of a machine that has not met one; never changed."""
+@frozen
+class Options:
+    """What the caller has chosen; see `Parser`."""
+
+    unknown: Sink
+    """Where a call goes whose name is not offered."""
+    discard_malformed: bool
+    fence_calls: bool
+    """Calls are looked for inside of code fences too."""
+    calls_in_reasoning: bool
 
 
-class Overflow(Exception):
-    """A candidate without a marker holds more than it may."""
+class Place(Enum):
+    """Where in its line the text is."""
+
+    START = "only blanks came since the last line end"
+    INSIDE = "something else did"
+    CODE = "inside of inline code"
+    QUOTE = "inside of a line of a block quote"
 
 
-Tools = Mapping[str, Any] | Iterable[str] | None
+@define
+class Past:
+    """What matters of the text that came before."""
+
+    place: Place = Place.START
+    text_seen: bool = False
+    """Visible text came."""
+    at_message_start: bool = True
+    """Nothing but white space came since the reply began, or since a message or section of special tokens ended."""
+
+    def saw(self) -> None:
+        """Visible text has come."""
+        self.text_seen, self.at_message_start = True, False
 
 
-class Machine(Reader):
-    """A reader that knows states and the life of a call."""
+class Machine:
+    """The parts that the grammar works with, and what a body asks for while it reads a call."""
 
-    __slots__ = (
-        "calls",
-        "candidate",
-        "drops",
-        "folded",
-        "fresh",
-        "limits",
-        "quoted",
-        "said",
-        "seen",
-        "stack",
-        "state",
-        "thinking",
-        "tools",
-        "unknown_sink",
-        "wrapping",
-    )
+    __slots__ = ("candidate", "frames", "limits", "options", "past", "reader", "stopped", "tables", "tools")
 
-    def __init__(
-        self, tools: Mapping[str, Any] | None, *, unknown: str, malformed: str = "text", limits: Limits, ledger: bool
-    ) -> None:
-        for option, value in (("unknown", unknown), ("malformed", malformed)):
-            if value not in ("text", "discard"):
-                raise ValueError(f"{option} must be 'text' or 'discard', not {value!r}")
-        self.state = State.TEXT
-        self.limits = limits
+    def __init__(self, reader: Reader, tables: Compiled, tools: Toolset, options: Options, limits: Limits) -> None:
+        self.reader = reader
+        self.frames = Frames()
+        self.past = Past()
+        self.tables = tables
         self.tools = tools
-        self.unknown_sink = Sink.TEXT if unknown == "text" else Sink.DISCARD
-        self.drops = malformed == "discard"
-        self.folded: dict[str, str | None] | None = None
-        self.calls = 0
+        self.options = options
+        self.limits = limits
         self.candidate = NOTHING
-        self.wrapping: tuple[str, ...] = ()
-        """Closers of the wrappers that are open, outermost first."""
-        self.stack: list[str] = NO_STACK
-        """Closers of an object that is no call, outermost first."""
-        self.quoted = False
-        """Inside one of its strings."""
-        self.seen = False
-        """Visible text came before."""
-        self.fresh = True
-        """Nothing but white space came since the reply began, or since a span between special tokens ended."""
-        self.thinking: tuple[str, ...] = ()
-        """What may close the reasoning around; () in text."""
-        self.said: tuple[str, ...] = ()
-        """What may end the message around, which is text and nothing else; () outside of one."""
-        super().__init__(ledger=ledger)
+        """The call that is being read, or was read last."""
+        self.stopped = False
+        """The model stopped by itself."""
 
-    def go(self, found: Input) -> None:
-        """The one way to change state."""
-        self.state = TRANSITIONS[self.state][found]
-
-    # ---- asked by the bodies
+    # ---- the text around
 
     def blank(self) -> Grammar:
         """White space is skipped as raw text; then a character is there."""
+        reader = self.reader
         while True:
-            end = space(self.text, self.at).end()  # type: ignore[union-attr]  # * always matches
-            if end > self.at:
-                self.take(end - self.at)
-            if self.at < len(self.text):
+            end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
+            if end > reader.at:
+                reader.take(end - reader.at)
+            if reader.at < len(reader.text):
                 return
-            yield from self.more()
+            yield from reader.more()
 
-    def take(self, length: int, kind: str = "syntax") -> str:
-        """Consumes; a candidate that would hold too much overflows, or is rejected, at the first character too many."""
-        if self.sink is Sink.HOLD and self.raw_length + length > BARE_HOLD and self.state is State.CANDIDATE:
-            marked = self.candidate.marked
-            room = (self.limits.held if marked else BARE_HOLD) - self.raw_length
-            if length > room:
-                if room > 0:
-                    super().take(room, kind)
-                raise Mismatch if marked else Overflow
-        return super().take(length, kind)
+    def saw(self, something: bool) -> None:
+        """Visible text came, unless it belongs to the prefix or to reasoning."""
+        if something and not self.reader.emitter.hidden and not self.frames.reasoning:
+            self.past.saw()
 
-    def recognise(self, form: Format) -> None:
-        """The format is known, whatever the name will be."""
-        self.candidate.format = form
+    # ---- a candidate
+
+    def open(self) -> None:
+        """A candidate starts."""
+        self.candidate = Candidate()
+        self.frames.go(Input.OPEN, candidate=self.candidate)
+        self.past.place = Place.INSIDE
+        self.hold()
+
+    def another(self, *, marked: bool) -> None:
+        """The next element of an array is a candidate of its own, in the format of the one before."""
+        before = self.candidate
+        self.candidate = Candidate(before.format, marked=marked, bare=before.bare, wrappers=before.wrappers)
+        self.frames.go(Input.OPEN, candidate=self.candidate)
+        self.hold()
+
+    def hold(self) -> None:
+        """What the candidate consumes is held."""
+        reader = self.reader
+        reader.sink = Sink.HOLD
+        reader.target = False
+        reader.hold.limit = self.limits.held if self.candidate.marked else BARE_HOLD
+
+    def mark(self, marked: bool) -> None:
+        """Whether something besides its keys says that the candidate is a call: if nothing does, it may hold less."""
+        self.candidate.marked = marked
+        if self.reader.sink is Sink.HOLD:
+            self.reader.hold.limit = self.limits.held if marked else BARE_HOLD
+
+    def flush_preamble(self) -> None:
+        """What is held before an element of an array was markup, whatever the element is."""
+        hold = self.reader.hold
+        count = self.candidate.preamble
+        for piece, kind in hold.pieces[:count]:
+            self.reader.emitter.raw(Sink.SYNTAX, piece, kind)
+            hold.length -= len(piece)
+        del hold.pieces[:count]
+        self.candidate.preamble = 0
+
+    # ---- its name
 
     def named(self, name: str) -> None:
         """The name as the model wrote it, and the offered tool that it means."""
         candidate = self.candidate
-        offered = self.offered(name) if len(name) <= self.limits.name else None
+        offered = self.tools.offered(name) if len(name) <= self.limits.name else None
         candidate.known = offered is not None
         candidate.name = name if offered is None else offered
 
-    def offered(self, name: str) -> str | None:
-        """The offered tool that a name means: itself, else the only one equal without `functions.` and case."""
-        if not name:
-            return None
-        if self.tools is None or name in self.tools:
-            return name
-        if self.folded is None:
-            self.folded = {}
-            for tool in self.tools:
-                fold = tool.lower()
-                self.folded[fold] = None if fold in self.folded else tool
-        plain = name.removeprefix("functions.")
-        return plain if plain in self.tools else self.folded.get(plain.lower())
-
-    def think(self, closers: tuple[str, ...]) -> None:
-        """What is held was the opener of reasoning, up to one of these closers."""
-        self.release(Sink.SYNTAX)
-        self.thinking = closers
-        self.go(Input.THINK)
-
-    def speak(self, ends: tuple[str, ...], *, verbatim: bool) -> None:
-        """What is held was the header of a message; `verbatim`: it is text and nothing else up to one of the ends."""
-        self.release(Sink.SYNTAX)
-        if verbatim:
-            self.said = ends
-        else:
-            self.wrapping += tuple(close for close in ends if close not in self.wrapping)
-        self.sink = self.visible
-        self.go(Input.SAY)
-
     def disown(self) -> None:
         """The name is not offered: what is held goes out, and so does the rest of the call."""
-        candidate = self.candidate
-        self.go(Input.DISOWN)
-        candidate.early.clear()
-        self.because("unknown")
-        self.settle()
-        if self.unknown_sink is Sink.TEXT and not self.thinking and not self.muted:
-            self.seen, self.fresh = True, False
-        self.release(self.visible if self.unknown_sink is Sink.TEXT else Sink.DISCARD)
-        self.target = False
+        reader = self.reader
+        self.frames.go(Input.DISOWN)
+        self.candidate.early.clear()
+        reader.emitter.because("unknown")
+        self.flush_preamble()
+        shown = self.options.unknown is Sink.TEXT
+        self.saw(shown)
+        reader.release(self.frames.top.sink if shown else self.options.unknown)
+        reader.target = False
 
-    def settle(self) -> None:
-        """What is held before an element of an array was markup, whatever the element is."""
-        for piece, kind in self.raw[: self.candidate.lead]:
-            if self._spans is not None:
-                self.record(kind, len(piece))
-            elif self.muted:
-                self.muted = max(0, self.muted - len(piece))
-            self.raw_length -= len(piece)
-        del self.raw[: self.candidate.lead]
-        self.candidate.lead = 0
-
-    @property
-    def visible(self) -> Sink:
-        """The sink of what is not call: reasoning inside a reasoning span, else text."""
-        return Sink.REASONING if self.thinking else Sink.TEXT
+    # ---- its arguments
 
     def begin(self) -> None:
         """The body has begun: a candidate whose name is offered commits, and arguments flow from here on."""
@@ -206,18 +180,18 @@ class Machine(Reader):
 
     def commit(self) -> None:
         """The candidate is a call: `CallStart`, and the arguments that came early."""
-        candidate = self.candidate
+        candidate, reader = self.candidate, self.reader
         candidate.committed = True
-        self.go(Input.COMMIT)
-        self.release(Sink.SYNTAX)
-        self.index = self.calls
-        self.calls += 1
-        self.room = self.limits.arguments
+        self.frames.go(Input.COMMIT)
+        reader.release(Sink.SYNTAX)
+        emitter = reader.emitter
+        emitter.index += 1
+        reader.room = self.limits.arguments
         form = candidate.format.name if candidate.format else ""
-        self.emit(CallStart(self.index, candidate.name or "", candidate.id, form))
-        self.target = True
+        emitter.emit(CallStart(emitter.index, candidate.name or "", candidate.id, form))
+        reader.target = True
         for piece in candidate.early:
-            self.out(piece)
+            reader.out(piece)
         candidate.early = []
 
     def aim(self) -> None:
@@ -225,70 +199,44 @@ class Machine(Reader):
         candidate = self.candidate
         candidate.json.depth = candidate.envelope.depth = self.limits.depth
         if candidate.committed:
-            self.target = True
+            self.reader.target = True
         elif candidate.name is None or candidate.known:
-            self.target = candidate.early
+            self.reader.target = candidate.early
         else:
-            self.target = False
+            self.reader.target = False
 
-    def sibling(self, offset: int, *, own: bool = False) -> Generator[None, None, bool]:
-        """True if what follows here, `offset` characters on, can only follow a call."""
-        raise NotImplementedError
+    # ---- its end
+
+    def end_event(self) -> None:
+        """`CallEnd`, for a call that has committed."""
+        candidate = self.candidate
+        repairs = tuple(candidate.json.repairs)
+        self.reader.emitter.emit(CallEnd(self.reader.emitter.index, candidate.complete, repairs))
 
     def finish(self, *, alone: bool = False) -> None:
         """The call's body is over. Its closers go the way of the call; `alone`: an element, what follows is syntax."""
         candidate = self.candidate
         if candidate.committed:
-            self.emit(CallEnd(self.index, candidate.whole, tuple(candidate.json.repairs)))
-        self.go(Input.END)
-        self.target = False
+            self.end_event()
+        self.frames.go(Input.END)
+        self.reader.target = False
         if candidate.committed or alone:
-            self.sink = Sink.SYNTAX
+            self.reader.sink = Sink.SYNTAX
 
-    def another(self, *, marked: bool) -> None:
-        """The next element of an array is a candidate of its own, in the format of the one before."""
-        self.go(Input.OPEN)
-        self.sink = Sink.HOLD
-        self.target = False
-        before = self.candidate
-        self.candidate = Candidate(before.format, marked=marked, bare=before.bare, wrappers=before.wrappers)
+    # ---- a message that is no call
 
-    def say(self, sink: Sink, limit: int) -> Grammar:
-        """A JSON value is said: a string decoded, any other as its JSON text; what exceeds the limit is discarded."""
-        self.release(Sink.SYNTAX)
-        candidate = self.candidate
-        candidate.spoke = True
-        state = JsonState(candidate.json.repairs, depth=self.limits.depth)
-        self.target = Spoken(self, sink, limit, quoted=self.text[self.at] in json_text.QUOTES)
-        yield from json_text.value(self, state)
-        self.target = False
+    def think(self, closers: tuple[str, ...]) -> None:
+        """What is held was the opener of reasoning, up to one of these closers."""
+        self.reader.release(Sink.SYNTAX)
+        self.frames.go(Input.THINK, *closers)
 
+    def say(self, ends: tuple[str, ...]) -> None:
+        """What is held was the header of a message that is text and nothing else, up to one of the ends."""
+        self.reader.release(Sink.SYNTAX)
+        self.frames.go(Input.SAY, *ends)
 
-class Spoken:
-    """A target for a value that is said. Takes the pieces of strict JSON that a transducer emits."""
-
-    __slots__ = ("half", "limit", "machine", "quoted", "said", "sink")
-
-    def __init__(self, machine: Machine, sink: Sink, limit: int, *, quoted: bool) -> None:
-        self.machine = machine
-        self.sink = sink
-        self.limit = limit
-        self.quoted = quoted
-        self.half = ""
-        self.said = 0
-
-    def append(self, piece: str) -> None:
-        """Says a piece."""
-        if self.quoted:
-            if piece == '"':
-                return
-            piece, self.half = json_nested.whole_escapes(self.half + piece)
-            piece = json_nested.unescape(piece)
-        if self.limit and self.said + len(piece) > self.limit:
-            room = max(0, self.limit - self.said)
-            self.machine.because("limit")
-            self.machine.put(self.sink, piece[:room])
-            self.machine.put(Sink.DISCARD, piece[room:])
-        else:
-            self.machine.put(self.sink, piece)
-        self.said += len(piece)
+    def wrap(self, ends: tuple[str, ...]) -> None:
+        """What is held was the header of a message that holds a call in another format."""
+        self.reader.release(Sink.SYNTAX)
+        self.frames.go(Input.WRAP)
+        self.frames.wrap(ends)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from statemachine import checks
+
+checks.enforce()  # what any parser of any test emits is legal by the tables of `statemachine.states`
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")  # the same examples in every run; `-m long` looks for new ones
 

@@ -11,7 +11,6 @@ from attrs import evolve, frozen
 
 from statemachine import Parser
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-from statemachine.states import EMITS, Input, State
 
 
 @frozen
@@ -121,34 +120,3 @@ def cuts(text: str, places: Sequence[int]) -> list[str]:
     """The text cut at these places."""
     ends = [*sorted(set(places)), len(text)]
     return [text[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-class Watched(Parser):
-    """A parser that notes the states it passes through."""
-
-    __slots__ = ("visited",)
-
-    def __init__(self, tools: Any, **options: Any) -> None:
-        self.visited: list[State] = []
-        super().__init__(tools, **options)
-
-    def go(self, found: Input) -> None:
-        """Changes state, noted."""
-        super().go(found)
-        self.visited.append(self.state)
-
-
-def watched(cut: Iterable[str], tools: Any, reason: str | None = None, **options: Any) -> list[Event]:
-    """The events that these pieces bring; each was legal in a state that the parser was in during its feed."""
-    parser = Watched(tools, **options)
-    events: list[Event] = []
-    parser.visited = [parser.state] if not options.get("prefix") else list(State)
-    for piece in [*cut, None]:
-        new = parser.close(reason) if piece is None else parser.feed(piece)
-        allowed = frozenset[type[Event]]().union(*(EMITS[state] for state in parser.visited))
-        for event in new:
-            assert type(event) in allowed, f"{event} is not legal in any of {parser.visited}"
-        parser.visited = [parser.state]
-        events += new
-    assert parser.state is State.CLOSED
-    return events

@@ -154,9 +154,9 @@ def _soup() -> list[str]:
                 parts.update(spelled(end) for end in variant.name_rule.ends)
                 parts.add(variant.name_rule.id)
             match variant.body:
-                case Parameters(key=key, close=close, wrappers=wrappers, head=head, type_marks=marks, quote=quote):
+                case Parameters(key=key, close=close, wrappers=wrappers, key_rule=rule, type_marks=marks, quote=quote):
                     parts.update((spelled(key), spelled(close).replace("{key}", "s"), *quote))
-                    parts.update(spelled(side) for side in (*head.ends, *marks, *itertools.chain(*wrappers)))
+                    parts.update(spelled(side) for side in (*rule.ends, *marks, *itertools.chain(*wrappers)))
                 case Expression(quote=quote):
                     parts.add(quote)
                 case Message(openers=openers, begin=begin, ends=ends, written=header):

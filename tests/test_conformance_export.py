@@ -57,7 +57,7 @@ def test_the_table_is_all_there(document):
         *("json", "envelope", "parameters", "expression", "message")
     }
     assert {"open": "<seed:think>", "close": "</seed:think>", "text": False, "anchor": "reply"} in rows["seed_oss"][
-        "spans"
+        "sections"
     ]
     assert rows["llama3"]["special_tokens"] == ["<|python_tag|>"]
     tools = {"get_weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}

@@ -89,9 +89,10 @@ def states_page() -> str:
 
 # States
 
-The parser is in exactly one state at any moment (`Parser.state`). The table in `statemachine/states.py` is the law:
-every transition goes through it, and what it does not know cannot happen. `python -m statemachine.states` prints it as
-this picture.
+The parser is in exactly one state at any moment (`Parser.state`): that of the innermost thing that is open. What is
+open lies on a stack. The table in `statemachine/states.py` is the law: it says which input pushes, replaces or pops
+what is innermost, and what it does not know cannot happen. `python -m statemachine.states` prints it as this picture,
+in which a pop leads to everything that may lie beneath.
 
 ```mermaid
 {states.diagram()}

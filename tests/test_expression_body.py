@@ -14,12 +14,15 @@ from strategies import cut
 
 from statemachine import Parser
 from statemachine.bodies import expression
-from statemachine.candidate import Candidate
-from statemachine.events import ArgumentsDelta, CallEnd, Event
+from statemachine.buffer import Ended, Grammar, Mismatch, Overflow
+from statemachine.emitter import Emitter, Ledger, Sink
+from statemachine.events import ArgumentsDelta, Event
 from statemachine.formats import Expression, Format, Variant
-from statemachine.machine import Limits, Machine
-from statemachine.reader import Ended, Grammar, Mismatch, Sink
-from statemachine.states import Input, violations
+from statemachine.formats.compile import compiled
+from statemachine.machine import Limits, Machine, Options
+from statemachine.reader import Reader
+from statemachine.states import violations
+from statemachine.tools import Toolset
 
 PYTHON = Expression()
 LIST = Expression(array=True)
@@ -38,10 +41,8 @@ TOOL = {
 }
 
 
-class Unit(Machine):
+class Unit:
     """An expression from its first character, and then text; `</x>` closes the call."""
-
-    __slots__ = ("body", "marked")
 
     def __init__(
         self,
@@ -53,60 +54,60 @@ class Unit(Machine):
         limits: Limits | None = None,
         ledger: bool = False,
     ) -> None:
-        self.body = body
-        self.marked = marked
-        super().__init__(
-            {"f": {}, "g": {}} if tools is None else tools, unknown=unknown, limits=limits or Limits(), ledger=ledger
-        )
+        form = Format("unit", (Variant(body),), ("<x>",), "</x>")
+        sink = Sink.TEXT if unknown == "text" else Sink.DISCARD
+        options = Options(unknown=sink, discard_malformed=False, fence_calls=False, calls_in_reasoning=False)
+        self.reader = Reader(Emitter(Ledger() if ledger else None))
+        tables = compiled((), (), (form,))
+        toolset = Toolset({"f": {}, "g": {}} if tools is None else tools)
+        self.machine = Machine(self.reader, tables, toolset, options, limits or Limits())
+        self._grammar = self._read(form, body, marked=marked)
+        next(self._grammar)
 
-    def grammar(self) -> Grammar:
+    def _read(self, form: Format, body: Expression, *, marked: bool) -> Grammar:
         """The calls; what follows is text."""
         yield
-        form = Format("unit", (Variant(self.body),), ("<x>",), "</x>")
-        self.go(Input.OPEN)
-        self.sink = Sink.HOLD
-        self.candidate = Candidate(form, marked=self.marked)
+        machine, reader = self.machine, self.reader
+        machine.open()
+        machine.mark(marked)
         try:
-            yield from expression.read(self, form, self.body)
-        except Mismatch:
-            if self.candidate.committed:
-                self.emit(CallEnd(self.index, False, tuple(self.candidate.json.repairs)))
-                self.because("malformed")
-                self.sink = Sink.DISCARD
+            yield from expression.read(machine, form, body)
+        except (Mismatch, Overflow):
+            if machine.candidate.committed:
+                machine.end_event()
+                reader.emitter.because("malformed")
+                reader.sink = Sink.DISCARD
             else:
-                self.release(Sink.TEXT)
-            self.target = False
+                reader.release(Sink.TEXT)
         except Ended:
-            if self.candidate.committed:
-                missing = self.candidate.missing()
-                self.emit_arguments(missing or "")
-                self.emit(CallEnd(self.index, missing is not None, tuple(self.candidate.json.repairs)))
+            if machine.candidate.committed:
+                missing = machine.candidate.missing()
+                reader.emitter.put(Sink.SYNTAX, missing or "")
+                machine.candidate.complete = missing is not None
+                machine.end_event()
             else:
-                self.release(Sink.TEXT)
-            self.target = False
+                reader.release(Sink.TEXT)
         else:
-            self.sink = Sink.TEXT
+            reader.sink = Sink.TEXT
+        reader.target = False
         while True:
-            self.take(len(self.text) - self.at)
-            if self.ended:
+            reader.take(len(reader.text) - reader.at)
+            if reader.ended:
                 return
             yield
 
-    def sibling(self, offset: int, *, own: bool = False) -> Any:
-        """True if the closer follows."""
-        while True:
-            rest = self.text[self.at + offset :].lstrip()[:4]
-            if rest == "</x>" or not "</x>".startswith(rest):
-                return rest == "</x>"
-            if self.ended:
-                return not rest
-            yield
+    def feed(self, text: str) -> list[Event]:
+        """The events that a piece brings."""
+        self.reader.append(text)
+        self.reader.disarm()
+        next(self._grammar, None)
+        self.reader.compact()
+        return self.reader.emitter.collect()
 
     def end(self) -> list[Event]:
         """There is no more."""
-        self.ended = True
-        self.scan = self.run = None
-        return self._advance()
+        self.reader.ended = True
+        return self.feed("")
 
 
 def run(given_pieces: Iterable[str], body: Expression, *args: Any, **options: Any) -> list[Item]:
@@ -559,7 +560,9 @@ def test_the_ledger_tiles_the_text() -> None:
         for piece in pieces(text, size):
             unit.feed(piece)
         unit.end()
-        assert sum(span.end - span.start for span in unit.ledger) == len(text)
+        ledger = unit.reader.emitter.ledger
+        assert ledger is not None
+        assert sum(span.end - span.start for span in ledger.spans()) == len(text)
 
 
 # ---- through a parser

@@ -9,7 +9,7 @@ import re
 import pytest
 from format_cases import FOLDER, Case, all_cases
 from json_oracle import is_object, is_prefix
-from statemachine_fold import calls_of, cuts, fold, outcome, pieces, watched
+from statemachine_fold import calls_of, cuts, events_of, fold, outcome, pieces
 
 from statemachine import FORMATS, Parser
 from statemachine.formats.markers import spelled
@@ -108,7 +108,7 @@ def test_every_split_of_long_texts(case: Case) -> None:
 
 @every_case
 def test_events_are_legal_and_arguments_are_always_a_prefix_of_json(case: Case) -> None:
-    events = watched(case.text, case.tools, case.reason, **case.options)
+    events = events_of(case.text, case.tools, case.reason, **case.options)
     assert violations(events) == []
     for call in calls_of(fold(events)):
         assert is_object(call.arguments) if call.complete else is_prefix(call.arguments), call

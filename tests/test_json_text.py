@@ -12,48 +12,63 @@ from statemachine_fold import fold, pieces
 from strategies import TEXTS, cut, json_texts, json_values, objects
 
 from statemachine import Limits, Parser, parse
+from statemachine.buffer import Ended, Grammar, Mismatch
+from statemachine.emitter import Sink
 from statemachine.events import ArgumentsDelta, CallEnd
 from statemachine.json.nested import doubled
 from statemachine.json.state import JsonState
 from statemachine.json.text import value
-from statemachine.reader import Ended, Grammar, Mismatch, Reader, Sink
+from statemachine.reader import Reader
 
 CONTAINERS = st.one_of(objects(), st.lists(json_values(), max_size=4))
 QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)
 
 
-class Transducer(Reader):
-    """One JSON value, read by `json_text` alone."""
-
-    __slots__ = ("done", "notes", "outer", "rejected")
+class Transducer:
+    """One JSON value, read by `json/text.py` alone."""
 
     def __init__(self, *, depth: int = 128, outer: bool = False) -> None:
-        self.notes = JsonState(depth=depth)
+        self.reader = Reader()
+        self.state = JsonState(depth=depth)
         self.outer = outer
         """The value stands in a JSON string."""
         self.done = self.rejected = False
-        super().__init__(ledger=False)
+        self._grammar = self._read()
+        next(self._grammar)
 
-    def grammar(self) -> Grammar:
+    @property
+    def rest(self) -> str:
+        """What is left."""
+        return self.reader.text[self.reader.at :]
+
+    def _read(self) -> Grammar:
         """The value; what follows is left."""
-        self.sink, self.target, self.room = Sink.SYNTAX, True, 1 << 40
+        reader = self.reader
+        reader.sink, reader.target, reader.room = Sink.SYNTAX, True, 1 << 40
         yield
         try:
-            yield from self.peek()
-            yield from doubled(self, self.notes, "") if self.outer else value(self, self.notes)
+            yield from reader.peek()
+            yield from doubled(reader, self.state, "") if self.outer else value(reader, self.state)
             self.done = True
         except Mismatch:
             self.rejected = True
         except Ended:
             pass
-        while not self.ended:
+        while not reader.ended:
             yield
+
+    def feed(self, text: str) -> list[Any]:
+        """The events that a piece brings."""
+        self.reader.append(text)
+        self.reader.disarm()
+        next(self._grammar, None)
+        self.reader.compact()
+        return self.reader.emitter.collect()
 
     def end(self) -> list[Any]:
         """There is no more."""
-        self.ended = True
-        self.scan = self.run = None
-        return self._advance()
+        self.reader.ended = True
+        return self.feed("")
 
 
 def read(given_pieces: Iterable[str], *, end: bool = True, **options: Any) -> tuple[str, tuple[str, ...], Transducer]:
@@ -68,7 +83,7 @@ def read(given_pieces: Iterable[str], *, end: bool = True, **options: Any) -> tu
             assert judge.feed(event.text), f"{''.join(out)!r} is no prefix of JSON"
     if end:
         out += [event.text for event in reader.end() if isinstance(event, ArgumentsDelta)]
-    return "".join(out), tuple(reader.notes.repairs), reader
+    return "".join(out), tuple(reader.state.repairs), reader
 
 
 MENDS = [
@@ -187,8 +202,8 @@ def test_mending_what_was_mended_changes_nothing(text: str) -> None:
 @given(LOOSE.map(lambda rest: "{" + rest))
 def test_the_missing_closers_make_it_whole(text: str) -> None:
     out, _, reader = read([text], end=False)
-    rest = reader.notes.missing()
-    held = reader.held
+    rest = reader.state.missing()
+    held = len(reader.rest)
     if not reader.rejected and not reader.done and rest is not None and not held:
         json.loads(out + rest)
 

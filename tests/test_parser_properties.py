@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from json_oracle import Json, is_object
-from statemachine_fold import Discard, Reasoning, Text, calls_of, events_of, fold, outcome, watched
+from statemachine_fold import Discard, Reasoning, Text, calls_of, events_of, fold, outcome
 from strategies import REPLIES, SOUP, SOUP_TOOLS, cut, expressed_calls, json_calls, options, typed_calls
 
 from statemachine import FORMATS, Parser, parse, write
@@ -51,7 +51,7 @@ def test_the_outcome_does_not_depend_on_the_pieces(
 @both
 @given(REPLIES, options(), REASONS)
 def test_every_sequence_of_events_is_legal(text: str, chosen: dict[str, Any], reason: str | None) -> None:
-    for events in (watched([text], SOUP_TOOLS, reason, **chosen), watched(text, SOUP_TOOLS, reason, **chosen)):
+    for events in (events_of([text], SOUP_TOOLS, reason, **chosen), events_of(text, SOUP_TOOLS, reason, **chosen)):
         assert violations(events) == []
 
 

@@ -1,11 +1,14 @@
 """The law of the machine: the table is complete, every state is used, and what it does not know is our bug."""
 
+import itertools
+
 import pytest
-from statemachine_fold import Watched, pieces
+from statemachine_fold import pieces
 from strategies import SOUP_TOOLS
 
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, Parser, ReasoningDelta, State, TextDelta
-from statemachine.states import EMITS, FOLLOWS, TRANSITIONS, Input, diagram, violations
+from statemachine.checks import CheckedParser
+from statemachine.states import EMITS, FOLLOWS, TRANSITIONS, Input, beneath, diagram, rows, targets, violations
 
 START, MORE, END = CallStart(0, "f", None, "tool_call"), ArgumentsDelta(0, "{}"), CallEnd(0, True)
 
@@ -18,12 +21,18 @@ def test_the_table_knows_every_state_and_every_input() -> None:
 def test_every_state_can_be_reached_and_left() -> None:
     reached = {State.TEXT}
     for _ in State:
-        reached |= {target for state in reached for target in TRANSITIONS[state].values()}
+        reached |= {target for state in reached for found in TRANSITIONS[state] for target in targets(state, found)}
     assert reached == set(State)
     for state in set(State) - {State.CLOSED}:
-        assert TRANSITIONS[state][Input.CLOSE] is State.CLOSED
+        assert targets(state, Input.CLOSE) == {State.CLOSED}
     assert TRANSITIONS[State.CLOSED] == {}
     assert EMITS[State.CLOSED] == frozenset()
+
+
+def test_what_is_popped_lay_on_something() -> None:
+    under = beneath()
+    for state, _found, move in rows():
+        assert not move.pop or state is State.TEXT or under[state], state
 
 
 def test_calls_stand_inside_of_a_call_only() -> None:
@@ -36,11 +45,10 @@ def test_the_diagram_shows_every_transition() -> None:
     drawn = diagram()
     assert drawn.startswith("stateDiagram-v2\n    [*] --> text\n")
     for state, row in TRANSITIONS.items():
-        for found, target in row.items():
-            line = next(
-                line for line in drawn.splitlines() if line.startswith(f"    {state.value} --> {target.value}:")
-            )
-            assert found.name.lower() in line
+        for found in row:
+            for target in targets(state, found):
+                start = f"    {state.value} --> {target.value}:"
+                assert found.name.lower() in next(line for line in drawn.splitlines() if line.startswith(start))
 
 
 LEGAL: list[list[Event]] = [
@@ -128,15 +136,14 @@ def test_closing_is_final() -> None:
 
 
 def test_the_machine_moves_by_the_table_only() -> None:
-    parser = Watched(SOUP_TOOLS)
-    before = parser.state
+    parser = CheckedParser(SOUP_TOOLS)
     for char in '<think>a</think>b <tool_call>{"name": "nope"}</tool_call>\n{"a": 1}\n```\nx\n```\n<tool_call>{"name": "ping", "arguments": {x':
-        parser.visited = []
-        parser.feed(char)
-        for state in parser.visited:
-            assert state in TRANSITIONS[before].values(), f"{before} -> {state}"
-            before = state
-        assert parser.state is before
+        before = parser.state
+        trace = parser._machine.frames.trace = [before]
+        Parser.feed(parser, char)
+        for one, other in itertools.pairwise(trace):
+            assert one is other or other in {to for found in TRANSITIONS[one] for to in targets(one, found)}
+        assert trace[-1] is parser.state
 
 
 @pytest.mark.parametrize("options", [{"unknown": "shout"}, {"in_fences": "maybe"}, {"formats": ["nope"]}])

@@ -11,8 +11,9 @@ from json.encoder import encode_basestring
 from statemachine import schema
 from statemachine.bodies.parameter_markers import Marker, Tables, Tag, blanks, closing, is_key, look, tag_at
 from statemachine.bodies.raw_value import Level, Quoted, RawValue, Slot
+from statemachine.buffer import Grammar, Mismatch
+from statemachine.grammar.closers import sibling
 from statemachine.machine import Machine
-from statemachine.reader import Grammar, Mismatch
 
 
 def value(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Grammar:
@@ -48,28 +49,30 @@ def leaf(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Gr
 
 def line_end(machine: Machine) -> Generator[None, None, bool]:
     """True if a line end follows the opener: it is markup."""
-    char = yield from machine.peek()
+    reader = machine.reader
+    char = yield from reader.peek()
     if char == "\r":
-        while len(machine.text) - machine.at < 2:
-            yield from machine.more()
-        if machine.text[machine.at + 1] == "\n":
-            machine.take(2)
+        while len(reader.text) - reader.at < 2:
+            yield from reader.more()
+        if reader.text[reader.at + 1] == "\n":
+            reader.take(2)
             return True
     elif char == "\n":
-        machine.take(1)
+        reader.take(1)
         return True
     return False
 
 
 def quote_opens(machine: Machine, table: Tables) -> Generator[None, None, bool]:
     """True if a quote opens here; the white space before it is dropped."""
+    reader = machine.reader
     if table.quote_open is None:
         return False
     offset = yield from blanks(machine, 0)
     mark, end = (yield from look(machine, table.quote_open, offset)) if offset >= 0 else (None, 0)
     if mark is None:
         return False
-    machine.take(end)
+    reader.take(end)
     return True
 
 
@@ -78,20 +81,22 @@ def quote_opens(machine: Machine, table: Tables) -> Generator[None, None, bool]:
 
 def nests(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Generator[None, None, bool]:
     """True if the value that begins here is made of keys and values; the white space before them is dropped."""
+    reader = machine.reader
     if not table.body.item or not slot.types & {"object", "array"} or len(levels) >= machine.limits.depth:
         return False
     offset = yield from blanks(machine, 0)
     mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
     if mark is not Marker.KEY or (yield from tag_at(machine, table, end)) is None:
         return False
-    machine.take(offset)
+    reader.take(offset)
     return True
 
 
 def next_key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
     """The key whose opener stands here, consumed."""
+    reader = machine.reader
     _, length = yield from look(machine, table.between, 0)
-    machine.take(length)
+    reader.take(length)
     return (yield from key(machine, table))
 
 
@@ -102,15 +107,17 @@ def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
         Mismatch: there is none.
 
     """
+    reader = machine.reader
     tag = yield from tag_at(machine, table, 0)
     if tag is None:
         raise Mismatch
-    machine.take(tag.end)
+    reader.take(tag.end)
     return tag
 
 
 def open_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
     """A member of an object or an item of an array begins; `types` are those of the value whose first one it is."""
+    reader = machine.reader
     state = machine.candidate.json
     first = level.array is None
     if level.array is None:
@@ -118,17 +125,18 @@ def open_member(machine: Machine, item: str, level: Level, name: str, types: fro
         state.stack.append("]" if level.array else "}")
     separator = ("[" if level.array else "{") if first else ", "
     if level.array:
-        machine.out(separator)
+        reader.out(separator)
     else:
         if name in level.given:
             state.mend("repeated_key")
         level.given.add(name)
-        machine.out(f"{separator}{encode_basestring(name)}: ")
+        reader.out(f"{separator}{encode_basestring(name)}: ")
     machine.candidate.open_value = True
 
 
 def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> Generator[None, None, bool]:
     """True if another element follows on one of the levels; false once those above `base` are closed."""
+    reader = machine.reader
     while len(levels) > base:
         yield from machine.blank()
         mark, end = yield from look(machine, table.between, 0)
@@ -139,9 +147,9 @@ def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> 
             while levels[-1].key != name:
                 machine.candidate.json.mend("missing_closer")
                 close(machine, levels)
-            machine.take(end)
+            reader.take(end)
             close(machine, levels)
-        elif mark is Marker.CALL_END or (yield from machine.sibling(0)):
+        elif mark is Marker.CALL_END or (yield from sibling(machine, 0)):
             machine.candidate.json.mend("missing_closer")
             while len(levels) > base:
                 close(machine, levels)
@@ -152,15 +160,17 @@ def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> 
 
 def opens_key(machine: Machine, table: Tables, level: Level, offset: int) -> Generator[None, None, bool]:
     """True if the opener that ends `offset` characters from here opens a key, and not a call or what stands around."""
+    reader = machine.reader
     if not table.keyed:
         return True
     name = yield from is_key(machine, table, offset)
     if not name:
-        return machine.ended
-    return level.takes(name, closed=False) or not (yield from machine.sibling(0))
+        return reader.ended
+    return level.takes(name, closed=False) or not (yield from sibling(machine, 0))
 
 
 def close(machine: Machine, levels: list[Level]) -> None:
     """The innermost level ends."""
+    reader = machine.reader
     levels.pop()
-    machine.out(machine.candidate.json.stack.pop())
+    reader.out(machine.candidate.json.stack.pop())

@@ -8,14 +8,17 @@ import re
 from collections.abc import Generator
 
 from statemachine.bodies.json_object import arguments
+from statemachine.bodies.spoken import Spoken
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.candidate import Candidate
+from statemachine.emitter import Sink
 from statemachine.formats.format import Format
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import ANY_NAME, Key, Keys, Role, envelope_of
+from statemachine.grammar.closers import sibling
 from statemachine.json import text as json_text
 from statemachine.json.state import JsonState
 from statemachine.machine import Machine
-from statemachine.reader import Grammar, Mismatch, Sink
 from statemachine.schema import properties
 from statemachine.states import State
 
@@ -33,14 +36,15 @@ class NoCall(Exception):
 
 def read(machine: Machine, keys: Keys) -> Grammar:
     """One envelope, or an array of them; returns at the end of the last one."""
+    reader = machine.reader
     yield from machine.blank()
     marked, known = machine.candidate.marked, False
-    if (yield from machine.peek()) == "[":
+    if (yield from reader.peek()) == "[":
         yield from array(machine, keys)
         yield from surplus(machine, marked=marked)
         return
     yield from element(machine, keys)
-    while machine.state is not State.AFTER:
+    while machine.frames.state is not State.AFTER:
         known = known or machine.candidate.committed
         machine.finish(alone=known)
         if not (yield from follows(machine, marked=marked)):
@@ -52,33 +56,36 @@ def read(machine: Machine, keys: Keys) -> Grammar:
 
 def follows(machine: Machine, *, marked: bool) -> Generator[None, None, bool]:
     """True if another object follows: after white space or a separator; without markers, after a semicolon."""
+    reader = machine.reader
     pattern = another_object if marked else another_bare
     yield from surplus(machine, marked=marked)
     while True:
-        found = pattern(machine.text, machine.at)
-        if found is None or found.lastindex or machine.ended:
+        found = pattern(reader.text, reader.at)
+        if found is None or found.lastindex or reader.ended:
             return found is not None and found.lastindex is not None
         yield
 
 
 def surplus(machine: Machine, *, marked: bool) -> Grammar:
     """Closing brackets too many: markup, where a marker says that this was a call."""
-    while marked and (machine.at < len(machine.text) or not machine.ended):
-        if machine.at >= len(machine.text):
+    reader = machine.reader
+    while marked and (reader.at < len(reader.text) or not reader.ended):
+        if reader.at >= len(reader.text):
             yield
-        elif machine.text[machine.at] in "}]" and not (yield from machine.sibling(0, own=True)):
-            machine.take(1)
+        elif reader.text[reader.at] in "}]" and not (yield from sibling(machine, 0, own=True)):
+            reader.take(1)
         else:
             return
 
 
 def separator(machine: Machine) -> Grammar:
     """What stands between two objects."""
+    reader = machine.reader
     yield from machine.blank()
-    if machine.text[machine.at] != "{":
-        machine.take(1)
+    if reader.text[reader.at] != "{":
+        reader.take(1)
         yield from machine.blank()
-    machine.candidate.lead = len(machine.raw)
+    machine.candidate.preamble = len(reader.hold.pieces)
 
 
 def array(machine: Machine, keys: Keys) -> Grammar:
@@ -86,23 +93,24 @@ def array(machine: Machine, keys: Keys) -> Grammar:
 
     In an array without a marker they are text up to the first call. A missing bracket is implied.
     """
-    machine.take(1)
+    reader = machine.reader
+    reader.take(1)
     marked = machine.candidate.marked
-    machine.candidate.lead = len(machine.raw) if marked else 0
+    machine.candidate.preamble = len(reader.hold.pieces) if marked else 0
     yield from machine.blank()
     first, known = True, marked
     while True:
-        char = yield from machine.peek()
+        char = yield from reader.peek()
         if char == "]" and not first:
-            machine.take(1)
+            reader.take(1)
             return
         if not first:
             if char == ",":
-                machine.take(1)
+                reader.take(1)
                 yield from machine.blank()
             elif char != "{" or not marked:
                 return
-            if (yield from machine.peek()) == "]":
+            if (yield from reader.peek()) == "]":
                 continue
             machine.another(marked=marked)
         yield from element(machine, keys)
@@ -114,16 +122,17 @@ def array(machine: Machine, keys: Keys) -> Grammar:
 
 def element(machine: Machine, keys: Keys) -> Grammar:
     """One envelope object, to its closing brace."""
+    reader = machine.reader
     candidate = machine.candidate
-    if (yield from machine.peek()) != "{":
+    if (yield from reader.peek()) != "{":
         raise Mismatch
     yield from members(machine, keys)
     if candidate.name is None:
-        if candidate.spoke or machine.state is not State.CANDIDATE:
+        if candidate.spoke or machine.frames.state is not State.CANDIDATE:
             return
         raise NoCall
     if not candidate.known:
-        if machine.state is State.CANDIDATE:
+        if machine.frames.state is State.CANDIDATE:
             if not candidate.decisive:
                 raise NoCall
             machine.disown()
@@ -132,18 +141,19 @@ def element(machine: Machine, keys: Keys) -> Grammar:
         if not (candidate.marked or candidate.decisive):
             raise NoCall
         machine.begin()
-        machine.out("{}")
-        candidate.whole = True
+        reader.out("{}")
+        candidate.complete = True
 
 
 def members(machine: Machine, keys: Keys) -> Grammar:
     """The members of an envelope object, to its closing brace."""
+    reader = machine.reader
     candidate = machine.candidate
     candidate.envelope.stack.append("}")
-    machine.take(1)
+    reader.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         found = keys.get(name)
-        if ANY_NAME in keys and candidate.name is None and (found is None or name in (machine.tools or ())):
+        if ANY_NAME in keys and candidate.name is None and (found is None or name in machine.tools):
             yield from keyed(machine, keys[ANY_NAME], name)
             continue
         if found is None and not candidate.marked and not candidate.committed:
@@ -165,52 +175,57 @@ def keyed(machine: Machine, found: Key, name: str) -> Grammar:
 
 def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, str | None]:
     """The key of the next member, consumed; None at the end of the object, its brace consumed or found missing."""
+    reader = machine.reader
     while True:
         yield from blank(machine)
-        char = machine.text[machine.at]
+        char = reader.text[reader.at]
         if char == "}":
             candidate.envelope.stack.pop()
-            machine.take(1)
+            reader.take(1)
             return None
-        if candidate.whole and (char == "]" or (char in "<[`" and (yield from machine.sibling(0, own=True)))):
+        if candidate.complete and (char == "]" or (char in "<[`" and (yield from sibling(machine, 0, own=True)))):
             candidate.json.mend("missing_closer")
             candidate.envelope.stack.pop()
             return None
         if char != ",":
             return (yield from key(machine))
-        machine.take(1)
+        reader.take(1)
 
 
 def colon(machine: Machine) -> Grammar:
     """The colon after a key; then the value is there."""
+    reader = machine.reader
     yield from blank(machine)
-    if machine.text[machine.at] != ":":
+    if reader.text[reader.at] != ":":
         raise Mismatch
-    machine.take(1)
+    reader.take(1)
     yield from blank(machine)
 
 
 def key(machine: Machine) -> Generator[None, None, str]:
     """A key of the envelope, decoded, consumed."""
+    reader = machine.reader
     state = machine.candidate.envelope
-    if machine.text[machine.at] in json_text.QUOTES:
-        return (yield from json_text.read_string(machine, state))
-    name = yield from json_text.bare_word(machine)
+    if reader.text[reader.at] in json_text.QUOTES:
+        return (yield from json_text.read_string(reader, state))
+    name = yield from json_text.bare_word(reader)
     state.mend("unquoted_key")
-    machine.take(len(name))
+    reader.take(len(name))
     return name
 
 
 def blank(machine: Machine) -> Grammar:
     """White space and comments around the members; then a character is there."""
-    machine.target = False
-    yield from json_text.skip(machine, machine.candidate.envelope)
+    reader = machine.reader
+    reader.target = False
+    yield from json_text.skip(reader, machine.candidate.envelope)
 
 
 def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Grammar:
     """How the value of one key is read."""
+    reader = machine.reader
     candidate = machine.candidate
-    char = machine.text[machine.at]
+    char = reader.text[reader.at]
     role = found.role if found else None
     if found is None:
         return ignored(machine)
@@ -221,8 +236,8 @@ def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Gramma
     if role is Role.ARGUMENTS:
         return arguments_member(machine, found, name)
     if role is Role.CALLS and char == "[" and candidate.name is None:
-        machine.recognise(found.format)
-        candidate.marked = True
+        machine.candidate.format = found.format
+        machine.mark(True)
         return array(machine, keys)
     if role in (Role.THOUGHT, Role.FINAL):
         return said_member(machine, found, char)
@@ -237,7 +252,7 @@ def said_member(machine: Machine, found: Key, char: str) -> Grammar:
     """How a thought, or a final answer, is read; beside a call only a thought that follows it is one."""
     candidate = machine.candidate
     thought = found.role is Role.THOUGHT
-    if thought and char == '"' and candidate.whole and machine.state is State.CALL:
+    if thought and char == '"' and candidate.complete and machine.frames.state is State.CALL:
         machine.finish()
         return spoken(machine, found.format, Sink.REASONING, THOUGHT)
     if candidate.name is not None or candidate.nested:
@@ -253,13 +268,15 @@ def said_member(machine: Machine, found: Key, char: str) -> Grammar:
 
 def name_member(machine: Machine, found: Key, key_name: str) -> Grammar:
     """The name."""
-    text = yield from json_text.read_string(machine, machine.candidate.envelope)
+    reader = machine.reader
+    text = yield from json_text.read_string(reader, machine.candidate.envelope)
     machine.candidate.decisive = machine.candidate.decisive or found.decisive
     named(machine, text, found.format, key_name)
 
 
 def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
     """The name is known: early arguments can go, a marked envelope commits."""
+    reader = machine.reader
     candidate = machine.candidate
     if candidate.name is not None:
         return
@@ -273,7 +290,7 @@ def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
         machine.disown()
     if candidate.known and (candidate.marked or candidate.begun):
         machine.commit()
-        machine.target = False
+        reader.target = False
 
 
 def nested(machine: Machine, keys: Keys, found: Key) -> Grammar:
@@ -292,6 +309,7 @@ def nested(machine: Machine, keys: Keys, found: Key) -> Grammar:
 
 def arguments_member(machine: Machine, found: Key, key_name: str) -> Grammar:
     """The arguments; they are queued while the name is not known."""
+    reader = machine.reader
     candidate = machine.candidate
     if candidate.begun:
         raise Mismatch
@@ -304,35 +322,36 @@ def arguments_member(machine: Machine, found: Key, key_name: str) -> Grammar:
     if described and (yield from is_schema(machine)):
         raise NoCall
     candidate.decisive = True
-    if candidate.name is not None and not candidate.known and machine.state is State.CANDIDATE:
+    if candidate.name is not None and not candidate.known and machine.frames.state is State.CANDIDATE:
         machine.disown()
     machine.aim()
     yield from arguments(machine, as_string=body.as_string)
-    machine.target = False
+    reader.target = False
 
 
 def is_schema(machine: Machine) -> Generator[None, None, bool]:
     """True if a JSON Schema of parameters stands here, where arguments could stand: a tool is described, not called."""
-    tools = machine.tools
-    tool: object = tools.get(machine.candidate.name or "") if tools is not None else None
+    reader = machine.reader
+    tool = machine.tools.schema(machine.candidate.name)
     while "type" not in properties(tool):
-        found = schema_begins(machine.text, machine.at)
+        found = schema_begins(reader.text, reader.at)
         if found is None or found.lastindex:
             return found is not None
-        yield from machine.more()
+        yield from reader.more()
     return False
 
 
 def identified(machine: Machine) -> Grammar:
     """The call's id: a string or a number. After the call has started it is too late, and recorded."""
+    reader = machine.reader
     candidate = machine.candidate
-    if machine.text[machine.at] in json_text.QUOTES:
-        text = yield from json_text.read_string(machine, candidate.envelope)
+    if reader.text[reader.at] in json_text.QUOTES:
+        text = yield from json_text.read_string(reader, candidate.envelope)
     else:
         captured: list[str] = []
-        machine.target = captured
-        yield from json_text.value(machine, JsonState(candidate.envelope.repairs, depth=candidate.envelope.depth))
-        machine.target = False
+        reader.target = captured
+        yield from json_text.value(reader, JsonState(candidate.envelope.repairs, depth=candidate.envelope.depth))
+        reader.target = False
         text = "".join(captured)
     if candidate.committed:
         candidate.json.mend("late_id")
@@ -342,18 +361,20 @@ def identified(machine: Machine) -> Grammar:
 
 def ignored(machine: Machine) -> Grammar:
     """A value that says nothing about the call."""
-    machine.target = False
+    reader = machine.reader
+    reader.target = False
     state = machine.candidate.envelope
-    yield from json_text.value(machine, state)
+    yield from json_text.value(reader, state)
 
 
 def final(machine: Machine, form: Format) -> Grammar:
     """The strict protocol's final answer: its content is text, a string decoded as it streams, else its JSON text."""
+    reader = machine.reader
     candidate = machine.candidate
-    machine.recognise(form)
-    candidate.marked = True
+    machine.candidate.format = form
+    machine.mark(True)
     candidate.envelope.stack.append("}")
-    machine.take(1)
+    reader.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         yield from colon(machine)
         if name == envelope_of(form).final[1]:
@@ -364,6 +385,12 @@ def final(machine: Machine, form: Format) -> Grammar:
 
 def spoken(machine: Machine, form: Format, sink: Sink, limit: int) -> Grammar:
     """A value that is said: a string decoded as it streams, any other value as its JSON text."""
-    machine.recognise(form)
-    machine.candidate.marked = True
-    yield from machine.say(sink, limit)
+    machine.candidate.format = form
+    machine.mark(True)
+    candidate = machine.candidate
+    candidate.spoke = True
+    reader = machine.reader
+    reader.release(Sink.SYNTAX)
+    reader.target = Spoken(reader.emitter, sink, limit, quoted=reader.text[reader.at] in json_text.QUOTES)
+    yield from json_text.value(reader, JsonState(candidate.json.repairs, depth=machine.limits.depth))
+    reader.target = False

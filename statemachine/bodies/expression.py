@@ -12,13 +12,14 @@ from collections.abc import Generator
 
 from statemachine import schema
 from statemachine.bodies.name import word
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.formats.format import Expression, Format
+from statemachine.grammar.closers import sibling
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
 from statemachine.json.literals import dialect_of
 from statemachine.json.state import JsonState
 from statemachine.machine import Machine
-from statemachine.reader import Grammar, Mismatch
 from statemachine.runs import Run
 
 OUTSIDE = Run(r"[^()\[\]{}\"'<]*+")
@@ -34,7 +35,8 @@ further_begun = re.compile(r"[ \t\r\n;]{0,256}+(?:[A-Za-z_][\w.-]{0,255}+)?+\Z")
 
 def read(machine: Machine, form: Format, body: Expression) -> Grammar:
     """The calls, each finished; to the end of the list, or of the last call."""
-    machine.recognise(form)
+    reader = machine.reader
+    machine.candidate.format = form
     yield from machine.blank()
     if body.array:
         yield from listed(machine, body)
@@ -43,7 +45,7 @@ def read(machine: Machine, form: Format, body: Expression) -> Grammar:
     known = machine.candidate.committed
     machine.finish()
     while body.brackets == "()" and (length := (yield from another(machine))) >= 0:
-        machine.take(length)
+        reader.take(length)
         machine.another(marked=True)
         yield from call(machine, body)
         known = known or machine.candidate.committed
@@ -52,78 +54,82 @@ def read(machine: Machine, form: Format, body: Expression) -> Grammar:
 
 def listed(machine: Machine, body: Expression) -> Grammar:
     """Calls in square brackets; each is a candidate of its own, brackets and commas are syntax."""
-    if (yield from machine.peek()) != "[":
+    reader = machine.reader
+    if (yield from reader.peek()) != "[":
         raise Mismatch
-    machine.take(1)
-    machine.candidate.lead = len(machine.raw)
+    reader.take(1)
+    machine.candidate.preamble = len(reader.hold.pieces)
     yield from machine.blank()
     while True:
         yield from call(machine, body)
         machine.finish(alone=True)
         yield from machine.blank()
-        if (yield from machine.peek()) == ",":
-            machine.take(1)
+        if (yield from reader.peek()) == ",":
+            reader.take(1)
             yield from machine.blank()
-        elif machine.text[machine.at] != "]":
-            if (yield from machine.sibling(0, own=True)):
+        elif reader.text[reader.at] != "]":
+            if (yield from sibling(machine, 0, own=True)):
                 return
             raise Mismatch
-        if machine.text[machine.at] == "]":
-            machine.take(1)
+        if reader.text[reader.at] == "]":
+            reader.take(1)
             return
         machine.another(marked=True)
 
 
 def another(machine: Machine) -> Generator[None, None, int]:
     """Length of what separates the call that ended here from the next one; −1 if none follows."""
+    reader = machine.reader
     while True:
-        found = further(machine.text, machine.at)
+        found = further(reader.text, reader.at)
         if found is not None:
-            return found.end(1) - machine.at
-        if machine.ended or not further_begun(machine.text, machine.at):
+            return found.end(1) - reader.at
+        if reader.ended or not further_begun(reader.text, reader.at):
             return -1
         yield
 
 
 def call(machine: Machine, body: Expression) -> Grammar:
     """One call, to its closing bracket."""
+    reader = machine.reader
     candidate = machine.candidate
     name = yield from word(machine)
     if candidate.marked:
         yield from machine.blank()
-    if machine.text[machine.at] != body.brackets[0]:
+    if reader.text[reader.at] != body.brackets[0]:
         raise Mismatch
     machine.named(name)
     if not candidate.known:
         if not candidate.marked:
             raise Mismatch
         machine.disown()
-        machine.take(1)
+        reader.take(1)
         yield from unread(machine, body)
         return
     machine.begin()
-    machine.take(1)
+    reader.take(1)
     yield from Arguments(machine, body).read()
-    candidate.whole = True
+    candidate.complete = True
 
 
 def unread(machine: Machine, body: Expression) -> Grammar:
     """The arguments of an unknown call, whatever stands in them, to the bracket that closes them."""
+    reader = machine.reader
     dialect, state, depth = dialect_of(body), JsonState(), 1
     while depth:
-        yield from machine.flow(OUTSIDE)
-        if machine.at >= len(machine.text):
-            yield from machine.more()
-        elif machine.text[machine.at] in "([{":
-            machine.take(1)
+        yield from reader.flow(OUTSIDE)
+        if reader.at >= len(reader.text):
+            yield from reader.more()
+        elif reader.text[reader.at] in "([{":
+            reader.take(1)
             depth += 1
-        elif machine.text[machine.at] in ")]}":
-            machine.take(1)
+        elif reader.text[reader.at] in ")]}":
+            reader.take(1)
             depth -= 1
-        elif (yield from dialect.opening(machine)) is not None:
-            yield from dialect.string(machine, state)
+        elif (yield from dialect.opening(reader)) is not None:
+            yield from dialect.string(reader, state)
         else:
-            machine.take(1)
+            reader.take(1)
 
 
 class Arguments:
@@ -137,8 +143,7 @@ class Arguments:
         self.opened = False
         """The object has begun."""
         candidate = machine.candidate
-        tools = machine.tools if candidate.known else None
-        self.schema: object = tools.get(candidate.name or "") if tools is not None else None
+        self.schema = machine.tools.schema(candidate.name) if candidate.known else None
         self.free = list(schema.properties(self.schema)) if body.brackets == "()" else []
         """Parameters that take positional arguments."""
         candidate.json.dialect = dialect_of(body)
@@ -147,17 +152,18 @@ class Arguments:
     def read(self) -> Grammar:
         """All of them, and the closing bracket."""
         machine = self.machine
+        reader = machine.reader
         state = machine.candidate.json
         state.cut = True
         yield from self.blank()
-        if machine.text[machine.at] == "{" and self.body.brackets == "()" and self.in_one():
+        if reader.text[reader.at] == "{" and self.body.brackets == "()" and self.in_one():
             yield from self.instead()
             return
-        while machine.text[machine.at] != self.body.brackets[1]:
+        while reader.text[reader.at] != self.body.brackets[1]:
             yield from self.argument()
             yield from self.blank()
-            if machine.text[machine.at] == ",":
-                machine.take(1)
+            if reader.text[reader.at] == ",":
+                reader.take(1)
                 yield from self.blank()
             elif (yield from self.closes()):
                 break
@@ -165,25 +171,27 @@ class Arguments:
                 raise Mismatch
         self.open()
         state.stack.clear()
-        machine.out("}")
+        reader.out("}")
         self.end()
 
     def blank(self) -> Grammar:
         """White space and comments between arguments, which are none; then a character is there."""
         machine = self.machine
-        target, machine.target = machine.target, False
+        reader = machine.reader
+        target, reader.target = reader.target, False
         try:
-            yield from json_text.skip(machine, machine.candidate.json)
+            yield from json_text.skip(reader, machine.candidate.json)
         finally:
-            machine.target = target
+            reader.target = target
 
     def closes(self) -> Generator[None, None, bool]:
         """True if the arguments end here: at their bracket, or where only the end of the call can stand."""
         machine = self.machine
-        char = machine.text[machine.at]
+        reader = machine.reader
+        char = reader.text[reader.at]
         if char == self.body.brackets[1]:
             return True
-        if (char == "]" and self.body.array) or (yield from machine.sibling(0, own=True)):
+        if (char == "]" and self.body.array) or (yield from sibling(machine, 0, own=True)):
             machine.candidate.json.mend("missing_closer")
             return True
         return False
@@ -191,8 +199,9 @@ class Arguments:
     def end(self) -> None:
         """Consumes the closing bracket, if it is there."""
         machine = self.machine
-        if machine.text[machine.at] == self.body.brackets[1]:
-            machine.take(1)
+        reader = machine.reader
+        if reader.text[reader.at] == self.body.brackets[1]:
+            reader.take(1)
 
     def open(self) -> bool:
         """The object begins, unless it has; true if it had."""
@@ -200,7 +209,7 @@ class Arguments:
             return True
         self.opened = True
         self.machine.candidate.json.stack.append("}")
-        self.machine.out("{")
+        self.machine.reader.out("{")
         return False
 
     def in_one(self) -> bool:
@@ -210,9 +219,10 @@ class Arguments:
     def instead(self) -> Grammar:
         """One dict that is all the arguments."""
         machine = self.machine
+        reader = machine.reader
         state = machine.candidate.json
         state.mend("json_arguments")
-        yield from json_text.value(machine, state)
+        yield from json_text.value(reader, state)
         yield from self.blank()
         self.opened = True
         if not (yield from self.closes()):
@@ -222,6 +232,7 @@ class Arguments:
     def argument(self) -> Grammar:
         """One argument."""
         machine = self.machine
+        reader = machine.reader
         candidate = machine.candidate
         state = candidate.json
         key = yield from self.marked_key() if self.body.assign == ":" else self.key()
@@ -235,36 +246,38 @@ class Arguments:
         candidate.given.add(key)
         more = self.open()
         state.cut = True
-        machine.out((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
+        reader.out((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
         yield from self.blank()
         if self.typed is not None:
             self.typed.member(key)
-        yield from json_text.value(machine, state)
+        yield from json_text.value(reader, state)
 
     def key(self) -> Generator[None, None, str | None]:
         """The key of an argument and what follows it, consumed; None for a positional argument."""
         machine = self.machine
+        reader = machine.reader
         while True:
-            found = keyword(machine.text, machine.at)
-            if found is not None and found.end() < len(machine.text):
+            found = keyword(reader.text, reader.at)
+            if found is not None and found.end() < len(reader.text):
                 break
-            if found is None and not keyword_begun(machine.text, machine.at):
+            if found is None and not keyword_begun(reader.text, reader.at):
                 return None
-            yield from machine.more()
+            yield from reader.more()
         if found[3] != self.body.assign:
             machine.candidate.json.mend("key_separator")
-        machine.take(found.end() - machine.at)
+        reader.take(found.end() - reader.at)
         return found[1]
 
     def marked_key(self) -> Generator[None, None, str]:
         """The key of an argument and its colon, consumed."""
         machine = self.machine
+        reader = machine.reader
         key = Key()
-        target, machine.target = machine.target, key
+        target, reader.target = reader.target, key
         try:
-            yield from dialect_of(self.body).key(machine, machine.candidate.json)
+            yield from dialect_of(self.body).key(reader, machine.candidate.json)
         finally:
-            machine.target = target
+            reader.target = target
         if key.length > LONG_KEY:
             raise Mismatch
         return str(json.JSONDecoder().raw_decode("".join(key.pieces))[0])

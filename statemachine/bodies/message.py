@@ -10,10 +10,11 @@ from functools import lru_cache
 
 from statemachine.bodies import json_object
 from statemachine.bodies.name import named
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.formats.format import Format, Message
 from statemachine.formats.markers import Markers
+from statemachine.grammar.closers import sibling
 from statemachine.machine import Machine
-from statemachine.reader import Grammar, Mismatch
 
 HEADER = 512
 """Characters of a header, at most."""
@@ -46,22 +47,23 @@ def read(machine: Machine, form: Format, body: Message, opener: str) -> Grammar:
     tool = next((name for name in to if name not in body.text and name not in body.reasoning), "")
     if tool:
         yield from call(machine, form, body, tool)
-    elif not names or machine.thinking or not machine.fresh:
+    elif not names or machine.frames.reasoning or not machine.past.at_message_start:
         raise Mismatch
     elif names.intersection(body.reasoning):
         machine.think(body.ends)
     else:
-        machine.speak((*body.ends, body.openers[0]), verbatim=True)
+        machine.say((*body.ends, body.openers[0]))
 
 
 def call(machine: Machine, form: Format, body: Message, tool: str) -> Grammar:
     """A message to a tool: its arguments, or a call in another format."""
+    reader = machine.reader
     machine.candidate.format = form
-    name = tool.removeprefix(DOTTED) if machine.tools is None else tool
+    name = tool.removeprefix(DOTTED) if machine.tools.any else tool
     machine.named(name)
     yield from machine.blank()
-    if machine.text[machine.at] != "{" and (yield from machine.sibling(0)):
-        machine.speak(body.ends, verbatim=False)
+    if reader.text[reader.at] != "{" and (yield from sibling(machine, 0)):
+        machine.wrap(body.ends)
         return
     named(machine, name)
     yield from json_object.read(machine)
@@ -70,21 +72,22 @@ def call(machine: Machine, form: Format, body: Message, tool: str) -> Grammar:
 
 def header_of(machine: Machine, body: Message) -> Generator[None, None, str]:
     """The header, consumed with its end."""
+    reader = machine.reader
     pieces: list[str] = []
     length = 0
     while True:
-        found = begins(body).match(machine.text, machine.at)
+        found = begins(body).match(reader.text, reader.at)
         if found is not None and found.lastindex:
-            machine.take(found.end() - machine.at)
+            reader.take(found.end() - reader.at)
             return "".join(pieces)
-        if found is None and machine.at < len(machine.text):
-            text = header_text(machine.text, machine.at)
-            end = text.end() if text else machine.at
-            begin = machine.text.find(body.begin[0], machine.at + 1, end)
+        if found is None and reader.at < len(reader.text):
+            text = header_text(reader.text, reader.at)
+            end = text.end() if text else reader.at
+            begin = reader.text.find(body.begin[0], reader.at + 1, end)
             end = end if begin < 0 else begin
-            length += end - machine.at
-            if end == machine.at or length > HEADER:
+            length += end - reader.at
+            if end == reader.at or length > HEADER:
                 raise Mismatch
-            pieces.append(machine.take(end - machine.at))
+            pieces.append(reader.take(end - reader.at))
         else:
-            yield from machine.more()
+            yield from reader.more()

@@ -7,11 +7,11 @@ from functools import lru_cache
 from statemachine import schema
 from statemachine.bodies import json_object, parameters
 from statemachine.bodies.parameters import Reading, tables
+from statemachine.buffer import Ended, Grammar, Mismatch
 from statemachine.formats.format import Body, Format, Json, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Opener, Opening
 from statemachine.machine import Machine
-from statemachine.reader import Ended, Grammar, Mismatch
 from statemachine.runs import Run, quote
 
 name_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+").match
@@ -43,10 +43,10 @@ def pattern_of(spelling: str) -> Pattern:
     return re.compile(rf"(?:{re.escape(before)})?+(?P<name>.+?)(?:{after})?\Z").match
 
 
-def read(machine: Machine, lead: Opener) -> Grammar:
+def read(machine: Machine, opener: Opener) -> Grammar:
     """The name, then the body that follows it."""
-    form, variant = lead.names[0]
-    if variant.name_rule is None or lead.ends is None:
+    form, variant = opener.names[0]
+    if variant.name_rule is None or opener.ends is None:
         raise Mismatch
     machine.candidate.format = form
     if variant.name_rule.attribute:
@@ -54,7 +54,7 @@ def read(machine: Machine, lead: Opener) -> Grammar:
         if closed:
             return
     else:
-        form, variant = yield from plain(machine, lead, lead.ends)
+        form, variant = yield from plain(machine, opener, opener.ends)
     match variant.body:
         case Json():
             yield from json_object.read(machine)
@@ -66,45 +66,49 @@ def read(machine: Machine, lead: Opener) -> Grammar:
 
 def word(machine: Machine, pattern: Pattern = name_text) -> Generator[None, None, str]:
     """A name, to the first character that no name has; consumed."""
+    reader = machine.reader
     while True:
-        found = pattern(machine.text, machine.at)
-        end = found.end() if found else machine.at
-        if end - machine.at > machine.limits.name:
+        found = pattern(reader.text, reader.at)
+        end = found.end() if found else reader.at
+        if end - reader.at > machine.limits.name:
             raise Mismatch
-        if end < len(machine.text):
+        if end < len(reader.text):
             break
-        yield from machine.more()
-    if end == machine.at:
+        yield from reader.more()
+    if end == reader.at:
         raise Mismatch
-    return machine.take(end - machine.at)
+    return reader.take(end - reader.at)
 
 
-def plain(machine: Machine, lead: Opener, ends: Markers[tuple[Format, Variant, str]]) -> Generator[None, None, Opening]:
+def plain(
+    machine: Machine, opener: Opener, ends: Markers[tuple[Format, Variant, str]]
+) -> Generator[None, None, Opening]:
     """A name up to one of the ends, an id before the end perhaps; says whose name it is."""
-    quote = (yield from machine.peek()) in "\"'"
+    reader = machine.reader
+    quote = (yield from reader.peek()) in "\"'"
     if quote:
-        machine.take(1)
-    name = (yield from word(machine, words_text if lead.literal.endswith("=") else name_text)).rstrip(" ")
-    if quote and (yield from machine.peek()) in "\"'":
-        machine.take(1)
-    if any(variant.name_rule and name in variant.name_rule.ignored_words for _, variant in lead.names):
+        reader.take(1)
+    name = (yield from word(machine, words_text if opener.literal.endswith("=") else name_text)).rstrip(" ")
+    if quote and (yield from reader.peek()) in "\"'":
+        reader.take(1)
+    if any(variant.name_rule and name in variant.name_rule.ignored_words for _, variant in opener.names):
         yield from machine.blank()
-        if machine.text[machine.at] != "{":
+        if reader.text[reader.at] != "{":
             name = yield from word(machine)
-    mark = len(machine.raw)
+    mark = len(reader.hold.pieces)
     try:
         form, variant, end, length = yield from name_end(machine, ends)
     except Ended:
-        if any("\n" in piece for piece, _ in machine.raw[mark:]):
+        if "\n" in reader.hold.text(mark):
             named(machine, name)
         raise
     rule = variant.name_rule
-    if rule is not None and rule.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
+    if rule is not None and rule.one_line and "\n" in reader.hold.text(mark):
         raise Mismatch
     machine.candidate.format = form
     key = variant.body.key if isinstance(variant.body, Parameters) else "{"
     if end not in ("{", key, form.close):
-        machine.take(length)
+        reader.take(length)
     if rule is not None and rule.spelling != PLAIN:
         found = pattern_of(rule.spelling)(name)
         if found and "{index}" in rule.spelling:
@@ -118,21 +122,22 @@ def name_end(
     machine: Machine, ends: Markers[tuple[Format, Variant, str]]
 ) -> Generator[None, None, tuple[Format, Variant, str, int]]:
     """The end of the name that stands here and its length, not consumed; an id before it is read."""
+    reader = machine.reader
     while True:
         yield from machine.blank()
-        found = ends.match(machine.text, machine.at)
+        found = ends.match(reader.text, reader.at)
         if found is None:
             raise Mismatch
         if found.lastindex:
             form, variant, end = ends.values[found.lastindex - 1]
-            length = found.end() - machine.at
+            length = found.end() - reader.at
             if variant.name_rule is None or end != variant.name_rule.id:
                 return form, variant, end, length
-            machine.take(length)
+            reader.take(length)
             yield from machine.blank()
             machine.candidate.id = yield from word(machine, id_text)
         else:
-            yield from machine.more()
+            yield from reader.more()
 
 
 def named(machine: Machine, name: str) -> None:
@@ -144,20 +149,21 @@ def named(machine: Machine, name: str) -> None:
 
 def tag(machine: Machine, rule: NameRule, form: Format, body: Body) -> Generator[None, None, bool]:
     """The attributes of the opener's tag: the name, then perhaps arguments; true if the tag closed itself."""
+    reader = machine.reader
     if not isinstance(body, Parameters):
         raise Mismatch
     ends = ends_of(rule)
     reading: Reading | None = None
     while True:
-        mark = len(machine.raw)
+        mark = len(reader.hold.pieces)
         yield from machine.blank()
-        if rule.one_line and any("\n" in piece for piece, _ in machine.raw[mark:]):
+        if rule.one_line and "\n" in reader.hold.text(mark):
             raise Mismatch
-        found = ends.match(machine.text, machine.at)
+        found = ends.match(reader.text, reader.at)
         if found is not None:
             if found.lastindex:
                 break
-            yield from machine.more()
+            yield from reader.more()
             continue
         key = yield from attribute_key(machine)
         if key in rule.ignored_words:
@@ -174,7 +180,7 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body) -> Generator
     if reading is None:
         raise Mismatch
     end = ends.values[found.lastindex - 1]
-    machine.take(found.end() - machine.at)
+    reader.take(found.end() - reader.at)
     if end.startswith("/"):
         reading.end()
         machine.candidate.self_closed = True
@@ -184,57 +190,60 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body) -> Generator
 
 def attribute_key(machine: Machine) -> Generator[None, None, str]:
     """`key=` and the opening quote; only the key and the equals sign are consumed."""
+    reader = machine.reader
     while True:
-        found = attribute_name(machine.text, machine.at)
-        if found and found.end() < len(machine.text):
+        found = attribute_name(reader.text, reader.at)
+        if found and found.end() < len(reader.text):
             break
-        if not found and not attribute_begun(machine.text, machine.at):
+        if not found and not attribute_begun(reader.text, reader.at):
             raise Mismatch
-        yield from machine.more()
+        yield from reader.more()
     quote = found[0][-1] in "\"'"
-    machine.take(found.end() - machine.at - quote)
+    reader.take(found.end() - reader.at - quote)
     return found[1]
 
 
 def attribute_text(machine: Machine) -> Generator[None, None, str]:
     """A short attribute, whole: the name."""
+    reader = machine.reader
     captured: list[str] = []
-    quote = machine.text[machine.at]
+    quote = reader.text[reader.at]
     if quote not in "\"'":
         return (yield from word(machine, bare_value))
-    machine.take(1)
-    while (char := (yield from machine.peek())) != quote:
+    reader.take(1)
+    while (char := (yield from reader.peek())) != quote:
         if len(captured) > machine.limits.name or char in "<>\r\n":
             raise Mismatch
-        captured.append(machine.take(1))
-    machine.take(1)
+        captured.append(reader.take(1))
+    reader.take(1)
     return "".join(captured)
 
 
 def argument(machine: Machine, reading: Reading, key: str) -> Grammar:
     """An attribute that is an argument: a string flows, any other value is read whole."""
+    reader = machine.reader
     types = reading.open_key(key)
-    quote = machine.text[machine.at]
+    quote = reader.text[reader.at]
     if quote not in "\"'":
         value = yield from word(machine, bare_value)
-        machine.out(parameters.typed_text(value, types))
+        reader.out(parameters.typed_text(value, types))
     elif types == schema.STRING:
-        machine.take(1)
-        machine.out('"')
-        while (yield from machine.peek()) != quote:
-            yield from machine.flow(double if quote == '"' else single)
-        machine.take(1)
-        machine.out('"')
+        reader.take(1)
+        reader.out('"')
+        while (yield from reader.peek()) != quote:
+            yield from reader.flow(double if quote == '"' else single)
+        reader.take(1)
+        reader.out('"')
     else:
-        machine.take(1)
-        target = machine.target
+        reader.take(1)
+        target = reader.target
         captured: list[str] = []
-        machine.target = captured
-        while (yield from machine.peek()) != quote:
-            yield from machine.flow(double if quote == '"' else single)
+        reader.target = captured
+        while (yield from reader.peek()) != quote:
+            yield from reader.flow(double if quote == '"' else single)
             if sum(map(len, captured)) > machine.limits.held:
                 raise Mismatch
-        machine.target = target
-        machine.take(1)
-        machine.out(parameters.typed_text(parameters.unescaped("".join(captured)), types))
+        reader.target = target
+        reader.take(1)
+        reader.out(parameters.typed_text(parameters.unescaped("".join(captured)), types))
     machine.candidate.open_value = False

@@ -14,11 +14,11 @@ from re import Match
 from attrs import frozen
 
 from statemachine import schema
+from statemachine.buffer import Ended, Mismatch
 from statemachine.formats.format import Parameters
 from statemachine.formats.markers import Markers, flowing_run
 from statemachine.json.text import space
 from statemachine.machine import Machine
-from statemachine.reader import Ended, Mismatch
 from statemachine.runs import Run, quote
 
 KEY_HOLD = 300
@@ -154,38 +154,41 @@ def own_run(table: Tables, key: str, names: tuple[str, ...], *, trimmed: bool) -
 
 def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
     """The marker `offset` characters from here and where it ends, counted from here too; (None, 0) if there is none."""
+    reader = machine.reader
     while True:
-        found = markers.match(machine.text, machine.at + offset)
+        found = markers.match(reader.text, reader.at + offset)
         if found is not None and found.lastindex:
-            return markers.values[found.lastindex - 1], found.end() - machine.at
-        if found is None and machine.at + offset < len(machine.text):
+            return markers.values[found.lastindex - 1], found.end() - reader.at
+        if found is None and reader.at + offset < len(reader.text):
             return None, 0
-        if machine.ended:
+        if reader.ended:
             return None, 0
         yield
 
 
 def blanks(machine: Machine, offset: int) -> Generator[None, None, int]:
     """The offset of the first character that is not white space; −1 if that is too far away."""
+    reader = machine.reader
     while True:
-        found = space(machine.text, machine.at + offset)
-        end = (found.end() if found else 0) - machine.at
+        found = space(reader.text, reader.at + offset)
+        end = (found.end() if found else 0) - reader.at
         if end - offset > BLANKS:
             return -1
-        if machine.at + end < len(machine.text) or machine.ended:
+        if reader.at + end < len(reader.text) or reader.ended:
             return end
         yield
 
 
 def closing(machine: Machine, table: Tables, offset: int) -> Generator[None, None, tuple[str, int]]:
     """The key whose closer stands `offset` characters from here, and where it ends; ("", 0) if none does."""
+    reader = machine.reader
     while True:
-        found = table.closing(machine.text, machine.at + offset)
+        found = table.closing(reader.text, reader.at + offset)
         if found is None:
             return "", 0
         if found.lastindex == 2:
-            return found[1], found.end() - machine.at
-        if machine.ended:
+            return found[1], found.end() - reader.at
+        if reader.ended:
             return "", 0
         yield
 
@@ -208,17 +211,18 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
         Ended: the text ends inside of it.
 
     """
+    reader = machine.reader
     while True:
-        text = tag_text(machine.text, machine.at + offset)
-        stop = text.end() if text else machine.at + offset
-        found = table.ends.match(machine.text, stop)
+        text = tag_text(reader.text, reader.at + offset)
+        stop = text.end() if text else reader.at + offset
+        found = table.ends.match(reader.text, stop)
         if found is not None and found.lastindex:
             break
-        if found is None and stop < len(machine.text):
+        if found is None and stop < len(reader.text):
             return None
-        yield from machine.more()
-    end = found.end() - machine.at
-    tag = machine.text[machine.at + offset : stop]
+        yield from reader.more()
+    end = found.end() - reader.at
+    tag = reader.text[reader.at + offset : stop]
     key = key_of(tag, table)
     if not key:
         return None
@@ -235,15 +239,16 @@ def type_at(machine: Machine, ends: Markers[bool], offset: int) -> Generator[Non
         Mismatch: none stands there.
 
     """
+    reader = machine.reader
     while True:
-        text = type_text(machine.text, machine.at + offset)
-        stop = text.end() if text else machine.at + offset
-        found = ends.match(machine.text, stop)
+        text = type_text(reader.text, reader.at + offset)
+        stop = text.end() if text else reader.at + offset
+        found = ends.match(reader.text, stop)
         if found is not None and found.lastindex:
-            return machine.text[machine.at + offset : stop], found.end() - machine.at
-        if found is None and stop < len(machine.text):
+            return reader.text[reader.at + offset : stop], found.end() - reader.at
+        if found is None and stop < len(reader.text):
             raise Mismatch
-        yield from machine.more()
+        yield from reader.more()
 
 
 def key_of(tag: str, table: Tables) -> str:

@@ -11,10 +11,11 @@ from statemachine.bodies import json_object
 from statemachine.bodies.elements import key, opens_key, slot_of, value
 from statemachine.bodies.parameter_markers import Marker, Tables, closing, look, tables
 from statemachine.bodies.raw_value import Level, Slot
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.formats.format import Format, Parameters
+from statemachine.grammar.closers import sibling
 from statemachine.json.state import WORDS
 from statemachine.machine import Machine
-from statemachine.reader import Grammar, Mismatch
 from statemachine.runs import quote
 
 __all__ = ["Reading", "read", "tables", "typed_text", "unescaped"]
@@ -40,17 +41,18 @@ def typed_text(text: str, types: frozenset[str]) -> str:
 
 def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
     """The parameters, to the call's closer (not consumed), or to where another span begins."""
+    reader = machine.reader
     table = tables(body, form.close)
     reading = Reading(machine, table)
     candidate = machine.candidate
     while True:
         yield from machine.blank()
-        if machine.text[machine.at] == "{" and not candidate.begun:
+        if reader.text[reader.at] == "{" and not candidate.begun:
             yield from json_object.arguments(machine, as_string=False)
             return
         mark, length = yield from look(machine, table.between, 0)
         if mark is Marker.KEY and (yield from opens_key(machine, table, reading.level, length)):
-            machine.take(length)
+            reader.take(length)
             if candidate.known and not candidate.committed and not table.keyed:
                 machine.commit()
             yield from reading.parameter()
@@ -58,15 +60,21 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
             reading.end()
             return
         elif mark in (Marker.OPEN, Marker.CLOSE) or (mark is Marker.VALUE_END and not table.keyed):
-            machine.take(length)
+            reader.take(length)
         elif table.keyed and (closed := (yield from closing(machine, table, 0)))[0] in reading.level.given:
-            machine.take(closed[1])
-        elif (candidate.committed or machine.wrapping or candidate.wrappers) and (yield from machine.sibling(0)):
+            reader.take(closed[1])
+        elif around(machine) and (yield from sibling(machine, 0)):
             candidate.json.mend("missing_closer")
             reading.end()
             return
         else:
             raise Mismatch
+
+
+def around(machine: Machine) -> bool:
+    """True if there is something whose end may imply the end of the call."""
+    candidate = machine.candidate
+    return candidate.committed or bool(machine.frames.wrappers or candidate.wrappers)
 
 
 class Reading:
@@ -77,8 +85,7 @@ class Reading:
     def __init__(self, machine: Machine, table: Tables) -> None:
         self.machine = machine
         self.table = table
-        tools = machine.tools
-        parameters: object = tools.get(machine.candidate.name or "") if tools is not None else None
+        parameters = machine.tools.schema(machine.candidate.name)
         names = tuple(schema.properties(parameters))
         node = schema.arguments(parameters)
         given = machine.candidate.given = machine.candidate.given or set()
@@ -88,16 +95,18 @@ class Reading:
     def end(self) -> None:
         """All parameters have been read."""
         machine = self.machine
+        reader = machine.reader
         if not machine.candidate.begun:
             machine.begin()
-            machine.out("{")
-        machine.out("}")
+            reader.out("{")
+        reader.out("}")
         machine.candidate.json.stack.clear()
-        machine.candidate.whole = True
+        machine.candidate.complete = True
 
     def open_key(self, name: str) -> frozenset[str]:
         """The key goes out; the types that its value may have."""
         machine = self.machine
+        reader = machine.reader
         candidate = machine.candidate
         if name in self.level.given:
             candidate.json.mend("repeated_key")
@@ -105,7 +114,7 @@ class Reading:
         machine.begin()
         candidate.json.stack[:] = ["}"]
         candidate.open_value = True
-        machine.out(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
+        reader.out(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
         self.level.given.add(name)
         node = self.level.member(name)
         return schema.STRING if not candidate.known else node.types if node is not None else schema.ANY

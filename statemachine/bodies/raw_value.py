@@ -17,12 +17,14 @@ from attrs import define, field, frozen
 
 from statemachine import schema
 from statemachine.bodies.parameter_markers import Marker, Tables, blanks, closing, is_key, look, own_run
+from statemachine.buffer import Ended, Grammar, Mismatch
+from statemachine.emitter import Sink
+from statemachine.grammar.closers import sibling
 from statemachine.json import text as json_text
 from statemachine.json.numbers import number
 from statemachine.json.state import WORDS, JsonState
 from statemachine.json.typed import Typed
 from statemachine.machine import Machine
-from statemachine.reader import Ended, Grammar, Mismatch, Sink
 from statemachine.runs import quote
 
 
@@ -98,7 +100,7 @@ class RawValue:
         """The value, to its closer."""
         types = self.slot.types
         if types == schema.STRING:
-            self.machine.out('"')
+            self.machine.reader.out('"')
             yield from self.text()
         elif "string" in types or not (yield from self.container(types)):
             yield from self.typed(types)
@@ -109,23 +111,25 @@ class RawValue:
     def text(self) -> Grammar:
         """A string, its opening quote written: flows to its end."""
         machine = self.machine
+        reader = machine.reader
         while True:
-            yield from machine.flow(self.run)
-            if machine.at >= len(machine.text):
-                yield from machine.more()
+            yield from reader.flow(self.run)
+            if reader.at >= len(reader.text):
+                yield from reader.more()
                 continue
             if (yield from self.stops(0)):
                 break
-            machine.out(quote(machine.take(1, "argument")))
-        machine.out('"')
+            reader.out(quote(reader.take(1, "argument")))
+        reader.out('"')
         yield from self.close()
 
     def close(self) -> Grammar:
         """The closer of the value, when it is there."""
         machine = self.machine
+        reader = machine.reader
         length = yield from self.closer(0)
         if length:
-            machine.take(length)
+            reader.take(length)
         else:
             machine.candidate.json.mend("missing_closer")
 
@@ -140,10 +144,11 @@ class RawValue:
     def stops(self, offset: int) -> Generator[None, None, bool]:
         """True if the marker that begins `offset` characters from here ends the open value."""
         machine = self.machine
+        reader = machine.reader
         mark, end = yield from look(machine, self.inside, offset)
         if mark is Marker.KEY:
             level = self.levels[-1]
-            at_line_start = not self.table.keyed and machine.text[machine.at + offset] in "\r\n"
+            at_line_start = not self.table.keyed and reader.text[reader.at + offset] in "\r\n"
             return level.takes((yield from is_key(machine, self.table, end)), closed=at_line_start)
         if self.table.keyed and mark is not None:
             key, after = yield from closing(machine, self.table, offset)
@@ -153,9 +158,9 @@ class RawValue:
         elif mark is Marker.VALUE_END:
             return (yield from self.may_follow(end, self.levels))
         if mark is Marker.CALL_END:
-            return (yield from machine.sibling(end))
-        if machine.ended:
-            yield from machine.more()
+            return (yield from sibling(machine, end))
+        if reader.ended:
+            yield from reader.more()
         return False
 
     def around(self, key: str) -> Sequence[Level]:
@@ -168,6 +173,7 @@ class RawValue:
     def may_follow(self, offset: int, levels: Sequence[Level]) -> Generator[None, None, bool]:
         """True if what stands `offset` characters from here may follow a value's closer on these levels."""
         machine = self.machine
+        reader = machine.reader
         offset = yield from blanks(machine, offset)
         if offset < 0:
             return False
@@ -180,22 +186,23 @@ class RawValue:
         elif mark is not None:
             return True
         else:
-            begin = machine.at + offset  # the end, or what is cut in the middle of a marker
-            cut = self.table.between.match(machine.text, begin)
-            follows = machine.ended and (begin >= len(machine.text) or cut is not None)
+            begin = reader.at + offset  # the end, or what is cut in the middle of a marker
+            cut = self.table.between.match(reader.text, begin)
+            follows = reader.ended and (begin >= len(reader.text) or cut is not None)
         # what begins like a key or a closer that repeats its key may be a marker of what stands around
         may_be_outer = mark is None or self.table.keyed
-        return follows or (may_be_outer and (yield from machine.sibling(offset)))
+        return follows or (may_be_outer and (yield from sibling(machine, offset)))
 
     # ---- what it is
 
     def typed(self, types: frozenset[str]) -> Grammar:
         """A value that need not be a string: JSON if it is JSON of an allowed type, whole; else a string."""
         machine = self.machine
+        reader = machine.reader
         candidate = machine.candidate
         captured: list[str] = []
-        sink, target = machine.sink, machine.target
-        machine.sink, machine.target, candidate.lead = Sink.HOLD, captured, 0
+        sink, target = reader.sink, reader.target
+        reader.sink, reader.target, candidate.preamble = Sink.HOLD, captured, 0
         is_json = True
         ended = False
         strict = Strict(depth=machine.limits.depth)
@@ -206,14 +213,14 @@ class RawValue:
         except Ended:
             ended = True
             is_json = bool(captured) and not strict.cut and not strict.stack
-        machine.target = target
+        reader.target = target
         value = "".join(captured)
-        raw = "".join(piece for piece, _ in machine.raw)
+        raw = reader.hold.text()
         if not is_json and not ended:
             raw = self.give_back(raw)
-        machine.raw = [(raw, "argument")]
-        machine.release(sink)
-        machine.out(value.strip() if is_json else '"' + quote(raw))
+        reader.hold.pieces = [(raw, "argument")]
+        reader.release(sink)
+        reader.out(value.strip() if is_json else '"' + quote(raw))
         if ended:
             candidate.open_value = not is_json
             raise Ended
@@ -223,60 +230,61 @@ class RawValue:
         """What was held, without the line end that may be the one before the closer: that one is looked at again."""
         length = line_end_length(raw) if self.trimmed else 0
         if length:
-            machine = self.machine
-            machine.text, machine.at = raw[-length:] + machine.text[machine.at :], 0
+            self.machine.reader.give_back(raw[-length:])
         return raw[: len(raw) - length]
 
     def container(self, types: frozenset[str]) -> Generator[None, None, bool]:
         """An object or array of a parameter that cannot be a string: it streams, its values typed by the schema."""
         machine = self.machine
+        reader = machine.reader
         offset = yield from blanks(machine, 0)
-        if machine.at + offset >= len(machine.text):
+        if reader.at + offset >= len(reader.text):
             return False
-        kind = {"{": "object", "[": "array"}.get(machine.text[machine.at + offset]) if offset >= 0 else None
+        kind = {"{": "object", "[": "array"}.get(reader.text[reader.at + offset]) if offset >= 0 else None
         if kind not in types:
             return False
-        machine.take(offset)
+        reader.take(offset)
         state = machine.candidate.json
         machine.candidate.open_value = False
         node = self.slot.node
         state.typed = Typed(node) if node is not None and node.deep else None
-        yield from json_text.value(machine, state)
+        yield from json_text.value(reader, state)
         state.typed = None
         offset = yield from blanks(machine, 0)
         if offset > 0:
-            machine.take(offset)
-        yield from machine.peek()
+            reader.take(offset)
+        yield from reader.peek()
         yield from self.close()
         return True
 
     def json(self, types: frozenset[str], strict: JsonState, captured: list[str]) -> Grammar:
         """One JSON value of an allowed type, and then the end of the value; anything else is a mismatch."""
         machine = self.machine
+        reader = machine.reader
         strict.cut = True
         char = yield from self.first()
         if char in "{[" and ("object" if char == "{" else "array") in types:
-            yield from json_text.value(machine, strict)
+            yield from json_text.value(reader, strict)
         elif char in "-0123456789" and types & {"number", "integer"}:
-            yield from number(machine, strict)
+            yield from number(reader, strict)
             if "string" in types and "number" not in types and set(".eE") & set("".join(captured)):
                 raise Mismatch
         elif char in "tfTFnN":
-            word = yield from json_text.bare_word(machine)
+            word = yield from json_text.bare_word(reader)
             kind = {"true": "boolean", "false": "boolean", "null": "null"}.get(WORDS.get(word, ""))
             if kind not in types:
                 raise Mismatch
-            yield from json_text.literal(machine, JsonState(machine.candidate.json.repairs))
+            yield from json_text.literal(reader, JsonState(machine.candidate.json.repairs))
         else:
             raise Mismatch
         strict.cut = False
         offset = yield from blanks(machine, 0)
         if offset < 0:
             raise Mismatch
-        if machine.ended and machine.at + offset >= len(machine.text):
-            machine.take(offset)
+        if reader.ended and reader.at + offset >= len(reader.text):
+            reader.take(offset)
             return
-        before = machine.text[machine.at : machine.at + offset]
+        before = reader.text[reader.at : reader.at + offset]
         lead = offset - (line_end_length(before) if self.trimmed else 0)
         try:
             stops = yield from self.stops(lead)
@@ -285,17 +293,18 @@ class RawValue:
         if not stops:
             raise Mismatch
         if lead > 0:
-            machine.take(lead)
+            reader.take(lead)
 
     def first(self) -> Generator[None, None, str]:
         """The first character of JSON, white space before it consumed."""
         machine = self.machine
+        reader = machine.reader
         offset = yield from blanks(machine, 0)
-        if machine.at + offset >= len(machine.text):
-            yield from machine.more()
-        if offset < 0 or (char := machine.text[machine.at + offset]) not in "{[-0123456789tfTFnN":
+        if reader.at + offset >= len(reader.text):
+            yield from reader.more()
+        if offset < 0 or (char := reader.text[reader.at + offset]) not in "{[-0123456789tfTFnN":
             raise Mismatch
-        machine.take(offset)
+        reader.take(offset)
         return char
 
 
@@ -312,15 +321,16 @@ class Quoted(RawValue):
     def stops(self, offset: int) -> Generator[None, None, bool]:
         """True if the quote's closer stands here and the value's closer, or what implies it, follows."""
         machine = self.machine
+        reader = machine.reader
         mark, end = yield from self.unquote(offset)
         if mark is not Marker.VALUE_END:
-            if machine.ended:
-                yield from machine.more()
+            if reader.ended:
+                yield from reader.more()
             return False
         after = yield from blanks(machine, end)
         if after < 0:
             return False
-        if machine.ended and machine.at + after >= len(machine.text):
+        if reader.ended and reader.at + after >= len(reader.text):
             return True
         return (yield from self.closer(after)) > 0 or (yield from super().stops(after))
 
@@ -335,7 +345,7 @@ class Quoted(RawValue):
         mark, end = yield from self.unquote(0)
         if mark is Marker.VALUE_END:
             after = yield from blanks(self.machine, end)
-            self.machine.take(max(after, end))
+            self.machine.reader.take(max(after, end))
         yield from super().close()
 
 

@@ -4,17 +4,27 @@ What follows an opener is in `openers.py`; here is how text is searched for open
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from re import Match
 
 from attrs import evolve, frozen
 
-from statemachine.formats.format import Anchor, Envelope, Expression, Format, Message, Section, Variant, openers_of
+from statemachine.formats.format import (
+    Anchor,
+    Envelope,
+    Expression,
+    Format,
+    Message,
+    Section,
+    Variant,
+    check,
+    openers_of,
+)
 from statemachine.formats.markers import END, Markers
 from statemachine.formats.openers import Keys, Opener, Opening, Role, envelope_of, is_array, keys_of
-from statemachine.formats.table import FORMATS, REASONING
+from statemachine.formats.table import DEFAULT, FORMATS, REASONING
 from statemachine.runs import Run
 
 TICK = "`"
@@ -349,3 +359,27 @@ def compiled(names: tuple[str, ...], tools: tuple[str, ...] = (), others: tuple[
     Made once, and shared.
     """
     return Compiled((*(FORMATS[name] for name in names), *others), tools)
+
+
+def chosen(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Format, ...]]:
+    """The names in the order of the table, so that the order given does not matter, and the formats that are not in it.
+
+    Raises:
+        ValueError: there is no such format, or one cannot be read.
+
+    """
+    given = frozenset(formats)
+    others = tuple(form for form in given if isinstance(form, Format))
+    for name in given.difference(others):
+        if name not in FORMATS:
+            raise ValueError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
+    names = tuple(name for name in FORMATS if name in given)
+    if others:
+        check({**{name: FORMATS[name] for name in names}, **{form.name: form for form in others}})
+    return names, tuple(sorted(others, key=lambda form: form.name))
+
+
+def precompile(formats: Iterable[str | Format] | None = None) -> None:
+    """Nothing; compiles what these formats need, which takes about half a second, so that no reply waits for it."""
+    names, others = (DEFAULT, ()) if formats is None else chosen(formats)
+    compiled(names, (), others).precompile()

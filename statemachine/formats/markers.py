@@ -15,6 +15,7 @@ set when it is made.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from re import Match
 from typing import Generic, TypeVar
 
@@ -156,6 +157,20 @@ def flowing_run(markers: Markers[T], *, convert: Callable[[str], str] | None = N
     return Run(
         trimmed(markers) if trim else flowing(markers), convert=convert, search=re.compile(f"[{first}{odd}]").search
     )
+
+
+@lru_cache(maxsize=256)
+def closers_of(closers: tuple[str, ...]) -> Markers[str]:
+    """Closers as markers; of two fences the longer one: a set in which one begins with the other has no answer."""
+    different = dict.fromkeys(closers)
+    longest = [close for close in different if not any(o != close and o.startswith(close) for o in different)]
+    return Markers([(close, close) for close in longest])
+
+
+@lru_cache(maxsize=256)
+def run_to(closers: tuple[str, ...]) -> Run:
+    """Text up to one of the closers."""
+    return flowing_run(closers_of(closers))
 
 
 def spelled(marker: str) -> str:

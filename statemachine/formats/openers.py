@@ -7,6 +7,7 @@ told apart by what follows, so no format has to know the others.
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -76,6 +77,13 @@ def envelope_of(form: Format) -> Envelope:
 
 
 USUAL = Envelope()
+
+
+@lru_cache(maxsize=256)
+def closers_of_call(form: Format) -> tuple[str, ...]:
+    """What may close a call of a format."""
+    ends = [end for variant in form.variants if isinstance(variant.body, Message) for end in variant.body.ends]
+    return tuple(dict.fromkeys(close for close in (form.close, *ends) if close))
 
 
 def is_array(form: Format) -> bool:

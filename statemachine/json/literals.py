@@ -19,12 +19,13 @@ from re import Match
 
 from attrs import frozen
 
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.formats.format import Expression
 from statemachine.formats.markers import Markers, flowing_run
 from statemachine.json.numbers import number
 from statemachine.json.state import WORD, WORDS, JsonState
 from statemachine.json.text import skip
-from statemachine.reader import Grammar, Mismatch, Reader
+from statemachine.reader import Reader
 from statemachine.runs import Run, quote
 
 KEY = 256

@@ -9,9 +9,11 @@ from collections.abc import Callable, Generator
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs lack the function that json itself uses
 from json.encoder import encode_basestring
 
+from statemachine.buffer import Ended, Grammar, Mismatch
+from statemachine.emitter import Sink
 from statemachine.json.state import JsonState
 from statemachine.json.text import CLOSERS, QUOTES, escape, skip, string_run, value
-from statemachine.reader import Ended, Grammar, Mismatch, Reader, Sink
+from statemachine.reader import UNLIMITED, Reader
 
 half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
 quotes = re.compile(r'\\.|"').sub
@@ -33,73 +35,83 @@ def whole_escapes(text: str) -> tuple[str, str]:
     return (text[: found.start(1)], found[1]) if found else (text, "")
 
 
-class Nested(Reader):
+def an_object(reader: Reader, state: JsonState) -> Grammar:
+    """One JSON object, or a string that holds one; an empty text is an object without members."""
+    try:
+        yield from skip(reader, state)
+    except Ended:
+        reader.out("{}")
+        return
+    if reader.text[reader.at] in QUOTES:
+        yield from holds_object(reader)
+        yield from doubled(reader, state, "double_encoded")
+    elif reader.text[reader.at] == "{":
+        yield from value(reader, state)
+    else:
+        raise Mismatch
+
+
+class Nested:
     """JSON inside of a JSON string: `push` takes decoded pieces of the string and gives back strict JSON."""
 
-    __slots__ = ("broken", "state", "whole")
+    __slots__ = ("_grammar", "_reader", "broken", "complete")
 
-    def __init__(self, state: JsonState) -> None:
-        self.state = state
-        self.whole = False
+    def __init__(self, state: JsonState, inner: Callable[[Reader, JsonState], Grammar] = an_object) -> None:
+        self.complete = False
         """True once the inner value is complete."""
         self.broken = False
         """True once the inner text cannot be read."""
-        super().__init__(ledger=False)
+        self._reader = reader = Reader()
+        reader.sink, reader.target, reader.room = Sink.SYNTAX, True, UNLIMITED
+        self._grammar = self._read(state, inner(reader, state))
+        next(self._grammar)
 
-    def grammar(self) -> Grammar:
-        """One JSON object, then white space."""
-        self.sink, self.target, self.room = Sink.SYNTAX, True, 1 << 62
+    def _read(self, state: JsonState, inner: Grammar) -> Grammar:
+        """The inner value, then white space."""
+        reader = self._reader
         yield
         try:
-            yield from self.inner()
+            yield from inner
+            self.complete = True
+            yield from skip(reader, state)
+            self.broken = True
         except Mismatch:
             self.broken = True
         except Ended:
             pass
-        while not self.ended:
-            self.at = len(self.text)
+        while not reader.ended:
+            reader.at = len(reader.text)
             yield
-
-    def inner(self) -> Grammar:
-        """The value; an empty text is an object without members."""
-        try:
-            yield from skip(self, self.state)
-        except Ended:
-            self.whole = True
-            self.out("{}")
-            raise
-        if self.text[self.at] in QUOTES:
-            yield from holds_object(self)
-            yield from doubled(self, self.state, "double_encoded")
-        elif self.text[self.at] == "{":
-            yield from value(self, self.state)
-        else:
-            raise Mismatch
-        self.whole = True
-        yield from skip(self, self.state)
-        raise Mismatch
 
     def readable(self) -> bool:
         """True if all that came was one whole object."""
-        return self.whole and not self.broken
+        return self.complete and not self.broken
 
     def push(self, text: str) -> str:
         """The strict JSON that this piece brings."""
-        run = self.run
-        if run is not None:
-            self.scan = None  # something may wait: `feed` must not look at this piece alone
-            whole = self.text + text if self.text else text
+        reader = self._reader
+        run = reader.run
+        if run is not None and run.convert is None:
+            whole = reader.text + text if reader.text else text
             found = run.match(whole, 0)
-            if found is not None and found.end() == len(whole) and run.convert is None:
+            if found is not None and found.end() == len(whole):
                 cut = found.start(1) if found.lastindex else len(whole)
-                self.text = whole[cut:]
+                reader.text = whole[cut:]
                 return whole[:cut]
-        return "".join(getattr(event, "text", "") for event in self.feed(text))
+        return self._advance(text)
 
     def finish(self) -> str:
         """What the end of the string brings."""
-        self.ended = True
-        return "".join(getattr(event, "text", "") for event in self._advance())
+        self._reader.ended = True
+        return self._advance("")
+
+    def _advance(self, text: str) -> str:
+        reader = self._reader
+        reader.append(text)
+        reader.disarm()
+        next(self._grammar, None)
+        reader.compact()
+        return "".join(getattr(event, "text", "") for event in reader.emitter.collect())
 
 
 opens_object = re.compile(

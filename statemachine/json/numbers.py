@@ -6,8 +6,9 @@ Numbers of a `Dialect` may be spelled as Python spells them (`1_000`, `.5`, `5.`
 import re
 from collections.abc import Callable, Generator
 
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.json.state import WORD, WORDS, JsonState, word
-from statemachine.reader import Grammar, Mismatch, Reader
+from statemachine.reader import Reader
 
 whole = re.compile(r"-?(?:0|[1-9][0-9]*+)").match
 digits = re.compile(r"[0-9]++").match

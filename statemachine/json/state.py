@@ -6,7 +6,8 @@ from typing import Protocol
 
 from attrs import define, field
 
-from statemachine.reader import Grammar, Reader
+from statemachine.buffer import Grammar
+from statemachine.reader import Reader
 
 DEPTH = 128
 WORD = 64

@@ -18,9 +18,10 @@ import re
 from collections.abc import Callable, Generator
 from json.encoder import encode_basestring
 
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.json.numbers import number
 from statemachine.json.state import CLOSES, WORD, WORDS, JsonState, word
-from statemachine.reader import Grammar, Mismatch, Reader
+from statemachine.reader import Reader
 from statemachine.runs import Run
 
 space = re.compile(r"[ \t\r\n]*+").match

@@ -20,10 +20,11 @@ from json import JSONDecoder
 from re import Match
 
 from statemachine import schema
+from statemachine.buffer import Grammar, Mismatch
 from statemachine.json import text as json_text
 from statemachine.json.nested import Nested, unescape, whole_escapes
 from statemachine.json.state import WORDS, JsonState
-from statemachine.reader import Grammar, Mismatch, Reader
+from statemachine.reader import Reader
 from statemachine.runs import quote
 from statemachine.schema import Node
 
@@ -220,7 +221,7 @@ def unwrapped(reader: Reader, state: JsonState, node: Node) -> Grammar:
         Mismatch: what it holds cannot be read.
 
     """
-    inner = Inner(JsonState(state.repairs, depth=state.depth - len(state.stack), typed=Typed(node)))
+    inner = Nested(JsonState(state.repairs, depth=state.depth - len(state.stack), typed=Typed(node)), json_text.value)
     text = Held(reader, inner)
     yield from json_text.string(reader, state) if state.dialect is None else state.dialect.string(reader, state)
     text.end()
@@ -303,7 +304,7 @@ class Held(Through):
 
     __slots__ = ("half", "inner")
 
-    def __init__(self, reader: Reader, inner: "Inner") -> None:
+    def __init__(self, reader: Reader, inner: Nested) -> None:
         super().__init__(reader)
         self.inner = inner
         self.half = ""
@@ -315,16 +316,3 @@ class Held(Through):
         piece, self.half = whole_escapes(self.half + piece)
         if piece:
             self.on(self.inner.push(unescape(piece)))
-
-
-class Inner(Nested):
-    """JSON inside of a string: one value, then white space."""
-
-    __slots__ = ()
-
-    def inner(self) -> Grammar:
-        """The value."""
-        yield from json_text.value(self, self.state)
-        self.whole = True
-        yield from json_text.skip(self, self.state)
-        raise Mismatch

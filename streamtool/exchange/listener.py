@@ -81,9 +81,9 @@ class ObservedParser:
         return self._parser.held
 
     @property
-    def thinking(self) -> tuple[str, ...]:
-        """What may close the reasoning that is open."""
-        return self._parser.thinking
+    def in_reasoning(self) -> bool:
+        """The text around is reasoning."""
+        return self._parser.in_reasoning
 
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """What the parser makes of it."""

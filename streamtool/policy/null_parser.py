@@ -18,7 +18,7 @@ class NullParser:
     __slots__ = ()
 
     held = 0
-    thinking: tuple[str, ...] = ()
+    in_reasoning: bool = False
 
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """The text itself."""

@@ -131,12 +131,12 @@ class _Place:
 
 
 class HoldingParser(TextParser, Protocol):
-    """A parser that tells how many characters are not decided yet, and whether it reads reasoning (by its closers)."""
+    """A parser that tells how many characters are not decided yet, and whether it reads reasoning."""
 
     @property
     def held(self) -> int: ...
     @property
-    def thinking(self) -> tuple[str, ...]: ...
+    def in_reasoning(self) -> bool: ...
 
 
 class _Mode(Enum):
@@ -280,7 +280,7 @@ class QuotationFilter:
             return
         self._place = _Place(self._quotable.plain)
         self._mode = _Mode.WAIT
-        self._thought = bool(self._parser.thinking)
+        self._thought = self._parser.in_reasoning
         self._waiting = [event]
         self._source = [source]
         self._waits = len(source)
@@ -309,7 +309,7 @@ class QuotationFilter:
 
     def _say(self, text: str, out: list[Event]) -> None:
         """A quotation, or what follows it: text, or reasoning if it stands there. What begins or ends it is markup."""
-        if self._mode is _Mode.QUOTE and self._thought != bool(self._parser.thinking):
+        if self._mode is _Mode.QUOTE and self._thought != self._parser.in_reasoning:
             self._mode = _Mode.PASS
         elif text:
             out.append(ReasoningDelta(text) if self._thought else TextDelta(text))

@@ -1,0 +1,13 @@
+"""A call that was read, or is to be written."""
+
+from attrs import frozen
+
+
+@frozen
+class Call:
+    """A call, as `parse` returns it and `write` takes it."""
+
+    name: str
+    arguments: str
+    """JSON text of one object."""
+    id: str | None = None

@@ -1,0 +1,61 @@
+"""The law at run time: a parser that is held to `EMITS` and `FOLLOWS` at every feed.
+
+`enforce()` makes every `Parser` such a one; the tests call it, and nothing else does, so that nobody else pays.
+"""
+
+from typing import Any
+
+from statemachine.events import Event
+from statemachine.parser import Parser
+from statemachine.states import EMITS, Order, State
+
+
+class CheckedParser(Parser):
+    """A parser that looks at what it emits.
+
+    Raises:
+        AssertionError: an event is not legal in any state that the parser passed through, or after the one before.
+
+    """
+
+    __slots__ = ("_order",)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._order = Order()
+        self._machine.frames.trace = list(State) if options.get("prefix") else [self.state]
+
+    def feed(self, text: str) -> list[Event]:
+        """The events that this piece of the reply brings."""
+        return self._checked(super().feed(text))
+
+    def close(self, reason: str | None = None) -> list[Event]:
+        """The last events."""
+        events = self._checked(super().close(reason))
+        if self.state is not State.CLOSED or self._order.unfinished():
+            raise AssertionError(f"closed in {self.state}: {self._order.unfinished()}")
+        return events
+
+    @property
+    def visited(self) -> list[State]:
+        """The state that the parser was in, and those that it passed through since."""
+        return self._machine.frames.trace or []
+
+    def _checked(self, events: list[Event]) -> list[Event]:
+        legal = frozenset[type[Event]]().union(*(EMITS[state] for state in {*self.visited}))
+        for event in events:
+            if wrong := self._order.wrong(event):
+                raise AssertionError(f"{event}: {wrong}")
+            if type(event) not in legal:
+                raise AssertionError(f"{event} is not legal in any of {set(self.visited)}")
+        self._machine.frames.trace = [self.state]
+        return events
+
+
+def enforce() -> None:
+    """From here on every parser is held to the law."""
+
+    def new(cls: type[Parser], *_args: Any, **_options: Any) -> Parser:
+        return object.__new__(CheckedParser if cls is Parser else cls)
+
+    Parser.__new__ = new  # type: ignore[method-assign, assignment]

@@ -1,0 +1,219 @@
+"""What closes: a call and the wrappers around it, what implies the end of a call, and what is skipped after one."""
+
+from collections.abc import Generator
+
+from statemachine.buffer import Grammar
+from statemachine.candidate import Candidate
+from statemachine.emitter import Sink
+from statemachine.formats.compile import MAX_NEWLINES, Found
+from statemachine.formats.markers import closers_of, run_to
+from statemachine.formats.openers import closers_of_call
+from statemachine.grammar.saying import line_ends, say, scanner_of
+from statemachine.json.text import space
+from statemachine.machine import Machine, Place
+from statemachine.runs import Run
+from statemachine.states import Input
+
+MAX_BLANKS = 4 * MAX_NEWLINES
+"""Characters of white space that are looked over to see whether a closer follows."""
+BROKEN_LINE = Run(r"[^\r\n]*+")
+
+# ---- in text
+
+
+def ends_something(machine: Machine, close: str, end: int) -> Generator[None, None, bool]:
+    """True if the closer of a special section that stands here is markup: something is open, or the reply is over."""
+    reader, frames = machine.reader, machine.frames
+    if machine.past.at_message_start or close in frames.wrappers or close in frames.reasoning:
+        return True
+    if reader.text[reader.at + end :].strip():
+        say(machine, end)
+    elif reader.ended:
+        return True
+    else:
+        yield from reader.more()
+    return False
+
+
+def in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
+    """The closer of the reasoning or of a wrapper around; else text. True if the state says what is next.
+
+    A closer of reasoning that stands first in a reply closes what the prompt has opened.
+    """
+    reader, frames, past, tables = machine.reader, machine.frames, machine.past, machine.tables
+    special = close in tables.strays
+    if close in frames.reasoning:
+        say(machine, newlines)
+        reader.sink = Sink.SYNTAX
+        reader.take(end - newlines)
+        past.at_message_start = past.at_message_start or special
+        frames.go(Input.END)
+        return True
+    wraps = close in frames.wrappers
+    if not wraps and not special and (past.text_seen or close not in tables.lone):
+        say(machine, newlines + 1)
+        return False
+    if not wraps:
+        say(machine, newlines)
+        end -= newlines
+    reader.sink = Sink.SYNTAX
+    reader.take(end)
+    reader.sink = frames.top.sink
+    past.place = Place.INSIDE
+    if wraps:
+        frames.unwrap(close)
+        past.at_message_start = past.at_message_start or special
+        frames.go(Input.UNWRAP)
+    return True
+
+
+# ---- after a call, or a wrapper
+
+
+def after(machine: Machine) -> Grammar:
+    """What follows the body of a call, or the closer of a wrapper: closers, then line ends."""
+    call = machine.frames.top.candidate
+    if call is None or (yield from after_call(machine, call)):
+        yield from line_ends_after(machine)
+    machine.frames.go(Input.END)
+
+
+def after_call(machine: Machine, call: Candidate) -> Generator[None, None, bool]:
+    """The closers of a call, each at most once and in order; false if the call was shown as text."""
+    reader, frames, past, form = machine.reader, machine.frames, machine.past, call.format
+    shown = not call.committed and reader.sink is not Sink.SYNTAX
+    own = list(closers_of_call(form)) if form and not call.self_closed else []
+    if not shown:
+        frames.wrap(call.wrappers)
+        call.wrappers = []
+    around = [close for _, close in form.wrappers[::-1] if close not in frames.wrappers] if form and not shown else []
+    pending = [*own, *around, *reversed(call.wrappers if shown else frames.wrappers)]
+    while pending:
+        length, close = yield from next_closer(machine, pending)
+        if not length:
+            break
+        reader.take(length)
+        if close in frames.wrappers:
+            frames.unwrap(close)
+        pending = pending[pending.index(close) + 1 :]
+    past.at_message_start = not past.text_seen or (not shown and form is not None and form.special)
+    past.place = Place.INSIDE
+    reader.sink = frames.top.sink
+    return not shown
+
+
+def line_ends_after(machine: Machine) -> Grammar:
+    """Line ends after a call are markup, but given back when text follows and text came before."""
+    reader, past, line = machine.reader, machine.past, machine.tables.line
+    sink = machine.frames.top.sink
+    while True:
+        run = line_ends(reader.text, reader.at)
+        end = run.end() if run else reader.at
+        if end - reader.at > MAX_NEWLINES:  # a run that does not end
+            reader.sink = sink if past.text_seen else Sink.SYNTAX
+            reader.take(end - reader.at - MAX_NEWLINES)
+            continue
+        if end < len(reader.text) and not (reader.text[end] == "\r" and end + 1 == len(reader.text)):
+            length = end - reader.at
+            found = line.match(reader.text, end) if length else None
+            if found is None:
+                found = scanner_of(machine).at.match(reader.text, end)
+            if found is None or found.lastindex is not None or reader.ended:
+                break
+        yield from reader.more()
+    opens = found is not None and found.lastindex is not None and reader.text[end] != "`"
+    past.place = Place.START if length else Place.INSIDE
+    if length and (opens or not past.text_seen):
+        reader.sink = Sink.SYNTAX
+        reader.take(length)
+
+
+def next_closer(machine: Machine, pending: list[str]) -> Generator[None, None, tuple[int, str]]:
+    """Length up to the end of the next closer, white space before it included; (0, "") if none comes."""
+    reader = machine.reader
+    markers = closers_of(tuple(pending))
+    while True:
+        found = space(reader.text, reader.at)
+        begin = found.end() if found else reader.at
+        if begin - reader.at > MAX_BLANKS:
+            return 0, ""
+        if begin < len(reader.text):
+            closer = markers.match(reader.text, begin)
+            if closer is None:
+                return 0, ""
+            if closer.lastindex:
+                return closer.end() - reader.at, markers.values[closer.lastindex - 1]
+            if reader.ended:
+                return len(reader.text) - reader.at, pending[-1]
+        if reader.ended:
+            return 0, ""
+        yield
+
+
+# ---- before the end of a call
+
+
+def closes(machine: Machine) -> Generator[None, None, bool]:
+    """True if the model ends the call here: its closer follows, or that of a wrapper."""
+    candidate, reader = machine.candidate, machine.reader
+    own = closers_of_call(candidate.format) if candidate.format and not candidate.bare else ()
+    pending = [*own, *reversed(candidate.wrappers), *reversed(machine.frames.wrappers)]
+    length, _ = (yield from next_closer(machine, pending)) if pending else (0, "")
+    return length > 0 and (machine.stopped or not reader.ended)
+
+
+def sibling(machine: Machine, offset: int, *, own: bool = False) -> Generator[None, None, bool]:
+    """True if what follows here, `offset` characters on, can only follow a call.
+
+    That is, after white space, a closer of something around, an opener or the end; `own`: the call's own closer counts
+    too.
+    """
+    reader, tables, form = machine.reader, machine.tables, machine.candidate.format
+    mine = [form.close] if own and form is not None and form.close else []
+    around = [close for _, close in form.wrappers] if form is not None else []
+    allowed = (*machine.frames.wrappers, *machine.candidate.wrappers, *mine, *around)
+    markers = tables.siblings
+    while True:
+        found = space(reader.text, reader.at + offset)
+        end = found.end() if found else 0
+        if end >= len(reader.text):
+            if reader.ended:
+                return True
+        elif end - reader.at - offset > MAX_BLANKS:
+            return False
+        else:
+            at_line_start = "\n" in reader.text[reader.at + offset : end]
+            marker = tables.line.match(reader.text, end) if at_line_start else None
+            if marker is not None and marker.lastindex:
+                return True
+            marker = marker or markers.match(reader.text, end)
+            if marker is None:
+                return False
+            if marker.lastindex:
+                value = markers.values[marker.lastindex - 1]
+                return value in allowed if isinstance(value, str) else not isinstance(value, Found)
+            if reader.ended:  # cut in the middle of a marker
+                return reader.text[end] not in "{[`"
+        yield
+
+
+# ---- a call that cannot be read
+
+
+def broken(machine: Machine) -> Grammar:
+    """A call that cannot be read any further: discarded to its closer, else to the end of the line."""
+    reader, candidate = machine.reader, machine.candidate
+    reader.sink = Sink.DISCARD
+    form = candidate.format
+    own = form is not None and form.close and form.closed and not candidate.bare
+    pending = tuple([form.close] if form and own else candidate.wrappers[-1:])
+    run = run_to(pending) if pending else BROKEN_LINE
+    while True:
+        yield from reader.flow(run)
+        if reader.at < len(reader.text):
+            closer = closers_of(pending).match(reader.text, reader.at) if pending else None
+            if not pending or (closer and closer.lastindex):
+                break
+        yield from reader.more()
+    reader.sink = Sink.SYNTAX
+    machine.frames.go(Input.END)

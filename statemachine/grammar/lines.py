@@ -1,0 +1,72 @@
+"""What counts at the start of a line only: labels, code fences, block quotes."""
+
+from collections.abc import Generator
+
+from statemachine.formats.compile import Found, Marked
+from statemachine.formats.markers import Markers
+from statemachine.grammar import call, fences
+from statemachine.grammar.saying import blanks, line_ends, say, scanner_of
+from statemachine.machine import Machine, Place
+
+
+def read(machine: Machine) -> Generator[None, None, bool]:
+    """At the start of a line, line ends perhaps held before it: true if an opener stood here and was read."""
+    reader, line = machine.reader, machine.tables.line
+    while True:
+        run = line_ends(reader.text, reader.at)
+        newlines = (run.end() if run else reader.at) - reader.at
+        if newlines and reader.at + newlines >= len(reader.text):
+            return False
+        after = blanks(reader.text, reader.at + newlines)
+        begin = (after.end() if after else reader.at + newlines) - reader.at
+        if begin > newlines:
+            reader.take(begin)
+        elif reader.at + begin >= len(reader.text):
+            yield from reader.more()
+        else:
+            found = line.match(reader.text, reader.at + begin)
+            if found is None:
+                if reader.text[reader.at + begin] != ">" or (yield from opens_quote(machine, begin)):
+                    machine.past.place = Place.INSIDE if machine.past.place is Place.START else machine.past.place
+                    return False
+            elif found.lastindex is None or fences.too_short(machine, begin):
+                yield from reader.more()
+            else:
+                value, length = line.values[found.lastindex - 1], found.end() - reader.at
+                return (yield from opener(machine, value, newlines, length))
+
+
+def opener(machine: Machine, value: Marked, newlines: int, length: int) -> Generator[None, None, bool]:
+    """What an opener that counts at the start of a line begins; true if the state says what is next."""
+    if value is Found.FENCE:
+        return (yield from fences.opener(machine, newlines))
+    machine.open()
+    if newlines:
+        machine.reader.take(newlines)
+    yield from call.read(machine, value, length - newlines)
+    return True
+
+
+def begins_quote(machine: Machine, begin: int, markers: Markers[Marked] | None) -> bool:
+    """True if the `>` that stands there, first in its line, may make the line one of a block quote.
+
+    It may if none of the markers begins so.
+    """
+    quotes = scanner_of(machine).quote is not None
+    return quotes and (markers is None or markers.match(machine.reader.text, begin) is None)
+
+
+def opens_quote(machine: Machine, newlines: int) -> Generator[None, None, bool]:
+    """At a `>` that stands first in its line, after line ends: text to the end of the line, unless it is a marker.
+
+    False: more had to come, look again.
+    """
+    reader, scanner = machine.reader, scanner_of(machine)
+    found = scanner.at.match(reader.text, reader.at + newlines)
+    if found is not None and found.lastindex is None:
+        yield from reader.more()
+        return False
+    if found is None and scanner.quote is not None:
+        say(machine, newlines)
+        machine.past.place = Place.QUOTE
+    return True

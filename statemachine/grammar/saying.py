@@ -1,0 +1,31 @@
+"""Text that is said, and how text is read where it stands."""
+
+import re
+
+from statemachine.formats.compile import Scanner
+from statemachine.machine import Machine, Place
+
+line_ends = re.compile(r"(?:\r?\n)++").match
+blanks = re.compile(r"[ \t]*+").match
+
+
+def say(machine: Machine, length: int) -> None:
+    """Text, emitted at once."""
+    if length > 0:
+        past = machine.past
+        hidden = machine.reader.emitter.hidden
+        piece = machine.reader.take(length)
+        if (past.at_message_start or not past.text_seen) and not machine.frames.reasoning and piece[hidden:].strip():
+            past.saw()
+        if past.place is Place.START:
+            past.place = Place.INSIDE
+
+
+def scanner_of(machine: Machine) -> Scanner:
+    """How text is read where we are."""
+    frames, past, tables = machine.frames, machine.past, machine.tables
+    if frames.reasoning:
+        return tables.scanner(closers=True)
+    if not frames.wrappers and not past.at_message_start:
+        return tables.usual if past.text_seen else tables.first
+    return tables.scanner(first=not past.text_seen, fresh=past.at_message_start, closers=bool(frames.wrappers))
