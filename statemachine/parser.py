@@ -145,7 +145,7 @@ class Parser:
         self._machine.stopped = reason in (None, "stop")
         events = self._advance("")
         if self.state is not State.CLOSED:  # a mistake in the grammar, which waits for what never comes
-            with suppress(StopIteration):
+            with suppress(StopIteration, Ended):
                 self._grammar.throw(Ended)
             events += self._reader.emitter.collect()
         return events
