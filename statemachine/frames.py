@@ -15,6 +15,9 @@ from statemachine.candidate import TICK, Candidate
 from statemachine.emitter import Sink
 from statemachine.states import CALLS, TRANSITIONS, Input, State
 
+FENCE, REASONING, REJECT = State.FENCE, State.REASONING, Input.REJECT
+NONE: tuple[str, ...] = ()
+
 
 @define(eq=False)
 class Frame:
@@ -51,21 +54,28 @@ class Frames:
         """The one way to change state."""
         move = TRANSITIONS[self.state][found]
         stack, top = self._stack, self.top
-        sink, at = top.sink, stack.index(top)
         if move.pop:
-            del stack[at]
-            if found is not Input.REJECT and move.push not in CALLS and self.fenced(at):
-                del stack[at - 1]  # what stood first in the fence was no code: the fence is its markup
-        if move.push is not None:
-            if move.push is State.REASONING:
-                sink = Sink.REASONING
-            kept = top.candidate if move.pop and candidate is None else candidate
-            stack.append(Frame(move.push, sink, closers, kept if move.push in CALLS else None))
-        self._settle()
+            stack.remove(top)
+            if stack and stack[-1].state is FENCE and found is not REJECT and move.push not in CALLS:
+                stack.pop()  # what stood first in the fence was no code: the fence is its markup
+            if candidate is None:
+                candidate = top.candidate
+        state = move.push
+        if state is None:
+            self._settle()
+            return
+        sink = Sink.REASONING if state is REASONING else top.sink
+        self.top = Frame(state, sink, closers, candidate if state in CALLS else None)
+        self.state = state
+        stack.append(self.top)
+        if state is REASONING:
+            self.reasoning = closers
+        if self.trace is not None:
+            self.trace.append(state)
 
-    def fenced(self, at: int = -1) -> bool:
+    def fenced(self) -> bool:
         """True if a fence lies beneath the innermost frame: a candidate stands first in it."""
-        return len(self._stack) > 1 and self._stack[at - 1].state is State.FENCE
+        return len(self._stack) > 1 and self._stack[-2].state is FENCE
 
     def wrap(self, closers: Sequence[str]) -> None:
         """Wrappers have opened around what is innermost, outermost first; a fence replaces the one before."""
@@ -84,20 +94,20 @@ class Frames:
         self._settle()
 
     def _settle(self) -> None:
-        """What follows from the stack."""
-        self.wrappers, self.reasoning = (), ()
-        for frame in self._stack:
+        """What follows from the stack, after something was taken from it."""
+        top, state, reasoning, wrappers = self._stack[0], State.TEXT, NONE, NONE
+        for frame in self._stack[1:]:
             if frame.state is None:
-                self.wrappers += frame.closers
-                continue
-            self.top = frame
-            if frame.state is State.REASONING:
-                self.reasoning = frame.closers
-        self.state = self.top.state or State.TEXT
+                wrappers += frame.closers
+            else:
+                top, state = frame, frame.state
+                if state is REASONING:
+                    reasoning = frame.closers
+        self.top, self.state, self.reasoning, self.wrappers = top, state, reasoning, wrappers
         if self.trace is not None:
-            self.trace.append(self.state)
+            self.trace.append(state)
 
 
 def is_fence(frame: Frame) -> bool:
     """True for a code fence, and for one that is the wrapper of a call."""
-    return frame.state is State.FENCE or (frame.state is None and frame.closers[0][0] == TICK)
+    return frame.state is FENCE or (frame.state is None and frame.closers[0][0] == TICK)

@@ -145,18 +145,22 @@ class Parser:
         self._machine.stopped = reason in (None, "stop")
         events = self._advance("")
         if self.state is not State.CLOSED:  # a mistake in the grammar, which waits for what never comes
-            with suppress(StopIteration):
+            with suppress(StopIteration, Ended):
                 self._grammar.throw(Ended)
             events += self._reader.emitter.collect()
         return events
 
     def _advance(self, text: str) -> list[Event]:
         """Lets the grammar read what has not been read."""
-        reader = self._reader
-        reader.append(text)
-        reader.disarm()
+        reader = self._reader  # append, disarm and compact, without the calls
+        reader.text = reader.text[reader.at :] + text if reader.text else text
+        reader.at = 0
+        reader.ran = reader.run
+        reader.scan = reader.run = None
         next(self._grammar, None)
-        reader.compact()
+        if reader.at:
+            reader.text = reader.text[reader.at :]
+            reader.at = 0
         return reader.emitter.collect()
 
     @property

@@ -49,6 +49,8 @@ class State(Enum):
     AFTER = "after"
     CLOSED = "closed"
 
+    __hash__ = object.__hash__  # that of Enum is a function in Python, and states are looked up all the time
+
 
 class Input(Enum):
     """What the grammar found."""
@@ -66,6 +68,8 @@ class Input(Enum):
     BREAK = "a call that cannot be read"
     END = "the end of what was open"
     CLOSE = "the end of the reply"
+
+    __hash__ = object.__hash__
 
 
 @frozen

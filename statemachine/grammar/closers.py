@@ -10,7 +10,7 @@ from statemachine.formats.markers import closers_of, run_to
 from statemachine.formats.openers import closers_of_call
 from statemachine.grammar.saying import line_ends, say, scanner_of
 from statemachine.json.text import space
-from statemachine.machine import Machine, Place
+from statemachine.machine import INSIDE, START, Machine
 from statemachine.runs import Run
 from statemachine.states import Input
 
@@ -59,7 +59,7 @@ def in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
     reader.sink = Sink.SYNTAX
     reader.take(end)
     reader.sink = frames.top.sink
-    past.place = Place.INSIDE
+    past.place = INSIDE
     if wraps:
         frames.unwrap(close)
         past.at_message_start = past.at_message_start or special
@@ -97,7 +97,7 @@ def after_call(machine: Machine, call: Candidate) -> Generator[None, None, bool]
             frames.unwrap(close)
         pending = pending[pending.index(close) + 1 :]
     past.at_message_start = not past.text_seen or (not shown and form is not None and form.special)
-    past.place = Place.INSIDE
+    past.place = INSIDE
     reader.sink = frames.top.sink
     return not shown
 
@@ -122,7 +122,7 @@ def line_ends_after(machine: Machine) -> Grammar:
                 break
         yield from reader.more()
     opens = found is not None and found.lastindex is not None and reader.text[end] != "`"
-    past.place = Place.START if length else Place.INSIDE
+    past.place = START if length else INSIDE
     if length and (opens or not past.text_seen):
         reader.sink = Sink.SYNTAX
         reader.take(length)

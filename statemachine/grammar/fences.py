@@ -9,7 +9,7 @@ from statemachine.formats.compile import INFO, TICKS
 from statemachine.formats.openers import Opener
 from statemachine.grammar import call, closers
 from statemachine.grammar.saying import say
-from statemachine.machine import Machine, Place
+from statemachine.machine import CODE, INSIDE, START, Machine
 from statemachine.runs import Run
 from statemachine.states import Input
 
@@ -29,18 +29,18 @@ def read(machine: Machine) -> Grammar:
     frame = machine.frames.top
     reader.sink = frame.sink
     while True:
-        if past.place is not Place.START:
+        if past.place is not START:
             yield from reader.flow(FENCE)
             if reader.at >= len(reader.text):
                 yield from reader.more()
                 continue
             say(machine, 1)
-            past.place = Place.START
+            past.place = START
         found = fence_end(reader.text, reader.at)
         if (found.lastindex == 2) if found else fence_begun(reader.text, reader.at):
             yield from reader.more()
         elif found is None or len(found[1]) < len(frame.closers[0]):
-            past.place = Place.INSIDE
+            past.place = INSIDE
             if reader.text[reader.at] != "\n":
                 say(machine, 1)
         else:
@@ -72,10 +72,11 @@ def too_short(machine: Machine, offset: int) -> bool:
 
 
 def opener(machine: Machine, newlines: int) -> Generator[None, None, bool]:
-    """Three backticks at the start of a line, after line ends; true if the state says what is next."""
+    """Three backticks at the start of a line, after line ends, in which a call may stand first.
+
+    True if the state says what is next.
+    """
     reader = machine.reader
-    if opens_plain_fence(machine, newlines):
-        return True
     if length := (yield from closing_line(machine, newlines)):
         return closers.in_text(machine, around(machine), newlines, length)
     while True:
@@ -124,7 +125,7 @@ def not_a_fence(machine: Machine, newlines: int) -> None:
     found = ticks(reader.text, reader.at + newlines)
     length = len(found[0]) if found else 0
     say(machine, newlines + length)
-    machine.past.place = Place.CODE if length % 2 else Place.INSIDE
+    machine.past.place = CODE if length % 2 else INSIDE
 
 
 def first(machine: Machine, info: str) -> Grammar:

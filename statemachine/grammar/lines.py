@@ -6,7 +6,7 @@ from statemachine.formats.compile import Found, Marked
 from statemachine.formats.markers import Markers
 from statemachine.grammar import call, fences
 from statemachine.grammar.saying import blanks, line_ends, say, scanner_of
-from statemachine.machine import Machine, Place
+from statemachine.machine import INSIDE, QUOTE, START, Machine
 
 
 def read(machine: Machine) -> Generator[None, None, bool]:
@@ -27,24 +27,20 @@ def read(machine: Machine) -> Generator[None, None, bool]:
             found = line.match(reader.text, reader.at + begin)
             if found is None:
                 if reader.text[reader.at + begin] != ">" or (yield from opens_quote(machine, begin)):
-                    machine.past.place = Place.INSIDE if machine.past.place is Place.START else machine.past.place
+                    machine.past.place = INSIDE if machine.past.place is START else machine.past.place
                     return False
             elif found.lastindex is None or fences.too_short(machine, begin):
                 yield from reader.more()
             else:
                 value, length = line.values[found.lastindex - 1], found.end() - reader.at
-                return (yield from opener(machine, value, newlines, length))
-
-
-def opener(machine: Machine, value: Marked, newlines: int, length: int) -> Generator[None, None, bool]:
-    """What an opener that counts at the start of a line begins; true if the state says what is next."""
-    if value is Found.FENCE:
-        return (yield from fences.opener(machine, newlines))
-    machine.open()
-    if newlines:
-        machine.reader.take(newlines)
-    yield from call.read(machine, value, length - newlines)
-    return True
+                if value is Found.FENCE:
+                    plain = fences.opens_plain_fence(machine, newlines)
+                    return plain or (yield from fences.opener(machine, newlines))
+                machine.open()
+                if newlines:
+                    reader.take(newlines)
+                yield from call.read(machine, value, length - newlines)
+                return True
 
 
 def begins_quote(machine: Machine, begin: int, markers: Markers[Marked] | None) -> bool:
@@ -68,5 +64,5 @@ def opens_quote(machine: Machine, newlines: int) -> Generator[None, None, bool]:
         return False
     if found is None and scanner.quote is not None:
         say(machine, newlines)
-        machine.past.place = Place.QUOTE
+        machine.past.place = QUOTE
     return True

@@ -10,10 +10,11 @@ from statemachine.buffer import Ended, Grammar, Mismatch, Overflow
 from statemachine.emitter import Sink
 from statemachine.grammar import closers, fences, objects, reasoning, text
 from statemachine.grammar.saying import line_ends
-from statemachine.machine import Machine, Place
+from statemachine.machine import INSIDE, START, Machine
 from statemachine.reader import Reader
 from statemachine.states import Input, State
 
+REASONING = State.REASONING
 PATIENCE = 64
 """How often the grammar may go on without reading a character."""
 
@@ -36,7 +37,7 @@ def read(machine: Machine) -> Grammar:
     while True:
         unread, at = reader.text, reader.at
         try:
-            if frames.state is State.REASONING and machine.options.calls_in_reasoning:
+            if frames.state is REASONING and machine.options.calls_in_reasoning:
                 yield from text.read(machine)
             else:
                 yield from READ[frames.state](machine)
@@ -102,7 +103,7 @@ def reject(machine: Machine) -> None:
     machine.saw(bool(reader.hold.text().strip()))
     give_back(reader)
     pieces = reader.hold.pieces
-    machine.past.place = Place.START if pieces and pieces[-1][0].endswith("\n") else Place.INSIDE
+    machine.past.place = START if pieces and pieces[-1][0].endswith("\n") else INSIDE
     machine.frames.go(Input.REJECT)
     reader.release(machine.frames.top.sink)
 
@@ -140,7 +141,7 @@ def overflowed(machine: Machine) -> None:
     quoted = ['"'] if arguments.quoted or around.quoted else []
     machine.frames.go(Input.OBJECT, *around.stack, *arguments.stack, *quoted)
     reader.release(machine.frames.top.sink)
-    machine.past.place = Place.INSIDE
+    machine.past.place = INSIDE
 
 
 # ---- the end

@@ -3,7 +3,7 @@
 import re
 
 from statemachine.formats.compile import Scanner
-from statemachine.machine import Machine, Place
+from statemachine.machine import INSIDE, START, Machine
 
 line_ends = re.compile(r"(?:\r?\n)++").match
 blanks = re.compile(r"[ \t]*+").match
@@ -12,13 +12,15 @@ blanks = re.compile(r"[ \t]*+").match
 def say(machine: Machine, length: int) -> None:
     """Text, emitted at once."""
     if length > 0:
-        past = machine.past
-        hidden = machine.reader.emitter.hidden
-        piece = machine.reader.take(length)
-        if (past.at_message_start or not past.text_seen) and not machine.frames.reasoning and piece[hidden:].strip():
-            past.saw()
-        if past.place is Place.START:
-            past.place = Place.INSIDE
+        past, reader = machine.past, machine.reader
+        if past.text_seen and not past.at_message_start:
+            reader.take(length)
+        else:
+            hidden = reader.emitter.hidden
+            if reader.take(length)[hidden:].strip() and not machine.frames.reasoning:
+                past.saw()
+        if past.place is START:
+            past.place = INSIDE
 
 
 def scanner_of(machine: Machine) -> Scanner:

@@ -11,14 +11,14 @@ from collections.abc import Generator
 from statemachine.buffer import Grammar
 from statemachine.candidate import TICK
 from statemachine.emitter import Sink
-from statemachine.formats.compile import MAX_NEWLINES, Found, Marked, Scanner
+from statemachine.formats.compile import MAX_NEWLINES, Found, Marked
 from statemachine.formats.format import Section
 from statemachine.formats.markers import Markers
 from statemachine.grammar import call, closers, lines
 from statemachine.grammar.fences import opens_plain_fence
 from statemachine.grammar.objects import opens_plain_array, opens_plain_object
 from statemachine.grammar.saying import blanks, line_ends, say, scanner_of
-from statemachine.machine import Machine, Place
+from statemachine.machine import CODE, INSIDE, QUOTE, START, Machine
 from statemachine.runs import Run
 from statemachine.states import Input
 
@@ -33,35 +33,28 @@ def read(machine: Machine) -> Grammar:
     reader, past = machine.reader, machine.past
     reader.sink = machine.frames.top.sink
     while True:
-        if past.place is Place.START and (yield from lines.read(machine)):
+        if past.place is START and (yield from lines.read(machine)):
             return
         scanner = scanner_of(machine)
         place = past.place
-        run = scanner.code if place is Place.CODE else (place is Place.QUOTE and scanner.quote) or scanner.inside
-        if past.text_seen and not past.at_message_start and place is not Place.START:
+        run = scanner.code if place is CODE else (place is QUOTE and scanner.quote) or scanner.inside
+        if past.text_seen and not past.at_message_start and place is not START:
             yield from reader.flow(run)
-            past.place = place = place_after(scanner, reader.ran)
-            if place is Place.START and reader.at < len(reader.text):
+            ran = reader.ran
+            place = START if ran is scanner.start else CODE if ran is scanner.code else INSIDE
+            past.place = place = QUOTE if ran is scanner.quote else place
+            if place is START and reader.at < len(reader.text):
                 continue
         elif first_text(machine, run):
             continue
         place = past.place
         if reader.at >= len(reader.text):
             yield from reader.more()
-        elif place is Place.CODE or place is Place.QUOTE:
-            say(machine, int(place is Place.CODE and reader.text[reader.at] == TICK))
-            past.place = Place.INSIDE
+        elif place is CODE or place is QUOTE:
+            say(machine, int(place is CODE and reader.text[reader.at] == TICK))
+            past.place = INSIDE
         elif (yield from begins(machine, scanner.at)):
             return
-
-
-def place_after(scanner: Scanner, run: Run | None) -> Place:
-    """Where in its line the text is after a run."""
-    if run is scanner.start:
-        return Place.START
-    if run is scanner.code:
-        return Place.CODE
-    return Place.QUOTE if run is scanner.quote else Place.INSIDE
 
 
 def first_text(machine: Machine, run: Run) -> bool:
@@ -73,11 +66,11 @@ def first_text(machine: Machine, run: Run) -> bool:
     before, group = (past.text_seen, past.at_message_start), found.lastindex
     say(machine, (found.start(1) if group == 1 else found.end()) - reader.at)
     if group == 2:
-        past.place = Place.INSIDE if past.place in (Place.CODE, Place.QUOTE) else Place.START
+        past.place = INSIDE if past.place in (CODE, QUOTE) else START
     elif group == 3:
-        past.place = Place.CODE
+        past.place = CODE
     elif group == 4:
-        past.place = Place.QUOTE
+        past.place = QUOTE
     return before != (past.text_seen, past.at_message_start)
 
 
@@ -103,7 +96,7 @@ def begins(machine: Machine, markers: Markers[Marked]) -> Generator[None, None, 
             else begin > start and line.match(reader.text, begin)
         ):
             say(machine, begin - reader.at)
-            machine.past.place = Place.START
+            machine.past.place = START
             return False
         found = line.match(reader.text, start)
         if found is not None:
@@ -111,7 +104,7 @@ def begins(machine: Machine, markers: Markers[Marked]) -> Generator[None, None, 
                 yield from reader.more()
             elif reader.text[start] == TICK and opens_plain_fence(machine, newlines):
                 return True
-            machine.past.place = Place.START
+            machine.past.place = START
             return False
     found = markers.match(reader.text, start)
     if found is None:
@@ -130,7 +123,7 @@ def marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generato
     reader = machine.reader
     if value is Found.TICK:
         say(machine, end)
-        machine.past.place = Place.CODE
+        machine.past.place = CODE
         return False
     if isinstance(value, str):
         if value in machine.tables.strays and not (yield from closers.ends_something(machine, value, end)):
