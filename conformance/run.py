@@ -1,6 +1,6 @@
 """Runs the conformance cases through any parser of tool calls in text. Needs nothing but the standard library.
 
-    streamtool formats --json > formats.json
+    python -m conformance.export > formats.json
     python conformance/run.py formats.json module:function
 
 `function(pieces, tools, options)` gets the model's text in pieces (a list of strings), the tools (JSON Schema of the
@@ -26,7 +26,7 @@ SIZES = (0, 1, 2, 3, 5, 7)
 def main(argv=None):
     """The exit code of a command line."""
     options = argparse.ArgumentParser(prog="run.py", description="Run the conformance cases through a parser.")
-    options.add_argument("file", help="what `streamtool formats --json` printed")
+    options.add_argument("file", help="what `python -m conformance.export` printed")
     options.add_argument("parser", metavar="module:function", help="the parser")
     options.add_argument("--format", action="append", help="only the cases of this format (may be repeated)")
     options.add_argument("--sizes", default=",".join(map(str, SIZES)), help="sizes of the pieces; 0 is the whole text")

@@ -1,6 +1,6 @@
 """The conformance cases of `tests/formats/*.md`, as the tests of the parser want them.
 
-How a case is written is said in `streamtool/cli/cases.py`, which reads it.
+How a case is written is said in `conformance/cases.py`, which reads it.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from typing import Any
 from attrs import field, frozen
 from statemachine_fold import Discard, FoldedCall, Item, Reasoning, Text
 
+from conformance import cases as written
 from statemachine import Limits
-from streamtool.cli import cases as written
 
 FOLDER = Path(__file__).parent / "formats"
 TOOLS: dict[str, Any] = dict(written.TOOLS)

@@ -8,8 +8,8 @@ import pytest
 from format_cases import Case, case_of
 from statemachine_fold import cuts, outcome, pieces
 
+from conformance.cases import read_cases
 from statemachine import FORMATS, Call, Format, Parser, parse, write
-from streamtool.cli.cases import read_cases
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "add-a-format.md").read_text("utf-8")
 ROW = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]

@@ -387,12 +387,6 @@ def test_formats_says_what_is_held_and_what_has_to_be_kept(run):
     assert re.search(r"  held +\d+ while a marker may begin; \d+ \+ name until the call starts; ", out)
 
 
-def test_formats_as_json(run):
-    code, out, err = run("formats", "--json")
-    assert (code, err) == (0, "")
-    assert [row["name"] for row in json.loads(out)["formats"]] == list(FORMATS)
-
-
 def test_formats_names_the_format_that_was_meant(run):
     code, _, err = run("formats", "qwen")
     assert code == 2

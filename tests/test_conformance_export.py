@@ -1,17 +1,15 @@
-"""`streamtool formats --json` and the runner that measures any parser with it."""
+"""`python -m conformance.export` and the runner that measures any parser with it."""
 
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from format_cases import FOLDER, all_cases
+from format_cases import all_cases
 
+from conformance import cases, export
 from statemachine import FORMATS, OPT_IN, Call, parse
-from streamtool.cli import cases, export
-from streamtool.errors import StreamtoolError
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFORMANCE = ROOT / "conformance"
@@ -96,20 +94,6 @@ def test_a_call_says_everything_about_itself(document):
             "repairs": [],
         }
     ]
-
-
-def test_an_installed_package_has_the_cases():
-    """The build puts them where `cases.FOLDERS` looks first."""
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert "tests/formats" in wheel["only-include"]
-    assert ROOT / wheel["sources"]["tests/formats"] == cases.FOLDERS[0]
-    assert cases.FOLDERS[1] == FOLDER
-
-
-def test_a_package_without_cases_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(cases, "FOLDERS", (tmp_path / "cases",))
-    with pytest.raises(StreamtoolError, match="conformance cases are missing"):
-        export.document()
 
 
 @pytest.mark.parametrize(

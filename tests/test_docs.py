@@ -13,7 +13,6 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-import failures_page
 import httpx
 import pytest
 import typer
@@ -21,7 +20,7 @@ from attrs import fields
 
 from statemachine import FORMATS, OPT_IN, states
 from streamtool import sample
-from streamtool.cli import formats, formats_page
+from streamtool.cli import formats
 from streamtool.cli.app import app
 from streamtool.families import special_tokens
 from streamtool.settings import (
@@ -38,6 +37,7 @@ from streamtool.settings import (
 )
 from streamtool.settings.readers import key_of
 from streamtool.turns import Turn
+from tools import failures_page, formats_page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

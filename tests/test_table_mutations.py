@@ -48,8 +48,10 @@ TEXTS: list[tuple[str, dict[str, Any]]] = [
     (f"<|tool_call_start|>[ping() oops {CALL}", {}),
     ('{"final": {"content": "hi"}} more', {"formats": ["action_object"]}),
     (
-        "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b <tool_call>"
-        "<|end|><|start|>assistant<|channel|>commentary to=functions.ping <|message|>{}<|call|>",
+        (
+            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b <tool_call>"
+            "<|end|><|start|>assistant<|channel|>commentary to=functions.ping <|message|>{}<|call|>"
+        ),
         {"formats": ["harmony", "tool_call"]},
     ),
     ("<|channel|>final<|message|>b", {"formats": ["harmony"]}),
@@ -110,7 +112,9 @@ def texts() -> dict[tuple[State, Input], list[tuple[str, dict[str, Any]]]]:
 
 def changes(state: State, found: Input, move: Move) -> Iterator[Move]:
     """The moves that lead elsewhere."""
-    for other in {*State} - targets(state, found) if move.push is not None or len(targets(state, found)) == 1 else State:
+    for other in (
+        {*State} - targets(state, found) if move.push is not None or len(targets(state, found)) == 1 else State
+    ):
         yield become(other) if move.pop else push(other)
     if move.push is not None:
         yield POP

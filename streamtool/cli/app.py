@@ -386,8 +386,6 @@ def prompt(
 def formats(
     *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one, with an example.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/formats.md.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The table and the conformance cases, as JSON.")] = False,
 ) -> None:
     """List the formats of calls, or show one with an example.
 
@@ -395,11 +393,10 @@ def formats(
     Examples:
       streamtool formats
       streamtool formats invoke
-      streamtool formats --json > formats.json
     """
     from streamtool.cli.formats import run as run_formats  # noqa: PLC0415  a command loads what it needs
 
-    run_formats(name, markdown=markdown, as_json=as_json)
+    run_formats(name)
 
 
 @app.command()

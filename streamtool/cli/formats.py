@@ -1,10 +1,9 @@
-"""`streamtool formats`: the formats of the table, one with an example, all as a page (`formats_page`) or as JSON.
+"""`streamtool formats`: the formats of the table, and one with an example.
 
 Everything is read off the table: the example is what `write` makes, the markers are those of the rows, what is held is
 what `holds` works out.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -38,18 +37,10 @@ PLACES: Mapping[Anchor, str] = MappingProxyType(
 )
 
 
-def run(name: str | None, *, markdown: bool, as_json: bool) -> None:
+def run(name: str | None) -> None:
     """Print what is asked for. Raises SettingsError for an unknown format."""
     screen = Screen()
-    if as_json:
-        from streamtool.cli.export import document  # noqa: PLC0415  the list needs no cases
-
-        print(json.dumps(document(), ensure_ascii=False, indent=1))
-    elif markdown:
-        from streamtool.cli.formats_page import page  # noqa: PLC0415  the list needs no page
-
-        screen.line(page(), end="")
-    elif name is None:
+    if name is None:
         for form in FORMATS.values():
             opt_in = " (only when chosen)" if form.name in OPT_IN else ""
             models = f"  {form.models}" if form.models else ""

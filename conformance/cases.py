@@ -27,9 +27,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-PACKAGE = Path(__file__).resolve().parent.parent
-FOLDERS = (PACKAGE / "cases", PACKAGE.parent / "tests" / "formats")
-"""Where the files are: in an installed package, and in a checkout."""
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "formats"
+"""Where the files are."""
 
 Json = Any
 STRING = {"type": "string"}
@@ -81,11 +80,6 @@ class Case:
     def id(self) -> str:
         """Format, line and title."""
         return f"{self.format}:{self.line} {self.title}"
-
-
-def folder() -> Path | None:
-    """Where the cases of this installation are; None if it has none."""
-    return next((place for place in FOLDERS if place.is_dir()), None)
 
 
 def all_cases(place: Path) -> list[Case]:

@@ -1,19 +1,19 @@
-"""`streamtool formats --json`: the table of formats and the conformance cases, for programs that are not this one.
+"""`python -m conformance.export`: the table of formats and the conformance cases, for programs that are not this one.
 
 One JSON object: `formats` (the rows; each body says its `kind`), `opt_in` (names), `reasoning` (the spans that no
 format claims), `markers` (what the pieces of pattern in a marker mean) and `cases` (`id`, `format`, `title`, `text`,
 `tools`, `reason`, `options`, `events`). What the fields of a row mean is said in `statemachine/formats/format.py`.
 """
 
+import json
 from enum import Enum
 from typing import Any
 
 import attrs
 
+from conformance import cases
 from statemachine import FORMATS, OPT_IN, Call, Format, write
 from statemachine.formats import REASONING, Body
-from streamtool.cli import cases
-from streamtool.errors import StreamtoolError
 from streamtool.families import special_tokens
 
 MARKERS = {
@@ -31,16 +31,13 @@ MARKERS = {
 
 
 def document() -> dict[str, Any]:
-    """All of it. Raises StreamtoolError when this installation lacks the cases."""
-    place = cases.folder()
-    if place is None:
-        raise StreamtoolError(f"the conformance cases are missing: looked in {', '.join(map(str, cases.FOLDERS))}")
+    """All of it."""
     return {
         "formats": [row(form) for form in FORMATS.values()],
         "opt_in": sorted(OPT_IN),
         "reasoning": [plain(span) for span in REASONING],
         "markers": MARKERS,
-        "cases": [case(found) for found in cases.all_cases(place)],
+        "cases": [case(found) for found in cases.all_cases(cases.FOLDER)],
     }
 
 
@@ -73,3 +70,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     return value.value if isinstance(value, Enum) else value
+
+
+if __name__ == "__main__":
+    print(json.dumps(document(), ensure_ascii=False, indent=1))
