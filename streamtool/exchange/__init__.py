@@ -1,4 +1,4 @@
-"""One client request and its reply, attempts included; bytes in, bytes out, no I/O. `machine` tells how."""
+"""One client request and its reply, attempts included; bytes in, bytes out, no I/O. `exchange` tells how."""
 
 from streamtool.exchange.encoding import Inflate, decode_body
 from streamtool.exchange.exchange import Exchange
