@@ -28,7 +28,7 @@ from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange.choices import Choices
 from streamtool.exchange.interfaces import Capabilities, ClientProtocol, Memory, Record, ResponseHead, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
-from streamtool.exchange.parsing import Parsing
+from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.record_builder import RecordBuilder, no_time
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response import ClientResponse
@@ -80,7 +80,7 @@ class Exchange:
         self._choices = Choices(
             asked.conversation,
             rules,
-            Parsing(settings, asked, rules),
+            ParserFactory(settings, asked, rules),
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
@@ -128,11 +128,11 @@ class Exchange:
     @property
     def listener(self) -> ExchangeListener | None:
         """Who is told what is parsed; set it before the first `request`."""
-        return self._choices.parsing.listener
+        return self._choices.parsers.listener
 
     @listener.setter
     def listener(self, listener: ExchangeListener | None) -> None:
-        self._choices.parsing.listener = listener
+        self._choices.parsers.listener = listener
 
     @property
     def request_id(self) -> str:
@@ -233,7 +233,7 @@ class Exchange:
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
         choices = list(self._choices.filters.values())
-        quoted = self._choices.parsing.quoted
+        quoted = self._choices.parsers.quoted
         return self._record.record(self._request, self._response, choices, quoted=quoted, done=self.done)
 
     @property

@@ -24,7 +24,7 @@ from streamtool.settings import Settings
 from streamtool.state.tool_sets import remember
 
 
-class Parsing:
+class ParserFactory:
     """Makes the parsers of one exchange."""
 
     __slots__ = ("_quotations", "_request", "_settings", "listener")
@@ -41,21 +41,21 @@ class Parsing:
         """How many calls were quotations."""
         return 0 if self._quotations is None else self._quotations.found
 
-    def parser(self, rules: Rules, choice: int | None = None, *, again: bool) -> TextParser:
+    def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool) -> TextParser:
         """The parser of this choice; None: of text that has been read before, of which nobody is told.
 
-        `again`: another attempt may follow this one.
+        `may_retry`: another attempt may follow this one.
         """
         if not self._request.reads:
             return self._observed(choice, None)
         forced = self._request.forcing.current
         if forced is not None and forced.way == "prefill":
-            return Prefilled(forced, lambda prefix: self._text_parser(rules, choice, prefix, again=again))
-        return self._text_parser(rules, choice, again=again)
+            return Prefilled(forced, lambda prefix: self._text_parser(rules, choice, prefix, may_retry=may_retry))
+        return self._text_parser(rules, choice, may_retry=may_retry)
 
-    def _text_parser(self, rules: Rules, choice: int | None, prefix: str = "", *, again: bool) -> TextParser:
+    def _text_parser(self, rules: Rules, choice: int | None, prefix: str = "", *, may_retry: bool) -> TextParser:
         settings, limits = self._settings, self._settings.limits
-        discards = rules.malformed == "drop" or (rules.malformed == "retry" and again)
+        discards = rules.malformed == "drop" or (rules.malformed == "retry" and may_retry)
         options = ParserOptions(
             rules.callable,
             formats=self._request.listens,
@@ -85,7 +85,7 @@ class Parsing:
         memory = self._request.transcripts
         if memory is None:
             return
-        parser = self.parser(rules, again=False)
+        parser = self.parser(rules, may_retry=False)
         events = [*parser.feed(text), *parser.close()]
         tools = remember(self._request.conversation, memory)
         forced = self._request.forcing.current
