@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from streamtool.conversation import Conversation
-from streamtool.exchange.parsing import Parsing
+from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.policy import CallIds, ChoiceFilter, Rules
 from streamtool.reply import ReplyEvent
 
@@ -11,19 +11,19 @@ from streamtool.reply import ReplyEvent
 class Choices:
     """The choices of one reply, in all of its attempts."""
 
-    __slots__ = ("_clock", "_count", "_ids", "filters", "may_retry", "parsing", "rules")
+    __slots__ = ("_clock", "_count", "_ids", "filters", "may_retry", "parsers", "rules")
 
     def __init__(
         self,
         conversation: Conversation,
         rules: Rules,
-        parsing: Parsing,
+        parsers: ParserFactory,
         *,
         new_id: Callable[[], str],
         clock: Callable[[], float],
     ) -> None:
         self.rules = rules
-        self.parsing = parsing
+        self.parsers = parsers
         self._ids = CallIds(new_id, (call.id for message in conversation.messages for call in message.calls))
         self._clock = clock
         self._count = conversation.n
@@ -40,7 +40,7 @@ class Choices:
                 self.rules,
                 choice,
                 self._ids,
-                lambda: self.parsing.parser(self.rules, choice, again=self.may_retry),
+                lambda: self.parsers.parser(self.rules, choice, may_retry=self.may_retry),
                 may_retry=self.may_retry,
                 clock=self._clock,
             )
@@ -77,4 +77,4 @@ class Choices:
         first = self.filters[0]
         calls = first.state.calls
         if calls and self._ids.made(calls[0]) and not first.state.incomplete:
-            self.parsing.keep(first.written, calls, self.rules)
+            self.parsers.keep(first.written, calls, self.rules)

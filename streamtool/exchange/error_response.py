@@ -1,4 +1,4 @@
-"""An upstream's answer with an error status: its body, as far as it is looked at, and the error that it amounts to."""
+"""An upstream's response with an error status: its body, as far as it is read, and the error that it amounts to."""
 
 from typing import Final
 
@@ -6,12 +6,12 @@ from streamtool.errors import UpstreamError, UpstreamRefused
 from streamtool.protocols.interfaces import UpstreamProtocol
 
 ERROR_BODY: Final = 64 * 1024
-"""Bytes of an upstream's error body that are looked at."""
+"""Bytes of an upstream's error body that are read."""
 _AUTH_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 
 
 class ErrorResponse:
-    """One such answer."""
+    """One such response."""
 
     __slots__ = ("_body", "status")
 

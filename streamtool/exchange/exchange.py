@@ -3,9 +3,9 @@
     body ─▶ read_request ─▶ Conversation ─▶ project ─▶ write_request ─▶ request()       … the shell sends it …
     respond(), feed(), close() ─▶ ReplyReader ─▶ a ChoiceFilter per choice ─▶ ReplyWriter ─▶ bytes
 
-Reading the request and writing the reply is the client's protocol, the rest is the upstream's; which one that is, the
-settings of the model say. A request without anything to do with tools passes untouched if both are the same, and is
-translated like any other, without a parser, if they are not.
+The client's protocol reads the request and writes the reply; the upstream's protocol does the rest. The settings of the
+model name the upstream's protocol. A request that has nothing to do with tools passes untouched if both protocols are
+the same. Otherwise it is translated like any other, without a parser.
 
 The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
 what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
@@ -17,7 +17,7 @@ write. Meanwhile it watches four attributes:
 - `cut`: it is over although the upstream has more to say: stop the upstream now.
 - `retry`: this attempt was not accepted: stop the upstream, send `request()` again.
 
-A reply that is not streamed is the fold of the same events: the upstream is asked to stream all the same, nothing is
+A reply that is not streamed is made from the same events: the upstream is asked to stream all the same, nothing is
 handed out before the end, and a failure is a status. Ids and the time come from outside.
 """
 
@@ -28,7 +28,7 @@ from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange.choices import Choices
 from streamtool.exchange.interfaces import Capabilities, Memory, Record, ResponseHead, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
-from streamtool.exchange.parsing import Parsing
+from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.record_builder import RecordBuilder, no_time
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response import ClientResponse
@@ -61,7 +61,7 @@ class Exchange:
     def __init__(
         self,
         settings: Settings,
-        wire: ClientProtocol,
+        client: ClientProtocol,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
         *,
@@ -75,14 +75,14 @@ class Exchange:
         clock = clock or no_time
         self._settings = settings
         self._record = RecordBuilder(clock)
-        asked = self._request = ClientRequest(settings, wire, body, headers, memory=memory, capabilities=capabilities)
-        self._response = ClientResponse(wire, asked, new_id=new_id, now=now, clock=clock, memory=memory)
+        asked = self._request = ClientRequest(settings, client, body, headers, memory=memory, capabilities=capabilities)
+        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock, memory=memory)
         rules = rules_for(asked.conversation, settings, native=asked.native, phrases=phrases)
         self._choices = Choices(
             asked.conversation,
             rules,
-            Parsing(settings, asked, rules),
-            new_id=lambda: new_id(wire.CALL_ID),
+            ParserFactory(settings, asked, rules),
+            new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
         self._upstream = UpstreamResponse(asked.upstream, asked.conversation.n)
@@ -129,11 +129,11 @@ class Exchange:
     @property
     def listener(self) -> ExchangeListener | None:
         """Who is told what is parsed; set it before the first `request`."""
-        return self._choices.parsing.listener
+        return self._choices.parsers.listener
 
     @listener.setter
     def listener(self, listener: ExchangeListener | None) -> None:
-        self._choices.parsing.listener = listener
+        self._choices.parsers.listener = listener
 
     @property
     def request_id(self) -> str:
@@ -234,7 +234,7 @@ class Exchange:
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
         choices = list(self._choices.filters.values())
-        quoted = self._choices.parsing.quoted
+        quoted = self._choices.parsers.quoted
         return self._record.record(self._request, self._response, choices, quoted=quoted, done=self.done)
 
     @property
@@ -316,23 +316,15 @@ class Exchange:
         """The choice ends, with the reason that is true for the client."""
         choice.finished = True
         choice.release(out)
-        state, rules = choice.state, self._choices.rules
         if unmet is None or not unmet.failure.in_record:
             unmet = choice.unmet
         headers = self._response.headers
         headers.unmet = headers.unmet or (None if unmet is None else unmet.cause)
-        if state.invalid is not None and rules.invalid == "error":
-            message = f"the arguments of a call do not fit: {state.invalid.problem}"
-            self._fail(UpstreamError(message, code="invalid_arguments").quoting(), out)
-            return
-        if state.stop_sequence is not None:
-            event = ReplyFinish(event.choice, Reason.STOP_SEQUENCE, state.stop_sequence)
-        if state.incomplete and event.reason is not Reason.FILTER:
-            if rules.truncated == "error":
-                self._fail(UpstreamError("the reply ended inside a call", code="truncated_call"), out)
-                return
-            event = ReplyFinish(event.choice, Reason.LENGTH)
-        out.append(event)
+        ending = choice.ending(event)
+        if isinstance(ending, StreamtoolError):
+            self._fail(ending, out)
+        else:
+            out.append(ending)
 
     def _may_retry(self) -> bool:
         settings = self._settings

@@ -1,4 +1,4 @@
-"""What goes in and out of an exchange: the request to the upstream, the head of the reply, the record."""
+"""What goes in and out of an exchange: requests to the upstream, the head of the reply, the record; what it uses."""
 
 from typing import Literal, Protocol
 
@@ -57,7 +57,10 @@ class ResponseHead:
 
 @frozen
 class Record:
-    """What happened in one exchange; for logs and metrics. Holds no contents."""
+    """What happened in one exchange; for logs and metrics. Holds no contents.
+
+    It is flat and long on purpose: each field is one fact, under the name that the log has for it.
+    """
 
     request_id: str
     protocol: str

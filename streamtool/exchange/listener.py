@@ -1,7 +1,8 @@
-"""What happens in an exchange while it happens, for a shell that wants to write it down: to replay it, or to debug.
+"""Who is told what happens in an exchange while it happens, to record it or to debug it.
 
-A shell sets `Exchange.listener`; without one nothing is wrapped and nothing is told. With one, each parser stands in a
-`ObservedParser`, which tells what went in and what came out. The trace does the I/O and has the clock; here is neither.
+A shell sets `Exchange.listener`; without one nothing is wrapped and nothing is told. With one, each parser stands in an
+`ObservedParser`, which tells what went in and what came out. The listener does the I/O and has the clock; here is
+neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,14 +67,14 @@ class ExchangeListener(Protocol):
 
 
 class ObservedParser:
-    """A parser that is watched."""
+    """A parser of which a listener is told."""
 
-    __slots__ = ("_number", "_parser", "_trace")
+    __slots__ = ("_listener", "_number", "_parser")
 
-    def __init__(self, trace: ExchangeListener, choice: int, options: ParserOptions | None) -> None:
+    def __init__(self, listener: ExchangeListener, choice: int, options: ParserOptions | None) -> None:
         self._parser = NullParser() if options is None else options.parser()
-        self._trace = trace
-        self._number = trace.parser(choice, options)
+        self._listener = listener
+        self._number = listener.parser(choice, options)
 
     @property
     def held(self) -> int:
@@ -88,13 +89,13 @@ class ObservedParser:
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """What the parser makes of it."""
         events = self._parser.feed(text)
-        self._trace.fed(self._number, text, self._state, self.held, events)
+        self._listener.fed(self._number, text, self._state, self.held, events)
         return events
 
     def close(self, reason: str | None = None, /) -> list[statemachine.Event]:
         """What is left."""
         events = self._parser.close(reason)
-        self._trace.closed(self._number, reason, self._state, events)
+        self._listener.closed(self._number, reason, self._state, events)
         return events
 
     @property

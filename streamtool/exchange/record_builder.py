@@ -1,4 +1,4 @@
-"""What happened in one exchange, noted while it happens; the `Record` in the end."""
+"""Notes what happens in one exchange while it happens, and makes the `Record` of it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -2,9 +2,9 @@
 
     body ─▶ read_request (the client's protocol) ─▶ Conversation ─▶ project ─▶ write_request (the upstream's)
 
-Which protocol the upstream speaks, and whether it gets tools as text or as what they are, the settings of the model
-say. A request without anything to do with tools passes untouched if the upstream speaks the client's own protocol, and
-is translated if it does not.
+The settings of the model say which protocol the upstream speaks, and whether it gets the tools as text or natively. A
+request that has nothing to do with tools passes untouched if the upstream speaks the client's own protocol. If it does
+not, the request is translated.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The last part of an exchange: what the client receives for the events that passed, as bytes of its protocol.
 
 A stream begins with the first events; before that its status is withheld (`head` is None), so that an error can still
-have a status of its own. A reply that is not streamed is the fold of the same events: nothing leaves before the end.
+have a status of its own. A reply that is not streamed is made from the same events: nothing leaves before the end.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Ids of calls: the text's own one if it may be used, else one that is made."""
+"""Ids of calls: the id that the model or the upstream proposes, if it may be used, else a new one."""
 
 import re
 from collections.abc import Callable, Iterable

@@ -1,6 +1,6 @@
-"""What upstreams say when they cannot be given tools, or cannot force a call in the way that they were asked to.
+"""How upstreams say that they take no tools, or that they cannot force a call by the method that was asked for.
 
-A bare refusal is no proof: it may be about anything.
+A bare refusal proves nothing: it may be about anything.
 """
 
 import re
@@ -37,8 +37,8 @@ _FIELDS: Final[Mapping[ForcingMethod, str]] = {
     "structural_tag": r"structural_?tag|response_format|xgrammar|structured output|grammar|schema",
     "grammar": r"grammar|gbnf|trigger|preserved_tokens",
 }
-"""What a refusal names that is about a way of forcing."""
-_ABOUT: Final = {way: re.compile(fields, re.IGNORECASE) for way, fields in _FIELDS.items()}
+"""What a refusal names when it is about a method of forcing."""
+_ABOUT: Final = {method: re.compile(fields, re.IGNORECASE) for method, fields in _FIELDS.items()}
 _UNKNOWN: Final = re.compile(
     r"extra (?:inputs|fields)"
     r"|(?:unknown|unrecognized|unexpected|unsupported) (?:\w+ )?(?:field|key|parameter|argument|name)",
@@ -48,7 +48,7 @@ _REFUSALS: Final = frozenset((400, 404, 415, 422, 500, 501))
 """Statuses of requests that cannot be served as they are; 500 is what some servers answer to a grammar."""
 
 
-def denies_forcing(way: ForcingMethod, status: int, message: str) -> bool:
-    """Whether an upstream's error is about the way in which a call was to be forced."""
+def denies_forcing(method: ForcingMethod, status: int, message: str) -> bool:
+    """Whether an upstream's error is about the method by which a call was to be forced."""
     said = message[:4000]
-    return status in _REFUSALS and (_ABOUT[way].search(said) is not None or _UNKNOWN.search(said) is not None)
+    return status in _REFUSALS and (_ABOUT[method].search(said) is not None or _UNKNOWN.search(said) is not None)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 import statemachine
+from streamtool.errors import UpstreamError
 from streamtool.policy.call_filter import CallFilter
 from streamtool.policy.call_ids import CallIds
 from streamtool.policy.choice_state import ChoiceState, Tally
@@ -31,6 +32,7 @@ from streamtool.reply import (
     ReplyCallEnd,
     ReplyCallStart,
     ReplyEvent,
+    ReplyFinish,
     ReplyReasoningDelta,
     ReplyTextDelta,
 )
@@ -169,6 +171,20 @@ class ChoiceFilter:
                 stopped=state.stop_sequence is not None,
             )
         )
+
+    def ending(self, event: ReplyFinish) -> ReplyFinish | UpstreamError:
+        """The end that is true for the client, where the upstream has told this one; or the error that replaces it."""
+        state, rules = self.state, self._rules
+        if state.invalid is not None and rules.invalid == "error":
+            message = f"the arguments of a call do not fit: {state.invalid.problem}"
+            return UpstreamError(message, code="invalid_arguments").quoting()
+        if state.incomplete and event.reason is not Reason.FILTER:
+            if rules.truncated == "error":
+                return UpstreamError("the reply ended inside a call", code="truncated_call")
+            return ReplyFinish(event.choice, Reason.LENGTH)
+        if state.stop_sequence is not None:
+            return ReplyFinish(event.choice, Reason.STOP_SEQUENCE, state.stop_sequence)
+        return event
 
     def _native(
         self, event: ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd, out: list[ReplyEvent]

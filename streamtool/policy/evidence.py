@@ -82,7 +82,7 @@ class EndOfReply(Evidence):
     MOMENT = "end"
     rules: Rules
     text: str
-    """What the model has written, call syntax included."""
+    """What the model has written, call syntax included, and before it the earlier attempts that the client has seen."""
     calls: int
     """Calls that the client has seen begin."""
     refused: int

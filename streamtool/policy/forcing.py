@@ -1,8 +1,8 @@
-"""How a model is held to a call: by words alone, or by the strongest means that the upstream is said to have.
+"""How a model is held to a call: by words alone, or by the strongest method that the upstream supports.
 
-A call is forced when the client's choice demands one. Two ways also serve a free choice, since they leave text as it
-is and hold only the arguments to their schema: a structural tag and a grammar. None goes into the contract; they are
-fields of the request, or the beginning of the reply. So the prompt stays a prefix of the next one.
+A call is forced when the client's choice demands one. Two methods also serve a free choice, since they leave text as it
+is and hold only the arguments to their schema: a structural tag and a grammar. No method changes the tool prompt: it is
+a field of the request, or the beginning of the reply. So the prompt stays a prefix of the next one.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from streamtool.settings import ModelSettings
 ForcingChoice = ForcingMethod | Literal["prompt"]
 """`prompt`: by words alone."""
 _FREE: Final = frozenset(("structural_tag", "grammar"))
-"""Ways that leave text free."""
+"""Methods that leave text free."""
 _OWN: Final = frozenset(
     {"grammar", "json_schema", "structured_outputs", "regex", "ebnf", "structural_tag", "continue_final_message"}
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
@@ -25,45 +25,43 @@ _OWN: Final = frozenset(
 """Fields by which a client itself holds the model to something."""
 
 
-def can_force(way: ForcingSetting, protocol: str) -> bool:
-    """Whether there is this way in this protocol."""
-    return way == "auto" or way in PROTOCOLS[protocol].forcing
+def can_force(method: ForcingSetting, protocol: str) -> bool:
+    """Whether the protocol has this method."""
+    return method == "auto" or method in PROTOCOLS[protocol].forcing
 
 
 def forcing_method_for(conversation: Conversation, model: ModelSettings, protocol: str) -> ForcingChoice | None:
-    """The way to force a call of this conversation; `prompt` by words alone, None: nothing is forced."""
+    """The method that forces a call of this conversation; `prompt`: words alone; None: nothing is forced."""
     mode = conversation.choice.mode
     if not conversation.tools or mode == "none":
         return None
-    row = PROTOCOLS[protocol]
-    way: ForcingChoice = row.auto_forcing if model.forcing == "auto" else model.forcing  # type: ignore[assignment]  # no row says "auto"
+    method: ForcingChoice = PROTOCOLS[protocol].auto_forcing if model.forcing == "auto" else model.forcing
     own = conversation.options.output is not None or not _OWN.isdisjoint(conversation.raw)
-    if own or not can_force(way, protocol):
-        way = "prompt"
+    if own or not can_force(method, protocol):
+        method = "prompt"
     if mode == "required":
-        return way
-    return way if way in _FREE and not is_whole(model.format) else None
+        return method
+    return method if method in _FREE and not is_whole(model.format) else None
 
 
-def forcing(conversation: Conversation, way: ForcingMethod, format: str, protocol: str) -> Forcing | None:
-    """What to ask of the upstream so that the model writes an allowed call; None: it cannot be said in this way."""
+def forcing(conversation: Conversation, method: ForcingMethod, format: str, protocol: str) -> Forcing | None:
+    """What to ask of the upstream so that the model writes an allowed call; None: the method cannot express it."""
     choice = conversation.choice
     tools = [tool for tool in conversation.tools if not choice.names or tool.name in choice.names]
     forced = choice.mode == "required"
     if not tools:
         return None
-    match way:
+    match method:
         case "prefill":
             return _beginning(tools, format)
         case "schema" | "guided":
-            return Forcing(way, call_schema(tools, format))
+            return Forcing(method, call_schema(tools, format))
         case "structural_tag":
-            return Forcing(way, structural_tag(tools, format, forced=forced, parallel=choice.parallel))
+            return Forcing(method, structural_tag(tools, format, forced=forced, parallel=choice.parallel))
         case "grammar":
-            made = grammar(
-                tools, format, forced=forced, parallel=choice.parallel, lazy=PROTOCOLS[protocol].lazy_grammar
-            )
-            return None if made is None else Forcing(way, made[0], made[1])
+            lazy = PROTOCOLS[protocol].lazy_grammar
+            made = grammar(tools, format, forced=forced, parallel=choice.parallel, lazy=lazy)
+            return None if made is None else Forcing(method, made[0], made[1])
 
 
 def _beginning(tools: Sequence[Tool], format: str) -> Forcing:

@@ -139,42 +139,86 @@ class HoldingParser(TextParser, Protocol):
     def in_reasoning(self) -> bool: ...
 
 
-class _Mode(Enum):
-    """What becomes of what the parser says."""
+class _Consumed:
+    """The text of a reply that the parser has read and does not hold any more."""
 
-    PASS = "it goes on as it is"  # noqa: S105  no password
+    __slots__ = ("_buffer", "_size")
+
+    def __init__(self) -> None:
+        self._buffer: list[str] = []
+        """What the parser holds, and perhaps more before it."""
+        self._size = 0
+
+    def feed(self, piece: str, held: int) -> str:
+        """What is consumed with this piece, after which so many characters are held; "" while a candidate is held."""
+        self._buffer.append(piece)
+        self._size += len(piece)
+        if not held and len(self._buffer) == 1:
+            self._buffer.clear()
+            self._size = 0
+            return piece
+        if held >= self._size:
+            return ""
+        text = "".join(self._buffer)
+        consumed = text[: len(text) - held]
+        self._buffer[:] = [text[len(text) - held :]] if held else []
+        self._size = held
+        return consumed
+
+
+class _WaitingCall:
+    """A call that may be a quotation: its events, its text, and where that text stands in what was said."""
+
+    __slots__ = ("_place", "_source", "events", "size")
+
+    def __init__(self, said: str) -> None:
+        self._place = _Place(said)
+        self._source: list[str] = []
+        self.events: list[Event] = []
+        self.size = 0
+        """Characters of its text."""
+
+    @property
+    def source(self) -> str:
+        """Its text."""
+        return "".join(self._source)
+
+    def begin(self, event: CallStart, source: str) -> bool:
+        """It has committed with this text. Like `goes_on`."""
+        self.events.append(event)
+        self._source.append(source)
+        self.size = len(source)
+        lead = _LEAD.match(source)
+        return self._place.follow(source[lead.end() if lead else 0 :])
+
+    def goes_on(self, source: str) -> bool:
+        """Whether it still stands word for word in what was said, with this text behind it."""
+        self._source.append(source)
+        self.size += len(source)
+        return self._place.follow(source)
+
+
+class _Mode(Enum):
+    """What becomes of the parser's events."""
+
+    PASS = "they go on as they are"  # noqa: S105  no password
     WAIT = "a call waits, since it may be a quotation"
     QUOTE = "a quotation has ended; what the parser takes for its closers is text"
 
 
 class QuotationFilter:
-    """A parser that takes a call which stands in `quotation_sources` for the text that it is. `limit` bounds what
-    waits.
+    """A parser that takes a call which stands in `sources` for the text that it is. `limit` bounds what waits.
 
     `begun`: the reply begins inside of a call, which is not the model's idea and no quotation. `counts`: quotations are
-    counted in `quotation_sources`.
+    counted in `sources`.
     """
 
-    __slots__ = (
-        "_begun",
-        "_buffer",
-        "_counts",
-        "_limit",
-        "_mode",
-        "_parser",
-        "_place",
-        "_quotable",
-        "_size",
-        "_source",
-        "_thought",
-        "_waiting",
-        "_waits",
-    )
+    __slots__ = ("_begun", "_call", "_consumed", "_counts", "_in_reasoning", "_limit", "_mode", "_parser", "_sources")
 
     def __init__(
         self,
         parser: HoldingParser,
-        quotation_sources: QuotationSources,
+        sources: QuotationSources,
         *,
         limit: int,
         begun: bool = False,
@@ -182,21 +226,15 @@ class QuotationFilter:
     ) -> None:
         self._begun = begun
         self._parser = parser
-        self._quotable = quotation_sources
+        self._sources = sources
         self._limit = limit
         self._counts = counts
         self._mode = _Mode.PASS
-        self._buffer: list[str] = []
-        """What the parser holds, and perhaps more before it."""
-        self._size = 0
-        self._place = _Place("")
-        self._waiting: list[Event] = []
-        self._source: list[str] = []
-        """The text of the call that waits."""
-        self._thought = False
-        """It stands in reasoning."""
-        self._waits = 0
-        """Its length."""
+        self._consumed = _Consumed()
+        self._call = _WaitingCall("")
+        """The call that waits, or the last one that did."""
+        self._in_reasoning = False
+        """The call stands in reasoning."""
 
     def feed(self, text: str, /) -> list[Event]:
         """The events that this piece of the reply brings."""
@@ -217,7 +255,7 @@ class QuotationFilter:
 
     def _take(self, piece: str, events: list[Event], out: list[Event]) -> None:
         """What the parser said to a piece."""
-        consumed = self._consumed(piece)
+        consumed = self._consumed.feed(piece, self._parser.held)
         if self._mode is _Mode.PASS and not any(type(event) is CallStart for event in events):
             self._begun = self._begun and not events
             out += events
@@ -234,7 +272,7 @@ class QuotationFilter:
                     self._ends(event, consumed[: len(consumed) - behind], out)
                     consumed = consumed[len(consumed) - behind :]
                 case _ if self._mode is _Mode.WAIT:
-                    self._waiting.append(event)
+                    self._call.events.append(event)
                 case TextDelta(text=text) | ReasoningDelta(text=text) if self._mode is _Mode.QUOTE:
                     self._say(consumed.removesuffix(text), out)
                     out.append(event)
@@ -254,23 +292,6 @@ class QuotationFilter:
         elif self._mode is _Mode.QUOTE:
             self._say(consumed, out)
 
-    def _consumed(self, piece: str) -> str:
-        """What the parser has read with this piece and does not hold any more; "" while all of a candidate is held."""
-        self._buffer.append(piece)
-        self._size += len(piece)
-        held = self._parser.held
-        if not held and len(self._buffer) == 1:
-            self._buffer.clear()
-            self._size = 0
-            return piece
-        if held >= self._size:
-            return ""
-        whole = "".join(self._buffer)
-        consumed = whole[: len(whole) - held]
-        self._buffer[:] = [whole[len(whole) - held :]] if held else []
-        self._size = held
-        return consumed
-
     def _begins(self, event: CallStart, source: str, out: list[Event]) -> None:
         """A call has committed; its text so far is `source`."""
         if self._begun:
@@ -278,47 +299,38 @@ class QuotationFilter:
             self._mode = _Mode.PASS
             out.append(event)
             return
-        self._place = _Place(self._quotable.plain)
         self._mode = _Mode.WAIT
-        self._thought = self._parser.in_reasoning
-        self._waiting = [event]
-        self._source = [source]
-        self._waits = len(source)
-        lead = _LEAD.match(source)
-        if not self._place.follow(source[lead.end() if lead else 0 :]):
+        self._in_reasoning = self._parser.in_reasoning
+        self._call = _WaitingCall(self._sources.plain)
+        if not self._call.begin(event, source):
             self._deliver(out)
 
     def _goes_on(self, source: str, out: list[Event]) -> None:
         """More of the call that waits."""
-        self._source.append(source)
-        self._waits += len(source)
-        if source and (not self._place.follow(source) or self._waits > self._limit):
+        if source and (not self._call.goes_on(source) or self._call.size > self._limit):
             self._deliver(out)
 
     def _ends(self, event: CallEnd, source: str, out: list[Event]) -> None:
         """The call that waits is over: it is a quotation, or it goes out."""
-        self._source.append(source)
-        self._waiting.append(event)
-        if self._place.follow(source):
-            self._quotable.found += self._counts
-            self._say("".join(self._source), out)
+        self._call.events.append(event)
+        if self._call.goes_on(source):
+            self._sources.found += self._counts
+            self._say(self._call.source, out)
             self._mode = _Mode.QUOTE
-            self._waiting, self._source = [], []
         else:
             self._deliver(out)
 
     def _say(self, text: str, out: list[Event]) -> None:
         """A quotation, or what follows it: text, or reasoning if it stands there. What begins or ends it is markup."""
-        if self._mode is _Mode.QUOTE and self._thought != self._parser.in_reasoning:
+        if self._mode is _Mode.QUOTE and self._in_reasoning != self._parser.in_reasoning:
             self._mode = _Mode.PASS
         elif text:
-            out.append(ReasoningDelta(text) if self._thought else TextDelta(text))
+            out.append(ReasoningDelta(text) if self._in_reasoning else TextDelta(text))
 
     def _deliver(self, out: list[Event]) -> None:
         """The call is a call."""
-        out += self._waiting
+        out += self._call.events
         self._mode = _Mode.PASS
-        self._waiting, self._source = [], []
 
 
 def _joined(events: list[Event]) -> list[Event]:

@@ -1,6 +1,6 @@
 """What one request allows, worked out once: which calls may pass, how many, and in which form.
 
-`Rules` is derived from the conversation and the settings alone. It is looked at for every call and never for a piece of
+The conversation and the settings alone decide the rules. Stages look at them for every call, and never for a piece of
 text or arguments.
 """
 
@@ -107,7 +107,7 @@ class Rules:
 
 
 class AnyName(dict[str, Mapping[str, Json]]):
-    """Tools among which every name is, except another spelling of one that is really there."""
+    """Tools that contain every name, except another spelling of a tool that is really there."""
 
     def __contains__(self, name: object) -> bool:
         """Whether a call by this name is to be delivered under it."""

@@ -37,7 +37,7 @@ class ProtocolRow:
     """Hosts that speak nothing but this protocol."""
     forcing: tuple[ForcingSetting, ...] = ("prompt",)
     """The ways in which a call can be forced."""
-    auto_forcing: ForcingSetting = "prompt"
+    auto_forcing: Literal["prompt", "prefill", "schema"] = "prompt"
     """The way that every server of the protocol has."""
     lazy_grammar: bool = False
     """llama.cpp reads the triggers of a grammar; in a chat request it overwrites them by those of the template."""

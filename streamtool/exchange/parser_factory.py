@@ -1,7 +1,7 @@
 """The parsers of an exchange: one for each attempt of each choice, made of the request, the rules and the settings.
 
-The real parser may stand in others: one that knows a beginning which the prompt already holds (`Prefilled`), one that
-doubts calls whose words stand in the conversation (`QuotationFilter`), one that tells a trace (`ObservedParser`).
+The real parser may stand in others: `Prefilled` knows a beginning which the prompt already holds, `QuotationFilter`
+takes calls whose words stand in the conversation for text, `ObservedParser` tells a listener.
 """
 
 from collections.abc import Sequence
@@ -24,56 +24,58 @@ from streamtool.settings import Settings
 from streamtool.state.tool_sets import remember
 
 
-class Parsing:
+class ParserFactory:
     """Makes the parsers of one exchange."""
 
-    __slots__ = ("_quotable", "_request", "_settings", "listener")
+    __slots__ = ("_quotations", "_request", "_settings", "listener")
 
     def __init__(self, settings: Settings, request: ClientRequest, rules: Rules) -> None:
         self._settings = settings
         self._request = request
-        wary = request.reads and settings.quoted == "text"
-        self._quotable = quotation_sources(request.conversation, rules.callable) if wary else None
+        quotes = request.reads and settings.quoted == "text"
+        self._quotations = quotation_sources(request.conversation, rules.callable) if quotes else None
         self.listener: ExchangeListener | None = None
 
     @property
     def quoted(self) -> int:
         """How many calls were quotations."""
-        return 0 if self._quotable is None else self._quotable.found
+        return 0 if self._quotations is None else self._quotations.found
 
-    def parser(self, rules: Rules, choice: int | None = None, *, again: bool) -> TextParser:
+    def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool) -> TextParser:
         """The parser of this choice; None: of text that has been read before, of which nobody is told.
 
-        `again`: another attempt may follow this one.
+        `may_retry`: another attempt may follow this one.
         """
         if not self._request.reads:
-            return self._traced(choice, None)
-        held_to = self._request.forcing.current
-        if held_to is not None and held_to.way == "prefill":
-            return Prefilled(held_to, lambda prefix: self._text_parser(rules, choice, prefix, again=again))
-        return self._text_parser(rules, choice, again=again)
+            return self._observed(choice, None)
+        forced = self._request.forcing.current
+        if forced is not None and forced.way == "prefill":
+            return Prefilled(forced, lambda prefix: self._text_parser(rules, choice, prefix, may_retry=may_retry))
+        return self._text_parser(rules, choice, may_retry=may_retry)
 
-    def _text_parser(self, rules: Rules, choice: int | None, prefix: str = "", *, again: bool) -> TextParser:
+    def _text_parser(self, rules: Rules, choice: int | None, prefix: str = "", *, may_retry: bool) -> TextParser:
         settings, limits = self._settings, self._settings.limits
-        left_out = rules.malformed == "drop" or (rules.malformed == "retry" and again)
+        discards = rules.malformed == "drop" or (rules.malformed == "retry" and may_retry)
         options = ParserOptions(
             rules.callable,
             formats=self._request.listens,
             prefix=prefix,
             unknown="discard" if rules.unknown in ("drop", "retry") else "text",
-            malformed="discard" if left_out else "text",
+            malformed="discard" if discards else "text",
             in_fences=settings.in_fences,
             calls_in_reasoning=self._request.model.calls_in_reasoning,
             limits=statemachine.Limits(
                 held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
             ),
         )
-        parser = self._traced(choice, options)
-        if self._quotable is None:
+        parser = self._observed(choice, options)
+        if self._quotations is None:
             return parser
-        return QuotationFilter(parser, self._quotable, limit=limits.held, begun=bool(prefix), counts=choice is not None)
+        return QuotationFilter(
+            parser, self._quotations, limit=limits.held, begun=bool(prefix), counts=choice is not None
+        )
 
-    def _traced(self, choice: int | None, options: ParserOptions | None) -> HoldingParser:
+    def _observed(self, choice: int | None, options: ParserOptions | None) -> HoldingParser:
         if self.listener is not None and choice is not None:
             return ObservedParser(self.listener, choice, options)
         return NullParser() if options is None else options.parser()
@@ -83,12 +85,12 @@ class Parsing:
         memory = self._request.transcripts
         if memory is None:
             return
-        parser = self.parser(rules, again=False)
+        parser = self.parser(rules, may_retry=False)
         events = [*parser.feed(text), *parser.close()]
         tools = remember(self._request.conversation, memory)
-        held_to = self._request.forcing.current
-        if held_to is not None and held_to.way == "prefill" and goes_on(text, held_to):
-            text = held_to.value + text
+        forced = self._request.forcing.current
+        if forced is not None and forced.way == "prefill" and goes_on(text, forced):
+            text = forced.value + text
         kept = words(text, events, called, format=self._request.model.format, tools=tools)
         if kept is not None:
             memory.remember(key(called[0]), kept)
