@@ -110,7 +110,9 @@ def texts() -> dict[tuple[State, Input], list[tuple[str, dict[str, Any]]]]:
 
 def changes(state: State, found: Input, move: Move) -> Iterator[Move]:
     """The moves that lead elsewhere."""
-    for other in {*State} - targets(state, found) if move.push is not None or len(targets(state, found)) == 1 else State:
+    for other in (
+        {*State} - targets(state, found) if move.push is not None or len(targets(state, found)) == 1 else State
+    ):
         yield become(other) if move.pop else push(other)
     if move.push is not None:
         yield POP
