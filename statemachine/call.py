@@ -11,3 +11,7 @@ class Call:
     arguments: str
     """JSON text of one object."""
     id: str | None = None
+    complete: bool = True
+    """False when the text ended, or broke, inside the arguments: they are the beginning of an object."""
+    repairs: tuple[str, ...] = ()
+    """What had to be mended, by name; nothing to `write`."""
