@@ -31,7 +31,8 @@ class McpTool:
 )
 def test_tools_as_clients_write_them(tool: object) -> None:
     assert tools_of([tool]) == {"get_weather": SCHEMA}
-    assert parse(TEXT, [tool]) == ("", [Call("get_weather", '{"city": "7"}', repairs=("typed_value",))])
+    text, (call,) = parse(TEXT, [tool])
+    assert (text, call, call.repairs) == ("", Call("get_weather", '{"city": "7"}'), ("typed_value",))
 
 
 def test_names_mappings_and_any_name() -> None:
@@ -101,6 +102,4 @@ def test_a_call_says_whether_it_is_complete() -> None:
     text = '<tool_call>{"name": "f", "arguments": {"a": "b"}}</tool_call><tool_call>{"name": "f", "arguments": {"a": "b'
     _, calls = parse(text)
     assert calls == [Call("f", '{"a": "b"}'), Call("f", '{"a": "b', complete=False)]
-    assert parse("<|python_start|>[f(1)]<|python_end|>", {"f": SCHEMA}, formats=["pythonic"])[1] == [
-        Call("f", '{"city": "1"}', repairs=("positional_argument", "typed_value"))
-    ]
+    assert [call.repairs for call in calls] == [(), ()]
