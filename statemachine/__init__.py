@@ -18,6 +18,7 @@ from statemachine.formats.table import FORMATS, OPT_IN
 from statemachine.machine import Limits
 from statemachine.parser import Parser, parse
 from statemachine.states import State
+from statemachine.tools import tools_of
 from statemachine.writer import write
 
 STREAMTOOL = "streamtool.statemachine/1"
@@ -40,5 +41,6 @@ __all__ = [
     "TextDelta",
     "parse",
     "precompile",
+    "tools_of",
     "write",
 ]

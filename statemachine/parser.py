@@ -5,15 +5,17 @@ A `Parser` puts the parts together and lets them work. The grammar (`grammar/`) 
 between a run is armed, and a piece costs one regular expression and one event.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from json.encoder import encode_basestring
 from typing import Any
 
+from attrs import evolve
+
 from statemachine.buffer import Ended
 from statemachine.call import Call
 from statemachine.emitter import Emitter, Ledger, Sink, Span
-from statemachine.events import ArgumentsDelta, CallStart, Discarded, Event, ReasoningDelta, TextDelta
+from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
 from statemachine.formats.compile import chosen, compiled
 from statemachine.formats.format import Format
 from statemachine.formats.table import DEFAULT, FORMATS
@@ -22,7 +24,7 @@ from statemachine.machine import Limits, Machine, Options
 from statemachine.reader import FAR, Reader
 from statemachine.runs import quote
 from statemachine.states import State
-from statemachine.tools import Tools, Toolset
+from statemachine.tools import Tools, Toolset, tools_of
 
 LIMITS = Limits()
 OUTSIDE = (TextDelta, ReasoningDelta, Discarded)
@@ -33,8 +35,8 @@ class Parser:
     """Reads calls out of text that arrives in pieces. One parser per reply.
 
     Args:
-        tools: JSON Schema of the parameters by tool name, or the names alone. None: any name is a tool. An empty
-            mapping: nothing is a call.
+        tools: JSON Schema of the parameters by tool name; or names, tools as clients write them, functions
+            (`tools_of`). None: any name is a tool. None at all (`{}`, `[]`): nothing is a call.
         formats: names out of `formats.FORMATS`, and formats of your own; None: all that are on by default.
         prefix: what the reply already contains when the model starts: read, its text not emitted.
         unknown: where a call of a tool that is not offered goes, "text" or "discard".
@@ -47,6 +49,7 @@ class Parser:
 
     Raises:
         ValueError: an unknown format or option.
+        TypeError: something among the tools is none.
 
     """
 
@@ -71,15 +74,14 @@ class Parser:
             fence_calls=one_of("in_fences", in_fences, "text", "calls"),
             calls_in_reasoning=calls_in_reasoning,
         )
-        if tools is not None and not isinstance(tools, Mapping):
-            tools = dict.fromkeys(tools)
+        schemas = tools_of(tools)
         names, others = (DEFAULT, ()) if formats is None else chosen(formats)
-        if tools is not None and not tools:
+        if schemas is not None and not schemas:
             names = others = ()  # nothing can be a call
         by_tool = formats is not None and any(form.by_tool for form in (*map(FORMATS.__getitem__, names), *others))
-        tables = compiled(names, tuple(tools) if tools and by_tool else (), others)
+        tables = compiled(names, tuple(schemas) if schemas and by_tool else (), others)
         self._reader = Reader(Emitter(Ledger() if ledger else None))
-        self._machine = Machine(self._reader, tables, Toolset(tools), options, limits or LIMITS)
+        self._machine = Machine(self._reader, tables, Toolset(schemas), options, limits or LIMITS)
         self._grammar = reply.read(self._machine)
         next(self._grammar)
         if prefix:
@@ -199,21 +201,25 @@ def one_of(option: str, value: str, no: str, yes: str) -> bool:
 
 
 def parse(text: str, tools: Tools = None, **options: Any) -> tuple[str, list[Call]]:
-    """The visible text of a whole reply and its calls, incomplete ones included. Options as of `Parser`."""
+    """The visible text of a whole reply and its calls. Options as of `Parser`.
+
+    A call that was cut, or could not be read to its end, is among them: its `complete` is False.
+    """
     parser = Parser(tools, **options)
     visible: list[str] = []
-    calls: list[CallStart] = []
-    arguments: list[list[str]] = []
+    calls: list[Call] = []
+    arguments: list[str] = []
     for event in [*parser.feed(text), *parser.close()]:
         match event:
             case TextDelta(text=piece):
                 visible.append(piece)
-            case CallStart():
-                calls.append(event)
-                arguments.append([])
+            case CallStart(name=name, id=call_id):
+                calls.append(Call(name, "", call_id))
+                arguments.clear()
             case ArgumentsDelta(text=piece):
-                arguments[-1].append(piece)
+                arguments.append(piece)
+            case CallEnd(complete=complete, repairs=repairs):
+                calls[-1] = evolve(calls[-1], arguments="".join(arguments), complete=complete, repairs=repairs)
             case _:
                 pass
-    whole = [Call(call.name, "".join(pieces), call.id) for call, pieces in zip(calls, arguments, strict=True)]
-    return "".join(visible), whole
+    return "".join(visible), calls

@@ -29,7 +29,21 @@ if getattr(statemachine, "STREAMTOOL", None) != _MARK:
     raise ImportError(_SENTENCE.format(place=f" ({getattr(statemachine, '__file__', None)})"))
 
 if TYPE_CHECKING:
-    from statemachine import FORMATS, Call, Parser, parse, write
+    from statemachine import (
+        FORMATS,
+        ArgumentsDelta,
+        Call,
+        CallEnd,
+        CallStart,
+        Discarded,
+        Event,
+        Parser,
+        ReasoningDelta,
+        TextDelta,
+        parse,
+        tools_of,
+        write,
+    )
     from streamtool.agent import Agent, McpServer
     from streamtool.errors import AgentError, RequestError, SettingsError, StreamtoolError, UpstreamError
     from streamtool.exchange import Record
@@ -46,6 +60,14 @@ HOMES = {
     "FORMATS": "statemachine",
     "Parser": "statemachine",
     "parse": "statemachine",
+    "ArgumentsDelta": "statemachine",
+    "CallEnd": "statemachine",
+    "CallStart": "statemachine",
+    "Discarded": "statemachine",
+    "Event": "statemachine",
+    "ReasoningDelta": "statemachine",
+    "TextDelta": "statemachine",
+    "tools_of": "statemachine",
     "write": "statemachine",
     "Agent": "streamtool.agent",
     "McpServer": "streamtool.agent",
@@ -69,21 +91,29 @@ __all__ = [
     "FORMATS",
     "Agent",
     "AgentError",
+    "ArgumentsDelta",
     "Call",
+    "CallEnd",
+    "CallStart",
+    "Discarded",
+    "Event",
     "Limits",
     "McpServer",
     "Parser",
     "Proxy",
+    "ReasoningDelta",
     "Record",
     "RequestError",
     "Settings",
     "SettingsError",
     "StreamtoolError",
     "SyncToolTransport",
+    "TextDelta",
     "ToolMiddleware",
     "ToolTransport",
     "UpstreamError",
     "parse",
+    "tools_of",
     "wrap",
     "write",
 ]

@@ -1,12 +1,17 @@
 """`docs/add-a-format.md` is short and true: the format of the page, its row and its cases, works everywhere."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import attrs
 import pytest
 from format_cases import Case, case_of
 from statemachine_fold import cuts, outcome, pieces
+from test_formats import COMMON
 
 from conformance.cases import read_cases
 from statemachine import FORMATS, Call, Format, Parser, parse, write
@@ -32,7 +37,7 @@ def case() -> Case:
 
 
 def test_the_page_is_shorter_than_a_screen() -> None:
-    assert len(PAGE.splitlines()) <= 45
+    assert len(PAGE.splitlines()) <= 50
 
 
 def test_the_row_is_under_ten_lines(row: Format) -> None:
@@ -41,6 +46,34 @@ def test_the_row_is_under_ten_lines(row: Format) -> None:
     assert row.name not in FORMATS
     assert f"`{row.name}.md` in `tests/formats/`" in PAGE
     assert CASES.startswith(f"# {row.name}\n")
+
+
+def test_the_commands_of_the_page_do_what_it_says(row: Format, tmp_path: Path) -> None:
+    """In a scratch copy: the row in the table, a case of each title that the page names, and the page's own command."""
+    root = Path(__file__).resolve().parent.parent
+    for name in ("statemachine", "streamtool", "tests", "pyproject.toml"):
+        copy, what = (shutil.copytree if (root / name).is_dir() else shutil.copy), root / name
+        copy(what, tmp_path / name)
+    table = tmp_path / "statemachine" / "formats" / "table.py"
+    written = ROW.partition("FORMAT = ")[2].strip()
+    table.write_text(table.read_text("utf-8").replace("\nTABLE = (\n", f"\nTABLE = (\n{written},\n"), "utf-8")
+    titles = re.findall(r'"([^"]+)"', " ".join(PAGE.partition("has a case with")[2].partition("The second")[0].split()))
+    assert set(titles) == COMMON
+    one = CASES.partition("## One call\n")[2]
+    cases = "".join(f"\n## {title}\n{one}" for title in titles)
+    (tmp_path / "tests" / "formats" / "angles.md").write_text(f"# angles\n{cases}", "utf-8")
+    command = re.search(r"```sh\n(pytest .*)\n", PAGE)
+    assert command is not None
+    done = subprocess.run(
+        [sys.executable, "-m", *command[1].split(), "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert row.name in written
 
 
 def test_its_cases_pass_whole_in_pieces_and_at_every_split(row: Format, case: Case) -> None:

@@ -13,6 +13,9 @@ from statemachine.states import POP, TRANSITIONS, Input, Move, become, push, row
 
 EVERYTHING = {"formats": [*FORMATS], "calls_in_reasoning": True, "malformed": "discard"}
 CALL = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+SAID = (
+    "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b <tool_call><|end|><|start|>"
+)
 TEXTS: list[tuple[str, dict[str, Any]]] = [
     (f"a {CALL}\n\nb {CALL}", {}),
     ('a {"b": [1, "c"]} <tool_call>{"name": "nope", "arguments": {}}</tool_call> d', {}),
@@ -48,10 +51,7 @@ TEXTS: list[tuple[str, dict[str, Any]]] = [
     (f"<|tool_call_start|>[ping() oops {CALL}", {}),
     ('{"final": {"content": "hi"}} more', {"formats": ["action_object"]}),
     (
-        (
-            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b <tool_call>"
-            "<|end|><|start|>assistant<|channel|>commentary to=functions.ping <|message|>{}<|call|>"
-        ),
+        f"{SAID}<|channel|>commentary to=functions.ping <|message|>{{}}<|call|>",
         {"formats": ["harmony", "tool_call"]},
     ),
     ("<|channel|>final<|message|>b", {"formats": ["harmony"]}),
