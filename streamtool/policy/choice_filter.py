@@ -178,12 +178,12 @@ class ChoiceFilter:
         if state.invalid is not None and rules.invalid == "error":
             message = f"the arguments of a call do not fit: {state.invalid.problem}"
             return UpstreamError(message, code="invalid_arguments").quoting()
+        if state.stop_sequence is not None:
+            event = ReplyFinish(event.choice, Reason.STOP_SEQUENCE, state.stop_sequence)
         if state.incomplete and event.reason is not Reason.FILTER:
             if rules.truncated == "error":
                 return UpstreamError("the reply ended inside a call", code="truncated_call")
             return ReplyFinish(event.choice, Reason.LENGTH)
-        if state.stop_sequence is not None:
-            return ReplyFinish(event.choice, Reason.STOP_SEQUENCE, state.stop_sequence)
         return event
 
     def _native(
