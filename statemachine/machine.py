@@ -37,7 +37,7 @@ class Limits:
 
 
 @frozen
-class Options:
+class MachineOptions:
     """What the caller has chosen; see `Parser`."""
 
     unknown: Sink
@@ -81,7 +81,9 @@ class Machine:
 
     __slots__ = ("candidate", "frames", "limits", "options", "past", "reader", "stopped", "tables", "tools")
 
-    def __init__(self, reader: Reader, tables: Compiled, tools: Toolset, options: Options, limits: Limits) -> None:
+    def __init__(
+        self, reader: Reader, tables: Compiled, tools: Toolset, options: MachineOptions, limits: Limits
+    ) -> None:
         self.reader = reader
         self.frames = Frames()
         self.past = Past()

@@ -20,7 +20,7 @@ from statemachine.formats.compile import chosen, compiled
 from statemachine.formats.format import Format
 from statemachine.formats.table import DEFAULT, FORMATS
 from statemachine.grammar import reply
-from statemachine.machine import Limits, Machine, Options
+from statemachine.machine import Limits, Machine, MachineOptions
 from statemachine.reader import FAR, Reader
 from statemachine.runs import quote
 from statemachine.states import State
@@ -68,7 +68,7 @@ class Parser:
         limits: Limits | None = None,
         ledger: bool = False,
     ) -> None:
-        options = Options(
+        options = MachineOptions(
             unknown=Sink.DISCARD if one_of("unknown", unknown, "text", "discard") else Sink.TEXT,
             discard_malformed=one_of("malformed", malformed, "text", "discard"),
             fence_calls=one_of("in_fences", in_fences, "text", "calls"),

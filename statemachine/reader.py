@@ -36,7 +36,7 @@ class Target(Protocol):
         """Takes a piece of strict JSON."""
 
 
-class Hold:
+class HeldPieces:
     """What waits until it is known whether it is markup."""
 
     __slots__ = ("length", "limit", "pieces")
@@ -72,7 +72,7 @@ class Reader(Buffer):
     def __init__(self, emitter: Emitter | None = None) -> None:
         super().__init__()
         self.emitter = emitter or Emitter()
-        self.hold = Hold()
+        self.hold = HeldPieces()
         self.sink = Sink.TEXT
         self.target: Target | bool = False
         """Where arguments go: a list, the client (True) or nowhere (False)."""

@@ -8,7 +8,7 @@ all calls of a reply.
 import re
 from collections.abc import Iterable
 
-from statemachine.formats.format import Envelope, Expression, Format, Json, Message, NameRule, Parameters, Variant
+from statemachine.formats.format import Envelope, Expression, Format, Json, MessageBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import spelled
 from statemachine.formats.table import FORMATS
 from statemachine.writing.arguments import Written, arguments_of
@@ -52,7 +52,7 @@ def blocks_of(form: Format, variant: Variant, calls: list[Written]) -> list[str]
             elif form.around in form.openers:
                 texts = ["\n".join(texts)]
             return [framed(form, text) for text in texts]
-        case Message() as body:
+        case MessageBody() as body:
             return [
                 spelled(named(body.written, call, index) + body.begin) + arguments_of(call) + closer(form)
                 for index, call in enumerate(calls)

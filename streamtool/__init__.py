@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         CallStart,
         Discarded,
         Event,
+        Limits,
         Parser,
         ReasoningDelta,
         TextDelta,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from streamtool.http.transport import SyncToolTransport, ToolTransport
     from streamtool.http.wrap import wrap
     from streamtool.proxy import Proxy
-    from streamtool.settings import Limits, Settings
+    from streamtool.settings import LimitSettings, Settings
 
     __version__: str
 
@@ -79,7 +80,8 @@ HOMES = {
     "Record": "streamtool.exchange",
     "ToolMiddleware": "streamtool.http.middleware",
     "Proxy": "streamtool.proxy",
-    "Limits": "streamtool.settings",
+    "LimitSettings": "streamtool.settings",
+    "Limits": "statemachine",
     "Settings": "streamtool.settings",
     "SyncToolTransport": "streamtool.http.transport",
     "ToolTransport": "streamtool.http.transport",
@@ -97,6 +99,7 @@ __all__ = [
     "CallStart",
     "Discarded",
     "Event",
+    "LimitSettings",
     "Limits",
     "McpServer",
     "Parser",

@@ -16,7 +16,7 @@ from functools import lru_cache
 from attrs import frozen
 
 from statemachine import FORMATS, Format
-from statemachine.formats import Body, Expression, Message, NameRule, Parameters
+from statemachine.formats import Body, Expression, MessageBody, NameRule, Parameters
 
 
 @frozen
@@ -126,7 +126,7 @@ def body_markers(body: Body) -> Iterator[str]:
             yield from (*body.type_marks, body.close)
         case Expression():
             yield body.quote
-        case Message():
+        case MessageBody():
             yield from (body.written, body.begin, *body.ends[:1])
         case _:
             pass

@@ -15,7 +15,7 @@ from statemachine.formats.format import (
     Envelope,
     Expression,
     Format,
-    Message,
+    MessageBody,
     Parameters,
 )
 from statemachine.formats.markers import spelled
@@ -159,7 +159,7 @@ def _soup() -> list[str]:
                     parts.update(spelled(side) for side in (*rule.ends, *marks, *itertools.chain(*wrappers)))
                 case Expression(quote=quote):
                     parts.add(quote)
-                case Message(openers=openers, begin=begin, ends=ends, written=header):
+                case MessageBody(openers=openers, begin=begin, ends=ends, written=header):
                     parts.update(spelled(marker) for marker in (*openers, begin, *ends))
                     parts.add(header.replace("{name}", "ping"))
                 case Envelope(calls=calls, thought=thought, final=final):

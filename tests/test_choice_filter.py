@@ -13,14 +13,14 @@ from streamtool.policy.fabricated_results import FabricatedResultFilter
 from streamtool.policy.held_text import ForcedCallHold, OpeningFilter
 from streamtool.policy.text_filter import VisibleText
 from streamtool.reply import Reason, ReplyCallStart, ReplyEvent, ReplyFinish, ReplyReasoningDelta, ReplyTextDelta
-from streamtool.settings import Limits, Settings
+from streamtool.settings import LimitSettings, Settings
 
 PING = Tool("ping", parameters={"type": "object", "properties": {}})
 
 
 def rules(mode: str = "auto", *, held: int = 1000, stop: tuple[str, ...] = (), **fields: Any) -> Rules:
     conversation = Conversation("chat", "m", (), tools=(PING,), choice=ToolChoice(mode), stop=stop)  # type: ignore[arg-type]
-    return rules_for(conversation, Settings(limits=Limits(held=held), **fields))
+    return rules_for(conversation, Settings(limits=LimitSettings(held=held), **fields))
 
 
 def said(*pieces: str) -> list[ReplyTextDelta]:

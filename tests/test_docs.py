@@ -24,7 +24,7 @@ from streamtool.cli import formats
 from streamtool.cli.app import app
 from streamtool.families import special_tokens
 from streamtool.settings import (
-    Limits,
+    LimitSettings,
     McpSettings,
     ModelRule,
     ResultSettings,
@@ -131,7 +131,7 @@ def test_the_state_diagram_is_what_the_module_prints():
 
 SECTIONS = {
     "## General": Settings,
-    "## `[limits]`": Limits,
+    "## `[limits]`": LimitSettings,
     "## `[store]`": StoreSettings,
     "## `[results]`": ResultSettings,
     "## `[upstream.NAME]`": UpstreamSettings,

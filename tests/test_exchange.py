@@ -16,7 +16,7 @@ from streamtool.exchange import Exchange, Record
 from streamtool.exchange.encoding import Inflate
 from streamtool.protocols import chat
 from streamtool.reply import Reason
-from streamtool.settings import Limits, ModelRule, Settings, ToolSettings
+from streamtool.settings import LimitSettings, ModelRule, Settings, ToolSettings
 from streamtool.testing import (
     DONE,
     Script,
@@ -229,7 +229,7 @@ def test_a_compressed_request_is_decoded_under_the_limit_of_the_body():
     body = gzip.compress(request(padding="x" * 100_000))
     assert len(body) < 2000
     with pytest.raises(TooLargeError):
-        make(Settings(limits=Limits(body=2000)), body=body, headers=[(b"content-encoding", b"gzip")])
+        make(Settings(limits=LimitSettings(body=2000)), body=body, headers=[(b"content-encoding", b"gzip")])
 
 
 def test_a_request_in_an_unknown_encoding_is_refused():
@@ -584,11 +584,11 @@ def test_attempts_are_bounded_and_the_honest_text_comes_out():
     wordings = [r["messages"][-1]["content"] for r in outcome.requests]
     assert len(set(wordings)) == 3
     assert run(make(Settings(retries=0), tool_choice="required"), script).text == "I will not."
-    assert run(make(Settings(limits=Limits(attempts=1)), tool_choice="required"), script).text == "I will not."
+    assert run(make(Settings(limits=LimitSettings(attempts=1)), tool_choice="required"), script).text == "I will not."
 
 
 def test_after_visible_text_the_reply_is_continued():
-    narrow = Settings(limits=Limits(held=20))
+    narrow = Settings(limits=LimitSettings(held=20))
     outcome = run(
         make(
             narrow,
@@ -829,7 +829,7 @@ def test_an_endless_page_is_cut():
 
 
 def test_reasoning_that_waits_with_text_is_bounded_as_well():
-    exchange = make(Settings(limits=Limits(held=1000)), tool_choice="required")
+    exchange = make(Settings(limits=LimitSettings(held=1000)), tool_choice="required")
     exchange.request()
     exchange.respond(200, [])
     exchange.feed(chunk({"content": "I say "}))

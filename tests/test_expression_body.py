@@ -19,7 +19,7 @@ from statemachine.emitter import Emitter, Ledger, Sink
 from statemachine.events import ArgumentsDelta, Event
 from statemachine.formats import Expression, Format, Variant
 from statemachine.formats.compile import compiled
-from statemachine.machine import Limits, Machine, Options
+from statemachine.machine import Limits, Machine, MachineOptions
 from statemachine.reader import Reader
 from statemachine.states import violations
 from statemachine.tools import Toolset
@@ -56,7 +56,7 @@ class Unit:
     ) -> None:
         form = Format("unit", (Variant(body),), ("<x>",), "</x>")
         sink = Sink.TEXT if unknown == "text" else Sink.DISCARD
-        options = Options(unknown=sink, discard_malformed=False, fence_calls=False, calls_in_reasoning=False)
+        options = MachineOptions(unknown=sink, discard_malformed=False, fence_calls=False, calls_in_reasoning=False)
         self.reader = Reader(Emitter(Ledger() if ledger else None))
         tables = compiled((), (), (form,))
         toolset = Toolset({"f": {}, "g": {}} if tools is None else tools)

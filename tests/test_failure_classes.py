@@ -28,7 +28,7 @@ from test_retries import (
 
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import FAILURES, ProposedCall, WholeReply
-from streamtool.settings import Limits, Settings
+from streamtool.settings import LimitSettings, Settings
 from streamtool.testing import Pause, Script, ScriptedUpstream, assert_valid, stream_asgi
 
 AFTER = Ask((("user", "Ping it."), ("call", "call_1", "ping", {"x": 1}), ("result", "call_1", "pong")), TOOLS)
@@ -66,7 +66,7 @@ class Class:
 
 COMPLETE = Settings(arguments="complete")
 RETRY = Settings(malformed="retry")
-NARROW = Settings(limits=Limits(held=16))
+NARROW = Settings(limits=LimitSettings(held=16))
 
 RETRIES = Settings().retries
 MISSING = "required call missing"

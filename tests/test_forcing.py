@@ -17,7 +17,7 @@ from streamtool.exchange import Record
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import Prefilled, denies_forcing
 from streamtool.protocols.registry import PROTOCOLS
-from streamtool.settings import Limits, Settings
+from streamtool.settings import LimitSettings, Settings
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
@@ -439,7 +439,7 @@ def test_a_beginning_waits_for_no_more_than_its_marker():
 
 @both
 async def test_leaving_a_way_out_is_an_attempt_like_any_other():
-    talk = ModelClient("chat", "schema", refused(REFUSED["schema"]), CALL, limits=Limits(attempts=1))
+    talk = ModelClient("chat", "schema", refused(REFUSED["schema"]), CALL, limits=LimitSettings(attempts=1))
     async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
         assert await reply.head() == 400
     assert len(talk.upstream.requests) == 1

@@ -15,7 +15,7 @@ from statemachine import Call as Written
 from statemachine import write as write_calls
 from streamtool.exchange import Record
 from streamtool.http.middleware import ToolMiddleware
-from streamtool.settings import Limits, Settings
+from streamtool.settings import LimitSettings, Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi
 
 both = pytest.mark.anyio
@@ -77,10 +77,14 @@ async def test_the_body(client: str, packed: bool):
     limit = len(body)
     headers = [JSON, (b"content-encoding", b"gzip")] if packed else [JSON]
     sent = gzip.compress(body) if packed else body
-    assert (await ModelClient(limits=Limits(body=limit)).send(client, sent, headers))[0] == 200
+    assert (await ModelClient(limits=LimitSettings(body=limit)).send(client, sent, headers))[0] == 200
     sentence = f"the request body is larger than {limit - 1} bytes (limits.body)"
     code = "request_too_large" if client != "messages" else None
-    assert await ModelClient(limits=Limits(body=limit - 1)).refused(client, sent, headers) == (413, sentence, code)
+    assert await ModelClient(limits=LimitSettings(body=limit - 1)).refused(client, sent, headers) == (
+        413,
+        sentence,
+        code,
+    )
 
 
 @both
@@ -96,7 +100,7 @@ async def test_a_body_that_says_it_is_too_long_is_not_read():
 async def test_a_small_body_that_unpacks_to_a_large_one_takes_no_more_than_the_limit(client: str):
     bomb = gzip.compress(b" " * 50_000_000)
     limit = 1_000_000
-    talk = ModelClient(limits=Limits(body=limit))
+    talk = ModelClient(limits=LimitSettings(body=limit))
     tracemalloc.start()
     try:
         error = await talk.refused(client, bomb, [JSON, (b"content-encoding", b"gzip")])
@@ -188,7 +192,7 @@ async def test_the_depth_of_arguments(client: str):
 async def test_the_length_of_arguments(client: str):
     call = '<tool_call>{"name": "ping", "arguments": {"x": "%s"}}</tool_call>'
     ask = Ask((("user", "Hi"),), (PING,))
-    limits = Limits(arguments=1000)
+    limits = LimitSettings(arguments=1000)
     assert (await ModelClient(call % ("x" * 991), limits=limits).answered(client, ask)).reason == "calls"
     talk = ModelClient(call % ("x" * 992), limits=limits, retries=0)
     assert (await talk.answered(client, ask)).reason == "length"
@@ -208,7 +212,7 @@ async def test_the_length_of_a_name_that_the_model_writes(client: str):
 async def test_text_that_waits_for_a_forced_call(client: str):
     ask = Ask((("user", "Hi"),), (PING,), choice="required")
     for words in (900, 1100):
-        talk = ModelClient("x" * words + CALL, limits=Limits(held=1000), retries=0)
+        talk = ModelClient("x" * words + CALL, limits=LimitSettings(held=1000), retries=0)
         got = await talk.answered(client, ask)
         assert got.parts == ("x" * words, ("ping", "{}"))
         assert (talk.records[0].held <= 1000) == (words == 900)
@@ -218,7 +222,11 @@ async def test_text_that_waits_for_a_forced_call(client: str):
 @clients
 async def test_the_number_of_attempts(client: str):
     denial = "I'm sorry, but I don't have access to any tools in this conversation."
-    for limits, settings, requests in ((Limits(), {}, 3), (Limits(attempts=2), {}, 2), (Limits(), {"retries": 9}, 3)):
+    for limits, settings, requests in (
+        (LimitSettings(), {}, 3),
+        (LimitSettings(attempts=2), {}, 2),
+        (LimitSettings(), {"retries": 9}, 3),
+    ):
         talk = ModelClient(denial, limits=limits, **settings)
         await talk.answered(client, Ask((("user", "Hi"),), (PING,)))
         assert len(talk.upstream.requests) == requests

@@ -17,7 +17,7 @@ import starlette.testclient
 import trio
 
 from streamtool.http.middleware import ToolMiddleware
-from streamtool.settings import Limits, Settings
+from streamtool.settings import LimitSettings, Settings
 from streamtool.testing import (
     DONE,
     Die,
@@ -307,7 +307,9 @@ async def test_a_body_beyond_the_limit_is_413(with_length):
     body = request(padding="x" * 1000)
     headers = [(b"content-length", str(len(body)).encode())] if with_length else []
     upstream = ScriptedUpstream(text("x"))
-    async with stream_asgi(ToolMiddleware(upstream, limits=Limits(body=500)), body=body, headers=headers) as reply:
+    async with stream_asgi(
+        ToolMiddleware(upstream, limits=LimitSettings(body=500)), body=body, headers=headers
+    ) as reply:
         assert await reply.head() == 413
         assert "500 bytes" in json.loads(await reply.body())["error"]["message"]
     assert upstream.requests == []

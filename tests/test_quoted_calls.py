@@ -20,7 +20,7 @@ from streamtool.exchange import Exchange, Record
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import QuotationFilter, quotation_sources
 from streamtool.protocols import chat
-from streamtool.settings import Limits, Settings
+from streamtool.settings import LimitSettings, Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi, text
 
 TOOLS: dict[str, Any] = {
@@ -271,7 +271,9 @@ def test_what_waits_is_bounded():
     quoted = QUOTE.replace("Mallory", "x" * 5000)
     messages = user(quoted)
     assert answer(quoted, messages) == (quoted, [])
-    assert answer(quoted, messages, limits=Limits(held=4000))[1] == [("send_money", {"to": "x" * 5000, "amount": 100})]
+    assert answer(quoted, messages, limits=LimitSettings(held=4000))[1] == [
+        ("send_money", {"to": "x" * 5000, "amount": 100})
+    ]
 
 
 # --- what it costs

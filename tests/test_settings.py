@@ -3,7 +3,7 @@
 import pytest
 
 from streamtool.errors import SettingsError
-from streamtool.settings import Limits, ModelRule, ResultSettings, Settings, ToolSettings, check, load
+from streamtool.settings import LimitSettings, ModelRule, ResultSettings, Settings, ToolSettings, check, load
 
 SAMPLE = """
 listen = "127.0.0.1:8700"
@@ -52,7 +52,7 @@ def test_the_sample_file_is_read():
 def test_nothing_set_gives_the_defaults():
     settings = load()
     assert settings == Settings()
-    assert settings.limits == Limits(
+    assert settings.limits == LimitSettings(
         body=33554432, tools=1024, schema=1048576, held=262144, arguments=16777216, depth=128, name=256, attempts=3
     )
     assert (settings.mode, settings.format, settings.retries, settings.keepalive) == ("emulate", "auto", 2, 10.0)

@@ -272,7 +272,7 @@ class Arguments:
         """The key of an argument and its colon, consumed."""
         machine = self.machine
         reader = machine.reader
-        key = Key()
+        key = ExpressionKey()
         target, reader.target = reader.target, key
         try:
             yield from dialect_of(self.body).key(reader, machine.candidate.json)
@@ -298,7 +298,7 @@ class Arguments:
         return self.free[0]
 
 
-class Key:
+class ExpressionKey:
     """A target for a key that is read whole; what is too long is only counted."""
 
     __slots__ = ("length", "pieces")

@@ -11,7 +11,7 @@ from functools import lru_cache
 from statemachine.bodies import json_object
 from statemachine.bodies.name import named
 from statemachine.buffer import Grammar, Mismatch
-from statemachine.formats.format import Format, Message
+from statemachine.formats.format import Format, MessageBody
 from statemachine.formats.markers import Markers
 from statemachine.grammar.closers import sibling
 from statemachine.machine import Machine
@@ -23,21 +23,21 @@ DOTTED = "functions."
 
 
 @lru_cache(maxsize=64)
-def begins(body: Message) -> Markers[str]:
+def begins(body: MessageBody) -> Markers[str]:
     """What ends a header."""
     line = [("\r\n", body.begin)] if body.begin == "\n" else []
     return Markers([(body.begin, body.begin), *line])
 
 
 @lru_cache(maxsize=64)
-def fields(body: Message) -> tuple["re.Pattern[str]", "re.Pattern[str]"]:
+def fields(body: MessageBody) -> tuple["re.Pattern[str]", "re.Pattern[str]"]:
     """How recipients and channels stand in a header."""
     word = r"([\w.:/-]+)"
     channel = re.compile(re.escape(body.channel) + word) if body.channel else re.compile(r"(?!)")
     return re.compile(re.escape(body.recipient) + word), channel
 
 
-def read(machine: Machine, form: Format, body: Message, opener: str) -> Grammar:
+def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Grammar:
     """The header; then a call is read, or the message turns out to be reasoning or text."""
     header = opener + (yield from header_of(machine, body))
     recipients, channels = fields(body)
@@ -55,7 +55,7 @@ def read(machine: Machine, form: Format, body: Message, opener: str) -> Grammar:
         machine.say((*body.ends, body.openers[0]))
 
 
-def call(machine: Machine, form: Format, body: Message, tool: str) -> Grammar:
+def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Grammar:
     """A message to a tool: its arguments, or a call in another format."""
     reader = machine.reader
     machine.candidate.format = form
@@ -70,7 +70,7 @@ def call(machine: Machine, form: Format, body: Message, tool: str) -> Grammar:
     machine.finish()
 
 
-def header_of(machine: Machine, body: Message) -> Generator[None, None, str]:
+def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, str]:
     """The header, consumed with its end."""
     reader = machine.reader
     pieces: list[str] = []

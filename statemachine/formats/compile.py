@@ -16,7 +16,7 @@ from statemachine.formats.format import (
     Envelope,
     Expression,
     Format,
-    Message,
+    MessageBody,
     Section,
     Variant,
     check,
@@ -294,7 +294,7 @@ class Compiled:
         for form in self.formats:
             found.update((close, None) for _, close in form.wrappers)
             for variant in form.variants:
-                if isinstance(variant.body, Message):
+                if isinstance(variant.body, MessageBody):
                     found.update((end, None) for end in variant.body.ends)
         found.update((section.close, None) for section in self.sections)
         return tuple(found)

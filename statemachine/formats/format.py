@@ -136,7 +136,7 @@ class Expression:
 
 
 @frozen(cache_hash=True)
-class Message:
+class MessageBody:
     """A message that begins with a header, which decides what it is: reasoning, text, or a call of its recipient."""
 
     openers: tuple[str, ...]
@@ -156,7 +156,7 @@ class Message:
     """What may close a message."""
 
 
-Body = Json | Envelope | Parameters | Expression | Message
+Body = Json | Envelope | Parameters | Expression | MessageBody
 
 
 @frozen
@@ -217,7 +217,7 @@ class Format:
     def special(self) -> bool:
         """True if its models put text and reasoning between special tokens, or behind headers."""
         return any(section.anchor is Anchor.ANYWHERE for section in self.sections) or any(
-            isinstance(variant.body, Message) for variant in self.variants
+            isinstance(variant.body, MessageBody) for variant in self.variants
         )
 
     @property
@@ -262,7 +262,7 @@ def check(formats: Mapping[str, Format]) -> None:
 
 def openers_of(form: Format, variant: Variant) -> tuple[str, ...]:
     """What begins a variant of a format."""
-    return variant.body.openers if isinstance(variant.body, Message) else form.openers
+    return variant.body.openers if isinstance(variant.body, MessageBody) else form.openers
 
 
 def bare(body: Body) -> bool:
@@ -277,7 +277,7 @@ def kind(variant: Variant) -> str:
             return "an array of calls" if array else "an envelope"
         case Expression():
             return "an expression"
-        case Message():
+        case MessageBody():
             return "a header"
         case _:
             return (

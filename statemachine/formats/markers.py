@@ -56,13 +56,13 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
     yield tuple(spelled)
 
 
-class Node:
+class MarkerNode:
     """A place in the trie: where to go from here, and the group that says that a marker ends here."""
 
     __slots__ = ("group", "next")
 
     def __init__(self) -> None:
-        self.next: dict[str, Node] = {}
+        self.next: dict[str, MarkerNode] = {}
         self.group = 0
 
     def expression(self, *, complete: str = "()") -> str:
@@ -83,16 +83,16 @@ class Markers(Generic[T]):
     __slots__ = ("match", "root", "values")
 
     def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False) -> None:
-        self.root = Node()
+        self.root = MarkerNode()
         self.values: list[T] = []
-        order: list[Node] = []
+        order: list[MarkerNode] = []
         for marker, value in markers:
             for way in atoms(marker, any_case=any_case):
                 node = self.root
                 for atom in way:
                     if node.group:
                         raise ValueError(f"the marker {marker!r} begins with another marker of its set")
-                    node = node.next.setdefault(atom, Node())
+                    node = node.next.setdefault(atom, MarkerNode())
                 if node.group or node.next:
                     raise ValueError(f"the marker {marker!r} stands in its set already, or another one begins with it")
                 node.group = 1
@@ -123,7 +123,7 @@ def alternatives(ways: Iterable[str]) -> str:
     return f"(?:{'|'.join(ways) or '(?!)'})"
 
 
-def ends(node: Node) -> Iterator[Node]:
+def ends(node: MarkerNode) -> Iterator[MarkerNode]:
     """The nodes at which markers end, in the order in which `Node.expression` numbers their groups."""
     for child in node.next.values():
         yield from ends(child)

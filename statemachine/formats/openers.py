@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from attrs import frozen
 
-from statemachine.formats.format import ONLY_CALLS_KEYS, Envelope, Expression, Format, Message, Variant
+from statemachine.formats.format import ONLY_CALLS_KEYS, Envelope, Expression, Format, MessageBody, Variant
 from statemachine.formats.markers import Markers
 
 
@@ -82,7 +82,7 @@ USUAL = Envelope()
 @lru_cache(maxsize=256)
 def closers_of_call(form: Format) -> tuple[str, ...]:
     """What may close a call of a format."""
-    ends = [end for variant in form.variants if isinstance(variant.body, Message) for end in variant.body.ends]
+    ends = [end for variant in form.variants if isinstance(variant.body, MessageBody) for end in variant.body.ends]
     return tuple(dict.fromkeys(close for close in (form.close, *ends) if close))
 
 
@@ -134,7 +134,7 @@ class Opener:
         match variant.body:
             case Envelope():
                 self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
-            case Expression() | Message():
+            case Expression() | MessageBody():
                 self.open = self.open or (form, variant)
             case _:
                 self.names.append((form, variant))

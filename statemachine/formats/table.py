@@ -12,7 +12,7 @@ from statemachine.formats.format import (
     Expression,
     Format,
     Json,
-    Message,
+    MessageBody,
     NameRule,
     Parameters,
     Section,
@@ -279,7 +279,7 @@ TABLE = (
         "harmony",
         variants=(
             Variant(
-                Message(
+                MessageBody(
                     openers=("<|start|>assistant", "<|channel|>"),
                     begin="<|message|>",
                     recipient="to=",
@@ -318,7 +318,7 @@ TABLE = (
     ),
     Format(
         "functionary",
-        variants=(Variant(Message(openers=(">>>",), begin="\n", text=("all",), written=">>>{name}")),),
+        variants=(Variant(MessageBody(openers=(">>>",), begin="\n", text=("all",), written=">>>{name}")),),
         lines=False,
         models="Functionary 3.2",
         about="`>>>all` begins text.",
@@ -595,7 +595,7 @@ TABLE = (
                 NameRule(ends=(">", "/>"), attribute="name", spelling="{name}.{name}"),
             ),
             Variant(
-                Message(
+                MessageBody(
                     openers=("<|start|>assistant",),
                     begin="<|message|>",
                     recipient="to=",

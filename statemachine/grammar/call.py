@@ -9,7 +9,7 @@ from statemachine.bodies import name as name_body
 from statemachine.bodies.envelope import NoCall
 from statemachine.buffer import Grammar, Mismatch, Overflow
 from statemachine.formats.compile import Found, Marked
-from statemachine.formats.format import Expression, Format, Message, Parameters, Variant
+from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Keys, Opener, Opening
 from statemachine.grammar.saying import scanner_of
@@ -43,7 +43,7 @@ def openers(machine: Machine, opener: Opener, length: int) -> Generator[None, No
     while True:
         text = reader.take(length)
         start = len(reader.hold.pieces)
-        if opener.open is None or not isinstance(opener.open[1].body, Message):
+        if opener.open is None or not isinstance(opener.open[1].body, MessageBody):
             yield from machine.blank()
         inner, length = (yield from child(machine, opener.children)) if opener.children is not None else (None, 0)
         if inner is None:
@@ -59,7 +59,7 @@ def body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
         yield from tag_of_tool(machine, *opener.tool)
     elif opener.open is not None and (yield from opens(machine, opener)):
         form, variant = opener.open
-        if isinstance(variant.body, Message):
+        if isinstance(variant.body, MessageBody):
             yield from message.read(machine, form, variant.body, text)
         else:
             yield from expression(machine, opener.open)

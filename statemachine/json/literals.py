@@ -84,7 +84,7 @@ def in_json(found: Match[str]) -> str:
 
 
 @frozen
-class Opening:
+class LiteralOpening:
     """How a string is read."""
 
     length: int
@@ -119,12 +119,12 @@ def python_run(closer: str, *, raw: bool, lines: bool) -> Run:
 
 
 @lru_cache(maxsize=32)
-def python_opening(length: int, closer: str, *, raw: bool, mend: str = "") -> Opening:
+def python_opening(length: int, closer: str, *, raw: bool, mend: str = "") -> LiteralOpening:
     """How a string of Python is read."""
     whole = python_run(closer, raw=raw, lines=True)
     if len(closer) == 3:
-        return Opening(length, closer, whole, raw=raw, mend=mend)
-    return Opening(length, closer, python_run(closer, raw=raw, lines=False), whole, raw=raw, mend=mend)
+        return LiteralOpening(length, closer, whole, raw=raw, mend=mend)
+    return LiteralOpening(length, closer, python_run(closer, raw=raw, lines=False), whole, raw=raw, mend=mend)
 
 
 class Python:
@@ -137,7 +137,7 @@ class Python:
     bare_key: Callable[[str, int], Match[str] | None] = python_key
     key_mend = "unquoted_key"
 
-    def begins(self, reader: Reader) -> Generator[None, None, Opening | None]:
+    def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
         """How the string that begins here is read; None if none begins here."""
         return (yield from python_begins(reader, ""))
 
@@ -206,9 +206,9 @@ class Marked(Python):
     def __init__(self, marker: str) -> None:
         self.marker = marker
         run = flowing_run(Markers([(marker, marker)]), convert=quote)
-        self.marks = Opening(len(marker), marker, run, raw=True)
+        self.marks = LiteralOpening(len(marker), marker, run, raw=True)
 
-    def begins(self, reader: Reader) -> Generator[None, None, Opening | None]:
+    def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
         """How the string that begins here is read; None if none begins here."""
         while True:
             text = reader.text[reader.at : reader.at + len(self.marker)]
@@ -228,7 +228,7 @@ def dialect_of(body: Expression) -> Python:
     return Marked(body.quote) if body.quote else PYTHON
 
 
-def python_begins(reader: Reader, mend: str) -> Generator[None, None, Opening | None]:
+def python_begins(reader: Reader, mend: str) -> Generator[None, None, LiteralOpening | None]:
     """How the Python string that begins here is read, its prefix and quotes; None if none begins here."""
     while True:
         letters = prefix(reader.text, reader.at)
@@ -247,7 +247,7 @@ def python_begins(reader: Reader, mend: str) -> Generator[None, None, Opening | 
         yield from reader.more()
 
 
-def string(reader: Reader, state: JsonState, found: Opening) -> Grammar:
+def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
     """A string of which it is known how it is read."""
     state.quoted = True
     if found.mend:

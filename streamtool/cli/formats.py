@@ -14,7 +14,7 @@ from statemachine.formats.format import (
     Envelope,
     Expression,
     Json,
-    Message,
+    MessageBody,
     Parameters,
     Section,
     openers_of,
@@ -100,7 +100,7 @@ def opener(form: Format) -> str:
 
 def closer(form: Format) -> str:
     """How it ends, if it has a closer."""
-    ends = [end for variant in form.variants if isinstance(variant.body, Message) for end in variant.body.ends]
+    ends = [end for variant in form.variants if isinstance(variant.body, MessageBody) for end in variant.body.ends]
     return either([form.close, *ends])
 
 
@@ -135,7 +135,7 @@ def kind(body: Body) -> str:
             return "a call expression with Python's or JSON's literals"
         case Expression():
             return "a call expression with bare keys"
-        case Message():
+        case MessageBody():
             return "the JSON object of a message whose header names the tool"
 
 

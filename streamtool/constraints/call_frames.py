@@ -12,7 +12,7 @@ from typing import Final, Literal
 from attrs import frozen
 
 from statemachine import FORMATS, Call, write
-from statemachine.formats import Anchor, Envelope, Expression, Format, Message, Parameters, Variant
+from statemachine.formats import Anchor, Envelope, Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import spelled
 from statemachine.writing.bodies import parameter
 
@@ -107,7 +107,7 @@ def _trigger(form: Format, lead: str, begin: str) -> str:
 
 
 def _markers(form: Format, variant: Variant) -> Iterator[str]:
-    if isinstance(variant.body, Message):  # its opener begins text as well
+    if isinstance(variant.body, MessageBody):  # its opener begins text as well
         return
     for marker in (form.around, form.around_each, *form.openers[:1]):
         if marker and "{tool}" not in marker:

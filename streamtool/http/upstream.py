@@ -24,7 +24,7 @@ from streamtool.http.asgi import Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, read_body, route_path
 from streamtool.protocols import wire
 from streamtool.protocols.registry import UPSTREAMS
-from streamtool.settings import Limits, UpstreamSettings
+from streamtool.settings import LimitSettings, UpstreamSettings
 
 REQUEST_HEADERS = frozenset(
     (
@@ -67,7 +67,7 @@ class HttpUpstream:
         settings: UpstreamSettings,
         *,
         pass_authorization: bool = True,
-        limit: int = Limits().body,
+        limit: int = LimitSettings().body,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.settings = settings

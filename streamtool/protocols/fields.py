@@ -11,7 +11,7 @@ from typing import Any, Final
 from streamtool.conversation import MediaPart
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols import wire
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 Fields = Mapping[str, Json]
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f\"'`<>{}\[\]()\\]+")
 _CONTAINERS: Final = (dict, list)
 
 
-def body_fields(body: bytes, limits: Limits) -> Fields:
+def body_fields(body: bytes, limits: LimitSettings) -> Fields:
     """The fields of a request's body, which must be a JSON object within the limits of size and depth."""
     if len(body) > limits.body:
         raise TooLargeError(
@@ -133,7 +133,7 @@ def model_name(raw: Fields) -> str:
     return model
 
 
-def tool_name(fields: Fields, place: str, limits: Limits) -> str:
+def tool_name(fields: Fields, place: str, limits: LimitSettings) -> str:
     """The name of a tool that is offered."""
     name = string(fields, "name", place)
     if len(name) > limits.name:
@@ -148,7 +148,7 @@ def tool_name(fields: Fields, place: str, limits: Limits) -> str:
     return name
 
 
-def tool_schema(fields: Fields, key: str, place: str, limits: Limits, size: int) -> Fields | None:
+def tool_schema(fields: Fields, key: str, place: str, limits: LimitSettings, size: int) -> Fields | None:
     """The JSON Schema under the key; None if it is absent. `size` is that of the body that it came in."""
     schema = fields.get(key)
     if schema is None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.reply import Reply, ReplyEvent
-from streamtool.settings import Limits, ModelSettings
+from streamtool.settings import LimitSettings, ModelSettings
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -47,7 +47,7 @@ class ClientProtocol(Protocol):
     def FIELDS(self) -> frozenset[str]: ...  # noqa: N802
     @property
     def read_request(self) -> Callable[..., Conversation]: ...
-    def read_unread(self, body: bytes, limits: Limits) -> Conversation | None: ...
+    def read_unread(self, body: bytes, limits: LimitSettings) -> Conversation | None: ...
     def write_complete(
         self,
         conversation: Conversation,

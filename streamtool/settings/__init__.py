@@ -11,7 +11,7 @@ Values that the design knows and this version cannot do yet are refused by name,
 
 from streamtool.settings.data import (
     TEMPLATES,
-    Limits,
+    LimitSettings,
     McpSettings,
     Mode,
     ModelRule,
@@ -30,7 +30,7 @@ from streamtool.settings.load import load
 
 __all__ = [
     "TEMPLATES",
-    "Limits",
+    "LimitSettings",
     "McpSettings",
     "Mode",
     "ModelRule",

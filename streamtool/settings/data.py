@@ -36,7 +36,7 @@ _BY_FAMILY = read.flag_or("auto")
 
 
 @frozen
-class Limits:
+class LimitSettings:
     """What is bounded, and where the bound is. Exceeding one is a clear error, or a rule of the parser."""
 
     body: int = setting(32 * 1024 * 1024, read.integer(1))
@@ -310,7 +310,7 @@ class Settings:
     """Bytes of one recording."""
     recording_files: int = setting(1000, read.integer(1))
     """Recordings that are kept; the oldest of this process goes first."""
-    limits: Limits = setting(Limits(), read.table_of(Limits))
+    limits: LimitSettings = setting(LimitSettings(), read.table_of(LimitSettings))
     results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))
     store: StoreSettings = setting(StoreSettings(), read.table_of(StoreSettings))
     upstreams: Mapping[str, UpstreamSettings] = setting(

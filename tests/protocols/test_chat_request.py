@@ -8,7 +8,7 @@ from attrs import evolve
 from streamtool.conversation import MediaPart, Message, Options, TextPart, Tool, ToolCall, ToolChoice, ToolResult
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.chat import read_request, write_request
-from streamtool.settings import Limits, ModelSettings
+from streamtool.settings import LimitSettings, ModelSettings
 
 USER = {"role": "user", "content": "hi"}
 WEATHER = {
@@ -27,7 +27,7 @@ RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
 
 def read(limits=None, **fields):
     body = {"model": "m", "messages": [USER]} | fields
-    return read_request(json.dumps(body).encode(), limits or Limits())
+    return read_request(json.dumps(body).encode(), limits or LimitSettings())
 
 
 def refused(param, limits=None, **fields):
@@ -359,32 +359,32 @@ class TestFields:
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"a":NaN', b"null", b"[" * 100_000])
     def test_a_body_that_is_no_object(self, body):
         with pytest.raises(RequestError) as caught:
-            read_request(body, Limits())
+            read_request(body, LimitSettings())
         assert caught.value.status == 400
 
     def test_a_lone_surrogate_becomes_a_replacement_character(self):
         body = b'{"model":"m","messages":[{"role":"user","content":"a\\ud83d b \\ud83d\\ude00"}]}'
-        assert read_request(body, Limits()).messages[0].text == "a\ufffd b 😀"
+        assert read_request(body, LimitSettings()).messages[0].text == "a\ufffd b 😀"
 
 
 class TestLimits:
     def test_body(self):
         with pytest.raises(TooLargeError) as caught:
-            read(Limits(body=10))
+            read(LimitSettings(body=10))
         assert caught.value.status == 413
 
     def test_tools(self):
-        error = refused("tools", Limits(tools=1), tools=[TIME, WEATHER])
+        error = refused("tools", LimitSettings(tools=1), tools=[TIME, WEATHER])
         assert error.status == 413
 
     def test_schema(self):
-        error = refused("tools[1].function.parameters", Limits(schema=20), tools=[TIME, WEATHER])
+        error = refused("tools[1].function.parameters", LimitSettings(schema=20), tools=[TIME, WEATHER])
         assert error.status == 413
 
     def test_depth(self):
-        assert read(Limits(depth=5), x=[[[[]]]]).model == "m"
+        assert read(LimitSettings(depth=5), x=[[[[]]]]).model == "m"
         with pytest.raises(RequestError):
-            read(Limits(depth=5), x=[[[[[]]]]])
+            read(LimitSettings(depth=5), x=[[[[[]]]]])
 
 
 class TestUpstream:

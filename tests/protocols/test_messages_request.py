@@ -17,7 +17,7 @@ from streamtool.conversation import (
 )
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.messages import read_count, read_request, read_unread
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -34,7 +34,7 @@ def body(**fields):
 
 
 def read(limits=None, **fields):
-    return read_request(body(**fields), limits or Limits())
+    return read_request(body(**fields), limits or LimitSettings())
 
 
 def refused(param, limits=None, **fields):
@@ -170,7 +170,7 @@ class TestMessages:
 
     def test_a_lone_half_of_a_character_is_mended(self):
         data = body().replace(b'"hi"', rb'"a\ud83d"')
-        assert read_request(data, Limits()).messages[0].content == (TextPart("a\ufffd"),)
+        assert read_request(data, LimitSettings()).messages[0].content == (TextPart("a\ufffd"),)
 
 
 class TestCalls:
@@ -336,9 +336,9 @@ class TestTools:
 
     def test_limits(self):
         with pytest.raises(TooLargeError):
-            read(Limits(tools=1), tools=[{"name": "f"}, {"name": "g"}])
+            read(LimitSettings(tools=1), tools=[{"name": "f"}, {"name": "g"}])
         with pytest.raises(TooLargeError):
-            read(Limits(schema=20), tools=[WEATHER])
+            read(LimitSettings(schema=20), tools=[WEATHER])
 
     def test_the_same_tool_twice_is_one(self):
         assert len(read(tools=[WEATHER, WEATHER]).tools) == 1
@@ -441,17 +441,17 @@ class TestOptions:
 
     def test_a_body_that_is_no_object(self):
         with pytest.raises(RequestError):
-            read_request(b"[]", Limits())
+            read_request(b"[]", LimitSettings())
 
 
 class TestCount:
     def test_the_length_need_not_be_told(self):
-        asked = read_count(body(max_tokens=..., tools=[WEATHER]), Limits())
+        asked = read_count(body(max_tokens=..., tools=[WEATHER]), LimitSettings())
         assert asked.options.max_tokens is None
         assert [tool.name for tool in asked.tools] == ["get_weather"]
 
     def test_calls_may_wait_for_their_results(self):
-        assert read_count(body(messages=ASKED), Limits()).messages[1].calls
+        assert read_count(body(messages=ASKED), LimitSettings()).messages[1].calls
 
 
 class TestUnread:
@@ -460,7 +460,7 @@ class TestUnread:
     )
     def test_what_has_nothing_to_do_with_tools_passes(self, fields):
         data = body(stream=True, **fields)
-        asked = read_unread(data, Limits())
+        asked = read_unread(data, LimitSettings())
         assert (asked.protocol, asked.model, asked.messages, asked.stream) == ("messages", "m", (), True)
         assert asked.raw == json.loads(data)
 
@@ -468,7 +468,7 @@ class TestUnread:
         "fields", [{"tools": [WEATHER]}, {"tool_choice": {"type": "any"}}, {"messages": ASKED}, {"tool_choice": 5}]
     )
     def test_what_has_does_not(self, fields):
-        assert read_unread(body(**fields), Limits()) is None
+        assert read_unread(body(**fields), LimitSettings()) is None
 
 
 def test_what_claude_code_sends():

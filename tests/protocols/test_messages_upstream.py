@@ -31,7 +31,7 @@ from streamtool.protocols.messages import (
     write_count_request,
     write_request,
 )
-from streamtool.settings import Limits, ModelSettings
+from streamtool.settings import LimitSettings, ModelSettings
 
 MODEL = ModelSettings(asked="m", name="real")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -49,7 +49,9 @@ def sent(conversation, *, stream=True):
 
 def same(**fields):
     """A conversation that came in this protocol."""
-    return read_request(json.dumps({"model": "m", "max_tokens": 100, "messages": [USER]} | fields).encode(), Limits())
+    return read_request(
+        json.dumps({"model": "m", "max_tokens": 100, "messages": [USER]} | fields).encode(), LimitSettings()
+    )
 
 
 def other(*messages, **fields):

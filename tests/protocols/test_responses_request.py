@@ -19,7 +19,7 @@ from streamtool.conversation import (
 )
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.responses import FIELDS, memories, read_request, read_unread
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 
 WEATHER = {
     "type": "function",
@@ -41,7 +41,7 @@ RESULT = {"type": "function_call_output", "call_id": "call_1", "output": "sunny"
 
 def read(limits=None, recall=None, **fields):
     body = json.dumps({"model": "m", "input": "hi"} | fields).encode()
-    return read_request(body, limits or Limits(), *([recall] if recall else []))
+    return read_request(body, limits or LimitSettings(), *([recall] if recall else []))
 
 
 def refused(param, limits=None, recall=None, **fields):
@@ -375,11 +375,11 @@ class TestTools:
         assert len(read(tools=[TIME, TIME]).tools) == 1
 
     def test_bounds(self):
-        error = refused("tools[1]", Limits(tools=1), tools=[WEATHER, TIME])
+        error = refused("tools[1]", LimitSettings(tools=1), tools=[WEATHER, TIME])
         assert isinstance(error, TooLargeError)
-        refused("tools[0].tools[1]", Limits(tools=1), tools=[FILES])
-        refused("tools[0].parameters", Limits(schema=20), tools=[WEATHER])
-        refused("tools[0].tools[1].name", Limits(name=10), tools=[FILES])
+        refused("tools[0].tools[1]", LimitSettings(tools=1), tools=[FILES])
+        refused("tools[0].parameters", LimitSettings(schema=20), tools=[WEATHER])
+        refused("tools[0].tools[1].name", LimitSettings(name=10), tools=[FILES])
 
 
 class TestChoice:
@@ -580,7 +580,7 @@ class TestMemory:
         value = json.dumps({"role": "user", "content": "x" * 100}).encode()
         items = [{"type": "item_reference", "id": "msg_1"}] * 100
         assert len(read(recall=lambda _: value, input=items).messages) == 100
-        error = refused("input[43]", Limits(body=10_000), lambda _: value, input=items)
+        error = refused("input[43]", LimitSettings(body=10_000), lambda _: value, input=items)
         assert isinstance(error, TooLargeError)
 
     def test_the_body_is_kept_as_it_came_where_nothing_is_referred_to(self):
@@ -589,7 +589,7 @@ class TestMemory:
 
 class TestUnread:
     def unread(self, **fields):
-        return read_unread(json.dumps({"model": "m"} | fields).encode(), Limits())
+        return read_unread(json.dumps({"model": "m"} | fields).encode(), LimitSettings())
 
     def test_what_has_nothing_to_do_with_tools_passes(self):
         found = self.unread(input=[{"role": "king", "content": 1}], stream=True)

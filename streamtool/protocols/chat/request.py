@@ -47,7 +47,7 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 
@@ -62,7 +62,7 @@ _MEDIA: Final = {"image_url": "image", "input_audio": "audio", "file": "file"}
 _MOST_CHOICES: Final = 128
 
 
-def read_request(body: bytes, limits: Limits) -> Conversation:
+def read_request(body: bytes, limits: LimitSettings) -> Conversation:
     """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
     raw = body_fields(body, limits)
     model = model_name(raw)
@@ -90,7 +90,7 @@ def read_request(body: bytes, limits: Limits) -> Conversation:
     return _with_choice(conversation, raw, hosted=bool(dropped))
 
 
-def read_unread(body: bytes, limits: Limits) -> Conversation | None:
+def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
     """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
 
     What has nothing to do with tools passes as it came: whoever answers it may know what it means.
@@ -270,7 +270,7 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], bool, list[str]]:
+def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, ...], bool, list[str]]:
     """The tools, whether they came as `functions`, and what was left out."""
     given, functions = list_of(raw, "tools"), list_of(raw, "functions")
     if given and functions:
@@ -303,7 +303,7 @@ def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], bo
     return tuple(tools.values()), bool(functions), dropped
 
 
-def _function(fields: Fields, place: str, limits: Limits, size: int) -> Tool:
+def _function(fields: Fields, place: str, limits: LimitSettings, size: int) -> Tool:
     return Tool(
         tool_name(fields, place, limits),
         words(fields, "description", place),

@@ -31,7 +31,7 @@ from streamtool.protocols.fields import (
 from streamtool.protocols.messages.complete import NO_THREADS
 from streamtool.protocols.messages.content import read_messages, read_system
 from streamtool.protocols.messages.implied import implied
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 from streamtool.turns import unanswered
 
 Json = Any  # a decoded JSON value
@@ -46,7 +46,7 @@ _LOW: Final = 4096  # tokens of thinking: up to here the effort is low
 _MEDIUM: Final = 16384
 
 
-def read_request(body: bytes, limits: Limits) -> Conversation:
+def read_request(body: bytes, limits: LimitSettings) -> Conversation:
     """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
     raw = body_fields(body, limits)
     if raw.get("thread") is not None:  # SDKs send everything once more when they hear this
@@ -59,7 +59,7 @@ def read_request(body: bytes, limits: Limits) -> Conversation:
     return conversation
 
 
-def read_count(body: bytes, limits: Limits) -> Conversation:
+def read_count(body: bytes, limits: LimitSettings) -> Conversation:
     """The conversation whose tokens are to be counted: `max_tokens` may be missing, and calls may lack their results.
 
     Raises as `read_request` does.
@@ -67,7 +67,7 @@ def read_count(body: bytes, limits: Limits) -> Conversation:
     return _conversation(body_fields(body, limits), limits, len(body))
 
 
-def read_unread(body: bytes, limits: Limits) -> Conversation | None:
+def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
     """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
 
     What has nothing to do with tools passes as it came: whoever answers it may know what it means.
@@ -87,7 +87,7 @@ def read_unread(body: bytes, limits: Limits) -> Conversation | None:
     return Conversation("messages", name, (), stream=raw.get("stream") is True, raw=raw)
 
 
-def _conversation(raw: Fields, limits: Limits, size: int) -> Conversation:
+def _conversation(raw: Fields, limits: LimitSettings, size: int) -> Conversation:
     tools, dropped = _tools(raw, limits, size)
     conversation = Conversation(
         protocol="messages",
@@ -116,7 +116,7 @@ def _no_open_calls(messages: tuple[Message, ...]) -> None:
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     """The tools, and what was left out."""
     given = list_of(raw, "tools")
     if len(given) > limits.tools:
@@ -136,7 +136,7 @@ def _tools(raw: Fields, limits: Limits, size: int) -> tuple[tuple[Tool, ...], tu
     return tuple(tools.values()), tuple(dropped)
 
 
-def _tool(fields: Fields, place: str, limits: Limits, size: int) -> Tool | None:
+def _tool(fields: Fields, place: str, limits: LimitSettings, size: int) -> Tool | None:
     kind = fields.get("type")
     if kind is None or kind == "custom":
         return Tool(

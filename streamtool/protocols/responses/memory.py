@@ -15,7 +15,7 @@ from streamtool.conversation import Conversation
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, object_at, refused, shown, string
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 Recall = Callable[[str], bytes | None]
@@ -64,7 +64,7 @@ class _Recalled:
             return None
 
 
-def all_items(raw: Fields, recall: Recall, limits: Limits, size: int) -> StoredInput:
+def all_items(raw: Fields, recall: Recall, limits: LimitSettings, size: int) -> StoredInput:
     """The items that the request means: those of the earlier response, then its own, references replaced by items."""
     recalled = _Recalled(recall, size, limits.body)
     previous = _previous(raw, recalled)

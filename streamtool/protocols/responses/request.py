@@ -25,7 +25,7 @@ from streamtool.protocols.fields import (
 from streamtool.protocols.responses.items import read_items
 from streamtool.protocols.responses.memory import Recall, all_items
 from streamtool.protocols.responses.tools import read_tools, with_choice
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 
@@ -48,7 +48,7 @@ def _nothing(_: str) -> None:
     """Nothing is remembered."""
 
 
-def read_request(body: bytes, limits: Limits, recall: Recall = _nothing) -> Conversation:
+def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) -> Conversation:
     """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place.
 
     `recall` gives what was remembered under the id of a response or an item.
@@ -82,7 +82,7 @@ def read_request(body: bytes, limits: Limits, recall: Recall = _nothing) -> Conv
     return with_choice(conversation, raw, hosted=bool(offer.dropped))
 
 
-def read_unread(body: bytes, limits: Limits) -> Conversation | None:
+def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
     """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
 
     What has nothing to do with tools passes as it came: whoever answers it may know what it means. A body that refers

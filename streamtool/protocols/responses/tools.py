@@ -25,7 +25,7 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
-from streamtool.settings import Limits
+from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 
@@ -39,7 +39,7 @@ class ToolOffer:
 
 
 def read_tools(
-    tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]], limits: Limits, size: int
+    tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]], limits: LimitSettings, size: int
 ) -> ToolOffer:
     """The tools of the request: those of `tools`, then the `further` lists, each of which comes with its place.
 
@@ -58,14 +58,16 @@ def read_tools(
     return ToolOffer(tuple(found.values()), tuple(dict.fromkeys(dropped)))
 
 
-def _not_too_many(found: dict[str, Tool], limits: Limits, place: str) -> None:
+def _not_too_many(found: dict[str, Tool], limits: LimitSettings, place: str) -> None:
     if len(found) > limits.tools:
         raise TooLargeError(
             f"More than {limits.tools} tools in one request (limits.tools).", param=place, code="too_many_tools"
         )
 
 
-def _each(items: Sequence[Json], at: str, limits: Limits, size: int, dropped: list[str]) -> Iterable[tuple[Tool, str]]:
+def _each(
+    items: Sequence[Json], at: str, limits: LimitSettings, size: int, dropped: list[str]
+) -> Iterable[tuple[Tool, str]]:
     """Each tool with its place; those of a group as tools of their own."""
     for i, item in enumerate(items):
         place = f"{at}[{i}]"
@@ -76,7 +78,9 @@ def _each(items: Sequence[Json], at: str, limits: Limits, size: int, dropped: li
             yield tool, place
 
 
-def _group(fields: Fields, place: str, limits: Limits, size: int, dropped: list[str]) -> Iterable[tuple[Tool, str]]:
+def _group(
+    fields: Fields, place: str, limits: LimitSettings, size: int, dropped: list[str]
+) -> Iterable[tuple[Tool, str]]:
     group = tool_name(fields, place, limits)
     about = words(fields, "description", place)
     for i, item in enumerate(list_of(fields, "tools", place)):
@@ -94,7 +98,7 @@ def _group(fields: Fields, place: str, limits: Limits, size: int, dropped: list[
         yield evolve(tool, name=name, description=description, namespace=group), inside
 
 
-def _tool(fields: Fields, place: str, limits: Limits, size: int, dropped: list[str]) -> Tool | None:
+def _tool(fields: Fields, place: str, limits: LimitSettings, size: int, dropped: list[str]) -> Tool | None:
     """The tool; None if only the origin can run it."""
     kind = fields.get("type") or ("function" if "name" in fields else None)
     if kind == "function":
