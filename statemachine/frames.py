@@ -55,23 +55,27 @@ class Frames:
         move = TRANSITIONS[self.state][found]
         stack, top = self._stack, self.top
         if move.pop:
-            stack.remove(top)
+            if stack[-1] is top:
+                stack.pop()
+            else:  # wrappers stay open
+                stack.remove(top)
             if stack and stack[-1].state is FENCE and found is not REJECT and move.push not in CALLS:
                 stack.pop()  # what stood first in the fence was no code: the fence is its markup
             if candidate is None:
                 candidate = top.candidate
         state = move.push
         if state is None:
-            self._settle()
+            if self.wrappers or top.state is REASONING:
+                self._settle()
+            else:
+                self._innermost(stack[-1])
             return
         sink = Sink.REASONING if state is REASONING else top.sink
-        self.top = Frame(state, sink, closers, candidate if state in CALLS else None)
-        self.state = state
-        stack.append(self.top)
+        frame = Frame(state, sink, closers, candidate if state in CALLS else None)
+        stack.append(frame)
         if state is REASONING:
             self.reasoning = closers
-        if self.trace is not None:
-            self.trace.append(state)
+        self._innermost(frame)
 
     def fenced(self) -> bool:
         """True if a fence lies beneath the innermost frame: a candidate stands first in it."""
@@ -95,15 +99,21 @@ class Frames:
 
     def _settle(self) -> None:
         """What follows from the stack, after something was taken from it."""
-        top, state, reasoning, wrappers = self._stack[0], State.TEXT, NONE, NONE
+        top, reasoning, wrappers = self._stack[0], NONE, NONE
         for frame in self._stack[1:]:
             if frame.state is None:
                 wrappers += frame.closers
             else:
-                top, state = frame, frame.state
-                if state is REASONING:
+                top = frame
+                if frame.state is REASONING:
                     reasoning = frame.closers
-        self.top, self.state, self.reasoning, self.wrappers = top, state, reasoning, wrappers
+        self.reasoning, self.wrappers = reasoning, wrappers
+        self._innermost(top)
+
+    def _innermost(self, frame: Frame) -> None:
+        """A frame says what the text is."""
+        self.top = frame
+        self.state = state = frame.state or State.TEXT
         if self.trace is not None:
             self.trace.append(state)
 

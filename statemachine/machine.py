@@ -135,13 +135,18 @@ class Machine:
         reader = self.reader
         reader.sink = Sink.HOLD
         reader.target = False
-        reader.hold.limit = max(self.limits.held, BARE_HOLD) if self.candidate.marked else BARE_HOLD
+        reader.hold.limit = self.hold_limit
 
     def mark(self, marked: bool) -> None:
         """Whether something besides its keys says that the candidate is a call: if nothing does, it may hold less."""
         self.candidate.marked = marked
         if self.reader.sink is Sink.HOLD:
-            self.reader.hold.limit = max(self.limits.held, BARE_HOLD) if marked else BARE_HOLD
+            self.reader.hold.limit = self.hold_limit
+
+    @property
+    def hold_limit(self) -> int:
+        """Characters that the candidate may hold; no limit is so narrow that a call's name would not fit."""
+        return max(self.limits.held, BARE_HOLD) if self.candidate.marked else BARE_HOLD
 
     def flush_preamble(self) -> None:
         """What is held before an element of an array was markup, whatever the element is."""

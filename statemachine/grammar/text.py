@@ -1,6 +1,6 @@
 """Text in which openers are looked for.
 
-Text flows in one run whose pattern knows the first characters of everything that may begin (`formats/scanner.py`); the
+Text flows in one run whose pattern knows the first characters of everything that may begin (`formats/compile.py`); the
 functions here are entered only where something may. What is held is the beginning of a marker at the end of a piece,
 and a run of line ends, because line ends directly before an opener are markup.
 """
