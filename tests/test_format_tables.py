@@ -90,7 +90,7 @@ def test_the_order_of_formats_does_not_matter_to_what_is_read() -> None:
 
 def test_tables_are_shared_between_parsers() -> None:
     assert compiled(DEFAULT) is compiled(DEFAULT)
-    assert Parser(["f"]).tables is Parser({"g": {}}).tables
+    assert Parser(["f"])._machine.tables is Parser({"g": {}})._machine.tables
 
 
 def test_reasoning_spans() -> None:

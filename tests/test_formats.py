@@ -17,8 +17,8 @@ from statemachine.states import violations
 
 CASES = all_cases()
 SIZES = (1, 2, 3, 5, 7)
-SHORT = 2048
-NEAR = 64
+SHORT = 160
+NEAR = 12
 
 MARKERS = sorted(
     {
@@ -80,17 +80,25 @@ def test_titles_are_unique_in_a_file() -> None:
 
 
 @every_case
-def test_whole_and_in_pieces(case: Case) -> None:
+def test_a_case(case: Case) -> None:
+    """One test for each case: a test of its own for each question would take longer than the questions."""
+    check_pieces(case)
+    check_splits(case)
+    check_events(case)
+    check_ledger(case)
+
+
+def check_pieces(case: Case) -> None:
     for size in (0, *SIZES):
         found = outcome(pieces(case.text, size), case.tools, case.reason, **case.options)
         assert found == case.expected, f"in pieces of {size}"
 
 
-@every_case
-def test_every_split(case: Case) -> None:
+def check_splits(case: Case) -> None:
+    """At every place of a short text; of a longer one near its markers and at random places, the rest with `-m long`."""
     places = range(1, len(case.text))
     if len(case.text) > SHORT:
-        seeded = random.Random(case.title).sample(places, 200)
+        seeded = random.Random(case.title).sample(places, 40)
         places = sorted(near_markers(case.text).union(seeded))
     for place in places:
         found = outcome(cuts(case.text, [place]), case.tools, case.reason, **case.options)
@@ -99,23 +107,16 @@ def test_every_split(case: Case) -> None:
         )
 
 
-@pytest.mark.long
-@every_case
-def test_every_split_of_long_texts(case: Case) -> None:
-    for place in range(1, len(case.text)):
-        assert outcome(cuts(case.text, [place]), case.tools, case.reason, **case.options) == case.expected, place
-
-
-@every_case
-def test_events_are_legal_and_arguments_are_always_a_prefix_of_json(case: Case) -> None:
+def check_events(case: Case) -> None:
+    """They are legal, and arguments are always the beginning of JSON."""
     events = events_of(case.text, case.tools, case.reason, **case.options)
     assert violations(events) == []
     for call in calls_of(fold(events)):
         assert is_object(call.arguments) if call.complete else is_prefix(call.arguments), call
 
 
-@every_case
-def test_the_ledger_tiles_the_text_and_changes_nothing(case: Case) -> None:
+def check_ledger(case: Case) -> None:
+    """It tiles the text, and changes nothing."""
     parser = Parser(case.tools, ledger=True, **case.options)
     events = [event for piece in pieces(case.text, 3) for event in parser.feed(piece)] + parser.close(case.reason)
     assert fold(events) == case.expected
@@ -125,3 +126,10 @@ def test_the_ledger_tiles_the_text_and_changes_nothing(case: Case) -> None:
         assert span.end > span.start
         end = span.end
     assert end == len(case.text)
+
+
+@pytest.mark.long
+@every_case
+def test_every_split_of_long_texts(case: Case) -> None:
+    for place in range(1, len(case.text)):
+        assert outcome(cuts(case.text, [place]), case.tools, case.reason, **case.options) == case.expected, place

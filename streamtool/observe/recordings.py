@@ -292,7 +292,7 @@ def _reply_event(event: ReplyEvent) -> dict[str, Json]:
 
 
 def _name(kind: type) -> str:
-    return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", kind.__name__).lower()
+    return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", kind.__name__.removeprefix("Reply")).lower()
 
 
 def options_as_json(options: ParserOptions) -> dict[str, Json]:
