@@ -65,7 +65,7 @@ def case(found: cases.Case) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """A value of the table in what JSON has; a body says its kind."""
     if attrs.has(type(value)):
-        kind = {"kind": type(value).__name__.lower()} if isinstance(value, Body) else {}
+        kind = {"kind": type(value).__name__.removesuffix("Body").lower()} if isinstance(value, Body) else {}
         return kind | {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]

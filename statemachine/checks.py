@@ -1,6 +1,7 @@
 """The law at run time: a parser that is held to `EMITS` and `FOLLOWS` at every feed.
 
-`enforce()` makes every `Parser` such a one; the tests call it, and nothing else does, so that nobody else pays.
+`enforce()` makes every `Parser` such a one; the tests call it, and nothing else does, so that nobody else pays. Tests that
+measure time `relax()` it again.
 """
 
 from typing import Any
@@ -57,5 +58,14 @@ def enforce() -> None:
 
     def new(cls: type[Parser], *_args: Any, **_options: Any) -> Parser:
         return object.__new__(CheckedParser if cls is Parser else cls)
+
+    Parser.__new__ = new  # type: ignore[method-assign, assignment]
+
+
+def relax() -> None:
+    """From here on parsers are what everybody else gets: for tests that measure what they cost."""
+
+    def new(cls: type[Parser], *_args: Any, **_options: Any) -> Parser:
+        return object.__new__(cls)
 
     Parser.__new__ = new  # type: ignore[method-assign, assignment]

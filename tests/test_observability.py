@@ -580,7 +580,10 @@ def test_the_proxy_serves_metrics_behind_its_key():
     settings = Settings(metrics=True, client_keys=(KEY,))
     body = {"model": PROMPT, "messages": [{"role": "user", "content": "Weather in Paris?"}], "tools": [
         {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]}  # fmt: skip
-    with uvicorn_server(Proxy(settings)) as served, httpx.Client(base_url=served.url, trust_env=False) as client:
+    with (
+        uvicorn_server(Proxy(settings)) as served,
+        httpx.Client(base_url=served.url, trust_env=False, timeout=60) as client,
+    ):
         wrong = client.get("/metrics", headers={"authorization": "Bearer wrong"})
         right = {"authorization": f"Bearer {KEY}"}
         assert client.post("/v1/chat/completions", json=body, headers=right).status_code == 200
