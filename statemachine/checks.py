@@ -1,7 +1,7 @@
 """The law at run time: a parser that is held to `EMITS` and `FOLLOWS` at every feed.
 
-`enforce()` makes every `Parser` such a one; the tests call it, and nothing else does, so that nobody else pays. Tests that
-measure time `relax()` it again.
+`enforce()` makes every `Parser` such a one. Only the tests call it, so nobody else pays; those that measure time
+`relax()` it again.
 """
 
 from typing import Any
