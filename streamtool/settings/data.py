@@ -388,6 +388,11 @@ class Settings:
         own = self.tools.get(tool)
         return (own.arguments if own else None) or self.arguments
 
+    @property
+    def checks_arguments(self) -> bool:
+        """The arguments of some tool wait until they are complete, and are checked against its schema."""
+        return "complete" in (self.arguments, *(tool.arguments for tool in self.tools.values()))
+
 
 def _check_forcing(way: ForcingSetting | None, protocol: str | None, path: str) -> None:
     """Refuse a way of forcing that the protocol does not have; where it is not known, the request will tell."""

@@ -23,6 +23,7 @@ from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.settings import Settings, with_options
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
+from streamtool.validation.validator import require_library
 
 
 class TransportCore:
@@ -30,6 +31,8 @@ class TransportCore:
 
     def __init__(self, settings: Settings | None, on_exchange: OnExchange | None, options: Mapping[str, Any]) -> None:
         self.settings = with_options(settings, options)
+        if self.settings.checks_arguments:
+            require_library("arguments")
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, time.monotonic)
         precompile(self.settings.formats)
