@@ -12,8 +12,8 @@ async def app(scope, receive, send):
 
 ENTRIES = {
     "middleware": lambda **options: ToolMiddleware(app, **options).settings,
-    "transport": lambda **options: ToolTransport(**options)._tools.settings,
-    "sync transport": lambda **options: SyncToolTransport(**options)._tools.settings,
+    "transport": lambda **options: ToolTransport(**options)._core.settings,
+    "sync transport": lambda **options: SyncToolTransport(**options)._core.settings,
     "proxy": lambda **options: Proxy(**options).settings,
     "agent": lambda **options: Agent("sample", **options).settings,
 }

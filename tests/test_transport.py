@@ -13,6 +13,7 @@ import pytest
 from streamtool.http.transport import SyncToolTransport, ToolTransport
 from streamtool.settings import Settings
 from streamtool.testing import Script, assert_valid, event, text, validate_chat_stream
+from tools import sync_transport
 
 URL = "https://api.test/openai/v1/chat/completions"
 CALL = '<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
@@ -408,6 +409,28 @@ async def test_cancelling_closes_the_upstreams_reply(package):
                 async for _ in response.aiter_raw():
                     scope.cancel()
     assert inner.closed == [True]
+
+
+@both
+@packages
+async def test_a_reply_that_was_closed_asks_for_nothing_more(package):
+    inner = Inner(package, text("word " * 1_000))
+    async with package.AsyncClient(transport=ToolTransport(inner)) as client:
+        async with client.stream("POST", URL, json=request()) as response:
+            stream = response.stream._stream
+            assert await anext(stream)
+        assert await anext(stream, None) is None
+    with package.Client(transport=SyncToolTransport(inner)) as client:
+        with client.stream("POST", URL, json=request()) as response:
+            stream = response.stream._stream
+            assert next(stream)
+        assert next(stream, None) is None
+    assert len(inner.requests) == 2
+    assert inner.closed == [True, True]
+
+
+def test_the_synchronous_transport_is_made_from_the_asynchronous_one():
+    assert sync_transport.TARGET.read_text(encoding="utf-8") == sync_transport.synchronous()
 
 
 def test_a_foreign_request_is_a_type_error():

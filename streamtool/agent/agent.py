@@ -38,6 +38,7 @@ from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
 from streamtool.protocols.registry import upstream_protocol_for
 from streamtool.settings import Settings, UpstreamSettings, with_options
+from streamtool.validation.validator import require_library
 
 Json = Any  # a decoded JSON value
 Messages = str | Sequence[Mapping[str, Json]]
@@ -79,6 +80,7 @@ class Agent:
         headers: Sequence[tuple[bytes, bytes]] = (),
         **settings_options: Any,
     ) -> None:
+        require_library("agent")  # each call is checked before it is executed
         changed = dict(settings_options)
         self._app: ASGIApp | None = None
         if isinstance(upstream, str):

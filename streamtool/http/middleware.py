@@ -29,6 +29,7 @@ from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings, with_options
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
+from streamtool.validation.validator import require_library
 
 UPSTREAM_KEY = "streamtool.upstream"
 """Key of the ASGI scope under which the app is told the name of the upstream that the settings choose."""
@@ -69,6 +70,8 @@ class ToolMiddleware:
     ) -> None:
         self.app = app
         self.settings = with_options(settings, options)
+        if self.settings.checks_arguments:
+            require_library("arguments")
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, anyio.current_time)
         self.store = open_store(self.settings.store)

@@ -1,11 +1,11 @@
-"""The settings themselves: frozen data, each field with the reader that checks it."""
+"""The settings themselves: frozen data. A field is checked by its type, or by the reader that it names."""
 
 # ruff: noqa: RUF009 - a default made by `setting` is an attrs field, not a value that instances share
 
 import ipaddress
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from attrs import NOTHING, Factory, evolve, fields, frozen
@@ -26,12 +26,8 @@ TEMPLATES = (
 )
 """The chat templates that the completions protocol knows."""
 
-_MODE = read.one_of("emulate", "native", "auto", "rescue")
-_SCHEMA = read.one_of("compact", "json", "markdown")
 _PROTOCOL = read.one_of(*UPSTREAM_NAMES)
 _TEMPLATE = read.one_of(*TEMPLATES)
-_ARGUMENTS = read.one_of("stream", "complete")
-_FORCING = read.one_of(*get_args(ForcingSetting))
 _BY_FAMILY = read.flag_or("auto")
 
 
@@ -61,9 +57,9 @@ class LimitSettings:
 class TimeoutSettings:
     """How long to wait for the upstream, in seconds. There is no limit on the whole reply."""
 
-    connect: float = setting(10.0, read.seconds)
-    first_byte: float = setting(600.0, read.seconds)
-    idle: float = setting(120.0, read.seconds)
+    connect: float = setting(10.0)
+    first_byte: float = setting(600.0)
+    idle: float = setting(120.0)
     """Between two pieces of the reply."""
 
 
@@ -80,9 +76,9 @@ class UpstreamSettings:
     """Sent in the header that the protocol has for it; None passes the client's own authorization on."""
     template: str = setting("chatml", _TEMPLATE)
     """Completions: the chat template that makes one prompt of the messages."""
-    forcing: ForcingSetting = setting("auto", _FORCING)
+    forcing: ForcingSetting = setting("auto")
     """How a call is forced where the client demands one; `auto`: in the way that every server of the protocol has."""
-    timeout: TimeoutSettings = setting(TimeoutSettings(), read.table_of(TimeoutSettings))
+    timeout: TimeoutSettings = setting(TimeoutSettings())
 
     def __attrs_post_init__(self) -> None:
         _check_forcing(self.forcing, self.wire_protocol, f"upstream.{self.name}.forcing")
@@ -105,32 +101,32 @@ class UpstreamSettings:
 class ModelRule:
     """What holds for the models whose name matches; None leaves the general setting in force."""
 
-    match: str = setting(NOTHING, read.text)
+    match: str = setting(NOTHING)
     """A pattern over the name that the client asks for: `*`, `?`, `[abc]`; case counts."""
-    use: str | None = setting(None, read.optional(read.text))
+    use: str | None = setting(None)
     """The model's name at the upstream; None: the name that the client asked for."""
-    upstream: str | None = setting(None, read.optional(read.text))
+    upstream: str | None = setting(None)
     """Name of an upstream; None: the first one."""
-    mode: Mode | None = setting(None, read.optional(_MODE))
+    mode: Mode | None = setting(None)
     format: str | None = setting(None, read.optional(read.taught))
     formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
     context: int | None = setting(None, read.optional(read.integer(1)))
-    schema: Schema | None = setting(None, read.optional(_SCHEMA))
+    schema: Schema | None = setting(None)
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
-    system_role: bool | None = setting(None, read.optional(read.flag))
-    media: bool | None = setting(None, read.optional(read.flag))
+    system_role: bool | None = setting(None)
+    media: bool | None = setting(None)
     calls_in_reasoning: bool | Literal["auto"] | None = setting(None, read.optional(_BY_FAMILY))
-    mcp: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.text)))
+    mcp: tuple[str, ...] | None = setting(None)
     """MCP servers whose tools the proxy executes for requests that have none."""
     template: str | None = setting(None, read.optional(_TEMPLATE))
-    forcing: ForcingSetting | None = setting(None, read.optional(_FORCING))
+    forcing: ForcingSetting | None = setting(None)
 
 
 @frozen
 class ToolSettings:
     """What holds for one tool."""
 
-    arguments: Literal["stream", "complete"] | None = setting(None, read.optional(_ARGUMENTS))
+    arguments: Literal["stream", "complete"] | None = setting(None)
 
 
 @frozen
@@ -141,9 +137,9 @@ class ResultSettings:
     """Characters of a result; what is longer is cut with a visible note. -1: no limit."""
     frame: str = setting("default", read.frame)
     """`default`, `tool_result`, `doai`, `windlass`, or a template with `{content}` and perhaps `{name}` and `{id}`."""
-    drop: bool = setting(False, read.flag)
+    drop: bool = setting(False)
     """Leave results out of the prompt."""
-    strip: tuple[str, ...] = setting((), read.list_of(read.text))
+    strip: tuple[str, ...] = setting(())
     """Tags whose blocks are removed from results and user text (`system-reminder`)."""
 
 
@@ -151,9 +147,9 @@ class ResultSettings:
 class StoreSettings:
     """What is remembered of replies, for requests that refer to earlier ones (Responses)."""
 
-    file: str | None = setting(None, read.optional(read.text))
+    file: str | None = setting(None)
     """A file (SQLite) that outlives the process; None: memory only."""
-    seconds: float = setting(3600.0, read.seconds)
+    seconds: float = setting(3600.0)
     """How long."""
     size: int = setting(64 * 1024 * 1024, read.integer(0))
     """Bytes of all that is remembered; the oldest goes first. 0: nothing is."""
@@ -164,15 +160,15 @@ class McpSettings:
     """An MCP server whose tools the proxy executes itself, for clients that have none."""
 
     name: str
-    tools: tuple[str, ...] = setting(NOTHING, read.list_of(read.text))
+    tools: tuple[str, ...] = setting(NOTHING)
     """Patterns over the names of the tools that may be called (`*`, `?`, `[abc]`)."""
-    command: str | None = setting(None, read.optional(read.text))
+    command: str | None = setting(None)
     """A command line that speaks MCP over its standard input and output."""
     url: str | None = setting(None, read.optional(read.url))
     """Of streamable HTTP, in the place of a command."""
-    prefix: str | None = setting(None, read.optional(read.text))
+    prefix: str | None = setting(None)
     """Before the names of its tools, where two servers have the same."""
-    timeout: float = setting(60.0, read.seconds)
+    timeout: float = setting(60.0)
     """Seconds for one call."""
 
     def __attrs_post_init__(self) -> None:
@@ -238,81 +234,79 @@ class Settings:
     """Everything that can be set."""
 
     listen: str = setting("127.0.0.1:8700", read.listen)
-    insecure: bool = setting(False, read.flag)
+    insecure: bool = setting(False)
     """Allow to listen on other hosts than loopback without client keys."""
     client_keys: tuple[str, ...] = setting((), read.list_of(read.secret, secret=True), shown=False)
     """Keys that clients must show; none: the client's own authorization is passed on."""
-    mode: Mode = setting("emulate", _MODE)
+    mode: Mode = setting("emulate")
     format: str = setting("auto", read.taught)
     """The format that is taught; `auto`: by model family, else `tool_call`."""
     formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
     """The formats that are listened for besides the taught one; None: all that are on by default."""
-    arguments: Literal["stream", "complete"] = setting("stream", _ARGUMENTS)
-    unknown_tools: Literal["retry", "text", "drop", "deliver"] = setting(
-        "retry", read.one_of("retry", "text", "drop", "deliver")
-    )
-    refusals: Literal["retry", "pass"] = setting("retry", read.one_of("retry", "pass"))
+    arguments: Literal["stream", "complete"] = setting("stream")
+    unknown_tools: Literal["retry", "text", "drop", "deliver"] = setting("retry")
+    refusals: Literal["retry", "pass"] = setting("retry")
     """A reply that denies its tools or its environment, or announces a call and makes none, is asked for again."""
-    phrases: str | None = setting(None, read.optional(read.text))
+    phrases: str | None = setting(None)
     """A file of further phrases by which that is recognised."""
-    invalid: Literal["deliver", "error"] = setting("deliver", read.one_of("deliver", "error"))
+    invalid: Literal["deliver", "error"] = setting("deliver")
     """A call with `arguments = "complete"` that does not fit its schema, after the last attempt."""
-    malformed: Literal["text", "drop", "retry"] = setting("text", read.one_of("text", "drop", "retry"))
+    malformed: Literal["text", "drop", "retry"] = setting("text")
     """Markup that never became a call."""
-    truncated: Literal["reason", "error"] = setting("reason", read.one_of("reason", "error"))
-    reasoning: Literal["emit", "drop", "text"] = setting("emit", read.one_of("emit", "drop", "text"))
+    truncated: Literal["reason", "error"] = setting("reason")
+    reasoning: Literal["emit", "drop", "text"] = setting("emit")
     calls_in_reasoning: bool | Literal["auto"] = setting("auto", _BY_FAMILY)
     """Calls inside of reasoning count; `auto`: for families that are known not to close their reasoning."""
-    in_fences: Literal["text", "calls"] = setting("text", read.one_of("text", "calls"))
-    quoted: Literal["text", "calls"] = setting("text", read.one_of("text", "calls"))
+    in_fences: Literal["text", "calls"] = setting("text")
+    quoted: Literal["text", "calls"] = setting("text")
     """A call that stands word for word in a user's message or in a result is text, or a call like any other."""
-    history: Literal["repair", "strict"] = setting("repair", read.one_of("repair", "strict"))
+    history: Literal["repair", "strict"] = setting("repair")
     """`strict`: calls without results and results without calls are errors."""
-    verbatim: bool = setting(True, read.flag)
+    verbatim: bool = setting(True)
     """Past calls stand in the prompt as the model wrote them, as long as the store remembers it."""
     retries: int = setting(2, read.integer(0))
     """Further attempts of one exchange; `limits.attempts` bounds them as well."""
-    keepalive: float = setting(10.0, read.seconds)
+    keepalive: float = setting(10.0)
     """Seconds of silence after which the client hears a comment."""
     context: int | None = setting(None, read.optional(read.integer(1)))
-    schema: Schema = setting("compact", _SCHEMA)
+    schema: Schema = setting("compact")
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
-    system_role: bool = setting(True, read.flag)
-    media: bool = setting(True, read.flag)
+    system_role: bool = setting(True)
+    media: bool = setting(True)
     """`false`: what the upstream gets is text only, each message's in one piece; a picture is named."""
     paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
     """The paths that are ours -> their protocol."""
-    hosted_tools: Literal["drop", "refuse"] = setting("drop", read.one_of("drop", "refuse"))
+    hosted_tools: Literal["drop", "refuse"] = setting("drop")
     """What becomes of tools that only the origin can run (`web_search`): left out and logged, or an error."""
     app_protocol: str | None = setting(None, read.optional(_PROTOCOL))
     """The protocol of the app that the middleware wraps; None: the one that its client speaks, for Responses `chat`."""
-    app_path: str | None = setting(None, read.optional(read.text))
+    app_path: str | None = setting(None)
     """The path at the app; None: the one that the client asked for."""
-    app_forcing: ForcingSetting = setting("auto", _FORCING)
+    app_forcing: ForcingSetting = setting("auto")
     """How that app is made to force a call (`forcing` of an upstream)."""
-    passthrough: tuple[str, ...] = setting((), read.list_of(read.text))
+    passthrough: tuple[str, ...] = setting(())
     """Further paths that the proxy passes on."""
-    allow_overrides: bool = setting(False, read.flag)
+    allow_overrides: bool = setting(False)
     """Honour the request headers `x-streamtool-mode` and `x-streamtool-format`."""
-    log: Literal["text", "json"] = setting("text", read.one_of("text", "json"))
+    log: Literal["text", "json"] = setting("text")
     """How `streamtool serve` writes its log."""
-    contents: bool = setting(False, read.flag)
+    contents: bool = setting(False)
     """Prompts and replies may stand in the log."""
-    debug: bool = setting(False, read.flag)
+    debug: bool = setting(False)
     """A log record for each message of each request."""
-    metrics: bool = setting(False, read.flag)
+    metrics: bool = setting(False)
     """Count exchanges for Prometheus; the proxy serves `/metrics`."""
-    otel: bool = setting(False, read.flag)
+    otel: bool = setting(False)
     """An OpenTelemetry span for each exchange."""
-    recordings: str | None = setting(None, read.optional(read.text))
+    recordings: str | None = setting(None)
     """The directory in which each exchange with tools is recorded, contents included."""
     recording_size: int = setting(16 * 1024 * 1024, read.integer(4096))
     """Bytes of one recording."""
     recording_files: int = setting(1000, read.integer(1))
     """Recordings that are kept; the oldest of this process goes first."""
-    limits: LimitSettings = setting(LimitSettings(), read.table_of(LimitSettings))
-    results: ResultSettings = setting(ResultSettings(), read.table_of(ResultSettings))
-    store: StoreSettings = setting(StoreSettings(), read.table_of(StoreSettings))
+    limits: LimitSettings = setting(LimitSettings())
+    results: ResultSettings = setting(ResultSettings())
+    store: StoreSettings = setting(StoreSettings())
     upstreams: Mapping[str, UpstreamSettings] = setting(
         Factory(dict), read.named(UpstreamSettings, with_name=True), key="upstream"
     )
@@ -387,6 +381,11 @@ class Settings:
         """How the arguments of this tool go out."""
         own = self.tools.get(tool)
         return (own.arguments if own else None) or self.arguments
+
+    @property
+    def checks_arguments(self) -> bool:
+        """The arguments of some tool wait until they are complete, and are checked against its schema."""
+        return "complete" in (self.arguments, *(tool.arguments for tool in self.tools.values()))
 
 
 def _check_forcing(way: ForcingSetting | None, protocol: str | None, path: str) -> None:

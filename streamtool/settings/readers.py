@@ -3,15 +3,20 @@
 A reader returns the typed value or raises a SettingsError that names the path, what was expected and what was found.
 It takes what a TOML file, the environment or Python gives, and is idempotent: its own result reads as itself. So one
 reader serves the merged tree as well as direct construction.
+
+A field is read by what its type says, so the words of a `Literal` stand once; where that is too little (a lower bound,
+a url), it names its reader. msgspec's own validation is not used: its errors name neither the value that was found nor
+the words that are allowed, and it passes over unknown keys.
 """
 
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
-from attrs import NOTHING, Attribute, AttrsInstance, Converter, field, fields
+from attrs import NOTHING, Attribute, AttrsInstance, Converter, field, fields, has
 
 from statemachine import FORMATS
 from streamtool.errors import SettingsError
@@ -158,7 +163,7 @@ def list_of(read: Reader, *, secret: bool = False) -> Reader:
 
 def key_of(attribute: "Attribute[Any]") -> str:
     """The field's name in the file."""
-    return str(attribute.metadata.get("key", attribute.name))
+    return str(attribute.metadata.get("key") or attribute.name)
 
 
 def table(cls: type[T], value: Any, path: str, **given: Any) -> T:
@@ -178,7 +183,7 @@ def table(cls: type[T], value: Any, path: str, **given: Any) -> T:
     for key, attribute in known.items():
         if attribute.default is NOTHING and key not in value:
             raise SettingsError(f"{join(path, key)}: this setting is needed", param=join(path, key), code="missing")
-    read = {known[k].name: known[k].metadata["read"](v, join(path, str(k))) for k, v in value.items()}
+    read = {known[k].name: _reader(known[k])(v, join(path, str(k))) for k, v in value.items()}
     return cls(**read, **given)
 
 
@@ -303,12 +308,36 @@ def taught(value: Any, path: str) -> str:
     return "auto" if value == "auto" else format_name(value, path)
 
 
-def setting(default: Any, read: Reader, *, key: str | None = None, shown: bool = True) -> Any:
-    """A field with its reader. `key`: its name in the file where that differs; `shown` False keeps it out of reprs."""
-    metadata: dict[str, Any] = {"read": read} if key is None else {"read": read, "key": key}
+_BY_TYPE: Mapping[Any, Reader] = {bool: flag, str: text, float: seconds, tuple[str, ...]: list_of(text)}
+
+
+@cache
+def reader_of(kind: Any) -> Reader:
+    """The reader of a field whose type says all that there is to check."""
+    if get_origin(kind) is Literal:
+        return one_of(*get_args(kind))
+    if type(None) in get_args(kind):
+        (inner,) = (one for one in get_args(kind) if one is not type(None))
+        return optional(reader_of(inner))
+    if has(kind):
+        return table_of(kind)
+    return _BY_TYPE[kind]
+
+
+def setting(default: Any, read: Reader | None = None, *, key: str | None = None, shown: bool = True) -> Any:
+    """A field and its reader, by default that of its type.
+
+    `key`: its name in the file where that differs; `shown` False keeps it out of reprs.
+    """
     return field(
         default=default,
-        converter=Converter(lambda value, attribute: read(value, key_of(attribute)), takes_field=True),
-        metadata=metadata,
+        converter=Converter(lambda value, own: _reader(own)(value, key_of(own)), takes_field=True),
+        metadata={"read": read, "key": key},
         repr=shown,
     )
+
+
+def _reader(attribute: "Attribute[Any]") -> Reader:
+    kind: Any = attribute.type
+    found: Reader = attribute.metadata["read"] or reader_of(kind)
+    return found

@@ -10,14 +10,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import jsonschema_rs
 from attrs import field, frozen
 
 from statemachine.schema import SchemaWalker, kinds
 from streamtool.schema import literal
 from streamtool.validation.coercion import Place
+
+if TYPE_CHECKING:
+    import jsonschema_rs  # an extra
 
 Json = Any  # a decoded JSON value
 
@@ -145,27 +147,27 @@ class SchemaViolation:
         return any(inner.place == self.place and inner.mismatch for inner in branch)
 
 
-def problem(error: jsonschema_rs.ValidationError) -> SchemaViolation:
+def problem(error: "jsonschema_rs.ValidationError") -> SchemaViolation:
     """The error with what we read of it."""
-    kind = error.kind
+    kind: Any = error.kind  # what it holds depends on its class
     name = type(kind).__name__
     place, path = tuple(error.instance_path), tuple(error.schema_path)
-    match kind:
-        case jsonschema_rs.ValidationErrorKind.Required():
+    match name:
+        case "Required":
             return SchemaViolation(place, path, kind.name, names=(kind.property,))
-        case jsonschema_rs.ValidationErrorKind.Type():
+        case "Type":
             return SchemaViolation(place, path, kind.name, types=frozenset(kind.types))
-        case jsonschema_rs.ValidationErrorKind.Enum():
+        case "Enum":
             return SchemaViolation(place, path, kind.name, types=_types(kind.options))
-        case jsonschema_rs.ValidationErrorKind.Constant():
+        case "Constant":
             return SchemaViolation(place, path, kind.name, types=_types([kind.expected_value]))
-    if name in ("AdditionalProperties", "UnevaluatedProperties"):
-        return SchemaViolation(place, path, kind.name, names=tuple(kind.value))
-    if name in ("AnyOf", "OneOfNotValid"):
-        branches = [tuple(problem(inner) for inner in branch) for branch in kind.value]
-        sure = all(inner.sure for branch in branches for inner in branch)
-        best = tuple(sorted(branches, key=lambda branch: _misfit(place, branch)))
-        return SchemaViolation(place, path, kind.name, branches=best, sure=sure)
+        case "AdditionalProperties" | "UnevaluatedProperties":
+            return SchemaViolation(place, path, kind.name, names=tuple(kind.value))
+        case "AnyOf" | "OneOfNotValid":
+            branches = [tuple(problem(inner) for inner in branch) for branch in kind.value]
+            sure = all(inner.sure for branch in branches for inner in branch)
+            best = tuple(sorted(branches, key=lambda branch: _misfit(place, branch)))
+            return SchemaViolation(place, path, kind.name, branches=best, sure=sure)
     return SchemaViolation(place, path, kind.name, sure=name not in ("BacktrackLimitExceeded", "RegexEngineFailure"))
 
 

@@ -8,22 +8,29 @@ of all errors the most specific one, in words that a model can act on.
 
 Checking never harms: a schema that is invalid, refers to elsewhere or could cost too much (`bounds.py`) is not checked
 against; nothing raises, nothing is fetched, `format` is not asserted.
+
+The library that checks is an extra, `validate`: it is larger than all that the core needs. So it is loaded when it is
+first used, and what will use it calls `require_library` before it begins.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import jsonschema_rs
 import msgspec
 from attrs import define
 
+from streamtool.errors import SettingsError
 from streamtool.validation import errors as validation_errors
 from streamtool.validation import schema_cost
 from streamtool.validation.coercion import Coercion, Place, coerced, coercions
 from streamtool.validation.errors import InvalidArguments, SchemaViolation
 from streamtool.validation.schema_cost import Unbounded
 
-__all__ = ["InvalidArguments", "Validator"]
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+__all__ = ["InvalidArguments", "Validator", "require_library"]
 
 Json = Any  # a decoded JSON value
 
@@ -58,6 +65,18 @@ _kept: dict[bytes, "Validator"] = {}
 """Validators by the JSON of their schemas, the one that was used last at the end."""
 
 
+def require_library(what: str) -> None:
+    """Load what schemas are checked with. Raises SettingsError when it is not installed; `what` needs it."""
+    try:
+        import jsonschema_rs  # noqa: F401, PLC0415  an extra
+    except ImportError as missing:
+        raise SettingsError(
+            f'{what}: jsonschema-rs is missing; install the extra "validate": pip install "streamtool[validate]"',
+            param=what,
+            code="missing_extra",
+        ) from missing
+
+
 @define
 class _Unit:
     """Mends that are tried together because one error asks for them."""
@@ -81,6 +100,7 @@ class Validator:
         """False: the schema is not checked against."""
         if schema in ({}, True):
             return
+        require_library("arguments")
         try:
             self._bounds = schema_cost.prepare(schema)
             self._flat = self._bounds.flat
@@ -179,6 +199,8 @@ class Validator:
 
     def _first(self, arguments: str, value: Json) -> InvalidArguments | None:
         """What is wrong with arguments that are too large to be told everything that is."""
+        import jsonschema_rs  # noqa: PLC0415  an extra
+
         assert self._compiled is not None  # noqa: S101  the caller has looked
         if not self._bounds.alternatives:
             try:
@@ -257,18 +279,17 @@ def _value(text: str) -> Json:
     return msgspec.json.decode(text) if text.strip() else {}
 
 
-def _compiled(schema: Json) -> tuple[jsonschema_rs.Validator, bool]:
+def _compiled(schema: Json) -> "tuple[jsonschema_rs.Validator, bool]":
     """The compiled schema, and whether its patterns go back. Patterns that cannot be bounded make it unusable."""
+    import jsonschema_rs  # noqa: PLC0415  an extra
+
     linear = jsonschema_rs.RegexOptions(size_limit=PROGRAM)
+    compiled = partial(jsonschema_rs.validator_for, schema, validate_formats=False, offline=True)
     try:
-        return _with(schema, linear), False
+        return compiled(pattern_options=linear), False
     except jsonschema_rs.ValidationError:
         fancy = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS, size_limit=PROGRAM)
-        return _with(schema, fancy), True
-
-
-def _with(schema: Json, options: jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions) -> Any:
-    return jsonschema_rs.validator_for(schema, validate_formats=False, pattern_options=options, offline=True)
+        return compiled(pattern_options=fancy), True
 
 
 def _ours(error: BaseException) -> None:

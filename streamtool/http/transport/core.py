@@ -1,0 +1,142 @@
+"""What the asynchronous and the synchronous transport share: all but the I/O.
+
+httpx exists twice, as `httpx` and as `httpx2`, with the same shape and different classes; SDKs use one or the other.
+Both work: requests, responses and streams are made of the package that the caller's request comes from.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import httpx
+
+from statemachine import precompile
+from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.exchange import Exchange
+from streamtool.http.middleware import new_id
+from streamtool.http.phrases import open_phrases
+from streamtool.http.token_counting import TokenCount
+from streamtool.observe.observers import Observers, OnExchange, Watch
+from streamtool.protocols import messages
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.settings import Settings, with_options
+from streamtool.state.capabilities import CapabilityCache
+from streamtool.state.replies import open_store, shelf
+from streamtool.validation.validator import require_library
+
+
+class TransportCore:
+    """What a transport knows, and the requests that it makes of those that come."""
+
+    def __init__(self, settings: Settings | None, on_exchange: OnExchange | None, options: Mapping[str, Any]) -> None:
+        self.settings = with_options(settings, options)
+        if self.settings.checks_arguments:
+            require_library("arguments")
+        self.on_exchange = on_exchange
+        self.observers = Observers(self.settings, time.monotonic)
+        precompile(self.settings.formats)
+        self.phrases = open_phrases(self.settings)
+        self.store = open_store(self.settings.store)
+        self.capabilities = CapabilityCache()
+        self._endings = {path.removeprefix("/v1"): name for path, name in self.settings.paths.items()}
+
+    def protocol_name(self, request: httpx.Request) -> str | None:
+        """The protocol that this request speaks, by its name in `paths`, if it is one of ours."""
+        if request.method != "POST":
+            return None
+        path = request.url.path
+        return next((name for ending, name in self._endings.items() if path.endswith(ending)), None)
+
+    def exchange(self, protocol: ClientProtocol, request: httpx.Request) -> tuple[Exchange, Watch]:
+        """The exchange, and the watch on it. Raises RequestError."""
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        try:
+            exchange = Exchange(
+                self.settings,
+                protocol,
+                request.content,
+                headers,
+                new_id=new_id,
+                now=int(time.time()),
+                clock=time.monotonic,
+                memory=shelf(self.store, headers),
+                capabilities=self.capabilities,
+                phrases=self.phrases,
+            )
+        except StreamtoolError as error:
+            self.observers.refused(protocol.NAME, error)
+            raise
+        return exchange, self.observers.watch(exchange, headers, self.on_exchange)
+
+    def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
+        """The caller's request with the body, headers and path of the next attempt."""
+        attempt = exchange.request()
+        headers = [pair for pair in attempt.headers if pair[0] != b"content-length"]
+        url = request.url
+        path = self.settings.app_path or attempt.path
+        if path is not None:
+            url = self._moved(url, path, query=url.query if attempt.path is None else None)
+        return type(request)(request.method, url, headers=headers, content=attempt.body, extensions=request.extensions)
+
+    def untouched(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
+        """The caller's request as it came, but for what the settings change: the model's name, the path."""
+        if self.settings.app_path is None and exchange.model.name == exchange.conversation.model:
+            return request
+        return self.attempt(exchange, request)
+
+    def count(self, request: httpx.Request) -> tuple[TokenCount, httpx.Request | None]:
+        """A count of tokens, and what to ask the upstream for it, if it can be asked. Raises RequestError."""
+        counting = TokenCount.read(self.settings, request.content, request.headers.raw)
+        if counting.request is None:
+            return counting, None
+        url = self._moved(request.url, messages.COUNT_PATH, query=request.url.query)
+        headers = list(counting.headers)
+        asked = type(request)("POST", url, headers=headers, content=counting.request, extensions=request.extensions)
+        return counting, asked
+
+    def _moved(self, url: httpx.URL, path: str, *, query: bytes | None) -> httpx.URL:
+        """Another path in the place of the one that the client asked for; what stands before it stays.
+
+        `query` replaces that of `path`.
+        """
+        ending = next(ending for ending in self._endings if url.path.endswith(ending))
+        before = url.path.removesuffix(ending)
+        if before.endswith("/v1"):
+            before = before.removesuffix("/v1")
+        else:
+            path = path.removeprefix("/v1")
+        raw = (before + path).encode()
+        if query is not None:
+            raw = raw.partition(b"?")[0] + (b"?" + query if query else b"")
+        return url.copy_with(raw_path=raw)
+
+    def broken(self, exchange: Exchange, error: Exception) -> bytes:
+        """What the client is to receive when the upstream broke off; raises `error` while it has received nothing."""
+        if exchange.head is None:
+            raise error
+        if not isinstance(error, StreamtoolError):
+            error = UpstreamError(f"the connection to the upstream broke: {type(error).__name__}")
+        return exchange.fail(error)
+
+
+def package_of(request: httpx.Request) -> Any:
+    """The package that the request comes from: `httpx` or `httpx2`."""
+    for kind in type(request).__mro__:
+        name = kind.__module__.partition(".")[0]
+        if name in ("httpx", "httpx2"):
+            return sys.modules[name]
+    raise TypeError(f"a request of httpx or httpx2 is needed, not {type(request).__name__}")
+
+
+def counted(package: Any, body: bytes) -> httpx.Response:
+    headers = {"content-type": "application/json"}
+    return cast(httpx.Response, package.Response(200, headers=headers, content=body))
+
+
+def error_response(package: Any, protocol: ClientProtocol, error: StreamtoolError) -> httpx.Response:
+    """The error as an answer in the protocol's own shape."""
+    request_id = new_id("req_")
+    headers = {"content-type": "application/json", protocol.REQUEST_ID.decode(): request_id}
+    body = protocol.write_error(error, request_id)
+    return cast(httpx.Response, package.Response(error.status, headers=headers, content=body))

@@ -1,0 +1,160 @@
+# Made from asynchronous.py by tools/sync_transport.py. Change that module, not this one.
+"""The transport for synchronous clients, and the body of a reply that it streams."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Self, cast
+
+import httpx
+
+from streamtool.errors import StreamtoolError
+from streamtool.exchange import Exchange
+from streamtool.http.transport.closing import close_sync, drain_sync
+from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
+from streamtool.observe.observers import OnExchange, Watch, as_error
+from streamtool.protocols.registry import client_protocol
+from streamtool.settings import Settings
+
+
+class SyncToolTransport(httpx.BaseTransport):
+    """Gives tools to what is behind `transport` (None: the network); for synchronous clients of httpx and httpx2."""
+
+    def __init__(
+        self,
+        transport: Any = None,  # a transport of httpx or httpx2
+        *,
+        settings: Settings | None = None,
+        on_exchange: OnExchange | None = None,
+        **options: Any,
+    ) -> None:
+        self._inner = transport
+        self._core = TransportCore(settings, on_exchange, options)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request; what the client calls."""
+        package = package_of(request)
+        if self._inner is None:
+            self._inner = package.HTTPTransport()
+        name = self._core.protocol_name(request)
+        if name is None:
+            return cast(httpx.Response, self._inner.handle_request(request))
+        protocol = client_protocol(name)
+        request.read()
+        try:
+            if name == "count_tokens":
+                return counted(package, self._count(package, request))
+            exchange, watch = self._core.exchange(protocol, request)
+            if exchange.passthrough:
+                request = self._core.untouched(exchange, request)
+                with watch.passing():
+                    return cast(httpx.Response, self._inner.handle_request(request))
+            reply = _stream_class(package.SyncByteStream)(self._core, self._inner, exchange, watch, request)
+            reply.begin()
+        except StreamtoolError as error:
+            return error_response(package, protocol, error)
+        head = exchange.head
+        assert head is not None  # noqa: S101  begin() ends no sooner
+        return cast(httpx.Response, package.Response(head.status, headers=list(head.headers), stream=reply))
+
+    def _count(self, package: Any, request: httpx.Request) -> bytes:
+        counting, asked = self._core.count(request)
+        if asked is None:
+            return counting.answer(None)
+        try:
+            response = self._inner.handle_request(asked)
+            try:
+                told = response.read()
+            finally:
+                response.close()
+        except package.HTTPError:
+            return counting.answer(None)
+        return counting.answer(told if response.status_code == 200 else None)
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        if self._inner is not None:
+            self._inner.close()
+
+
+class SyncReply:
+    """The body of a reply, made of as many attempts as it takes."""
+
+    def __init__(
+        self, core: TransportCore, inner: Any, exchange: Exchange, watch: Watch, request: httpx.Request
+    ) -> None:
+        self._core = core
+        self._watch = watch
+        self._inner = inner
+        self._exchange = exchange
+        self._request = request
+        self._ready = b""
+        self._response: Any = None
+        self._pieces: Iterator[bytes] | None = None
+        self._closed = False
+
+    def begin(self) -> None:
+        """Until the status is known."""
+        try:
+            while self._exchange.head is None:
+                self._ready += self._step()
+        except Exception as error:
+            self._watch.end(as_error(error))
+            self.close()
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        """The next piece for the client. An iterator, because a generator that is left early is not closed in time."""
+        data, self._ready = self._ready, b""
+        exchange = self._exchange
+        while not (data or exchange.done or self._closed):
+            data = self._step()
+        if data:
+            return data
+        if not (exchange.cut or self._closed):
+            drain_sync(self._pieces)
+        self.close()
+        raise StopIteration
+
+    def _step(self) -> bytes:
+        """One more piece of the upstream's reply; what the client is to receive for it."""
+        exchange = self._exchange
+        try:
+            if self._pieces is None:
+                return self._open()
+            data = next(self._pieces, None)
+        except Exception as error:  # noqa: BLE001  whatever a transport raises
+            out = self._core.broken(exchange, error)
+        else:
+            out = exchange.close() if data is None else exchange.feed(data)
+        if exchange.cut or exchange.retry:
+            self._close_attempt()
+        return out
+
+    def _open(self) -> bytes:
+        self._response = self._inner.handle_request(self._core.attempt(self._exchange, self._request))
+        self._pieces = iter(self._response.stream)
+        return self._exchange.respond(self._response.status_code, self._response.headers.raw)
+
+    def _close_attempt(self) -> None:
+        response, self._response = self._response, None
+        pieces, self._pieces = self._pieces, None
+        close_sync(pieces, response)
+
+    def close(self) -> None:
+        """Close the upstream's reply."""
+        if not self._closed:
+            self._closed = True
+            self._close_attempt()
+            self._watch.end()
+
+
+@cache
+def _stream_class(base: type[Any]) -> type[SyncReply]:
+    """The reply as a stream of the caller's package."""
+    return type("SyncReply", (SyncReply, base), {})

@@ -1,0 +1,48 @@
+"""The synchronous transport, made from the asynchronous one.
+
+python tools/sync_transport.py      writes it
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TRANSPORT = Path(__file__).resolve().parent.parent / "streamtool" / "http" / "transport"
+SOURCE = TRANSPORT / "asynchronous.py"
+TARGET = TRANSPORT / "synchronous.py"
+HEADER = "# Made from asynchronous.py by tools/sync_transport.py. Change that module, not this one.\n"
+
+SYNCHRONOUS = {
+    "AsyncBaseTransport": "BaseTransport",
+    "AsyncByteStream": "SyncByteStream",
+    "AsyncHTTPTransport": "HTTPTransport",
+    "AsyncIterator": "Iterator",
+    "AsyncReply": "SyncReply",
+    "StopAsyncIteration": "StopIteration",
+    "ToolTransport": "SyncToolTransport",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "aclose": "close",
+    "aiter": "iter",
+    "anext": "next",
+    "aread": "read",
+    "asynchronous": "synchronous",
+    "close_async": "close_sync",
+    "drain_async": "drain_sync",
+    "handle_async_request": "handle_request",
+}
+"""A word of the source -> its counterpart. `async` and `await` have none."""
+
+_WORD = re.compile(r"\b(?:async |await )|\b(?:" + "|".join(SYNCHRONOUS) + r")\b")
+
+
+def synchronous() -> str:
+    """The text of the synchronous module, formatted."""
+    code = _WORD.sub(lambda word: SYNCHRONOUS.get(word[0], ""), SOURCE.read_text(encoding="utf-8"))
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
+    return subprocess.run(ruff, input=HEADER + code, capture_output=True, text=True, check=True).stdout  # noqa: S603
+
+
+if __name__ == "__main__":
+    TARGET.write_text(synchronous(), encoding="utf-8")
