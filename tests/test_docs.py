@@ -228,6 +228,18 @@ def test_links_lead_somewhere():
             assert target.startswith("https://") or not target or (page.parent / target).exists(), (page.name, target)
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link can lead to on a page: its headings, as GitHub spells them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_to_one():
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([\w-]+)\)", page.read_text(encoding="utf-8")):
+            assert anchor in anchors(page.parent / target if target else page), (page.name, target, anchor)
+
+
 def test_paths_that_the_docs_name_exist():
     for page in PAGES:
         for path in re.findall(
