@@ -7,14 +7,14 @@
     │   ├── NotFoundError        404
     │   ├── MethodError          405
     │   └── TooLargeError        413
-    ├── AgentError               an agent came to no answer
-    └── UpstreamError      502   the upstream refused, lied or died
-        ├── UpstreamRefused      the upstream's own status, when it is the caller's business
+    ├── AgentError               an agent found no answer
+    └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
+        ├── UpstreamRefused      the upstream's own status, if the client can act on it
         └── UpstreamTimeout      504
 
 A message is one sentence that says what to do. `param` names the place in the request (`messages[2].role`), `code`
-is a short machine-readable word; both may be None. Protocol modules turn an error into their own shape. An error that
-`quotes` holds words of the upstream or of the model: the client is shown them, a log is not.
+is a short machine-readable word; both may be None. Each protocol writes an error in its own shape. If `quotes` is true,
+the message contains words of the upstream or of the model: the client receives them, the log does not.
 """
 
 from typing import Self
@@ -34,7 +34,7 @@ class StreamtoolError(Exception):
         self.code = code
 
     def quoting(self) -> Self:
-        """The same error, marked as one that holds somebody else's words."""
+        """The same error, marked as one whose message quotes the upstream or the model."""
         self.quotes = True
         return self
 
@@ -78,18 +78,18 @@ class TooLargeError(RequestError):
 
 
 class AgentError(StreamtoolError):
-    """An agent came to no answer: too many turns, a model that keeps to no form, a server that cannot be opened."""
+    """An agent found no answer: too many turns, replies in no accepted form, an MCP server that cannot be opened."""
 
 
 class UpstreamError(StreamtoolError):
-    """The upstream refused, lied or died; the fault is not the caller's."""
+    """The upstream refused, sent an invalid reply, or failed; the client is not at fault."""
 
     status = 502
     kind = "upstream_error"
 
 
 class UpstreamRefused(UpstreamError):
-    """The upstream answered with an error status that is the caller's business: it is passed on as it came."""
+    """The upstream answered with an error status that the client can act on; it is passed on as it came."""
 
     def __init__(
         self,

@@ -84,9 +84,9 @@ app = typer.Typer(
     streamtool demo                               watch it work; needs no network
     streamtool serve --upstream http://127.0.0.1:8000
                                                   put the proxy in front of a model
-    streamtool probe http://127.0.0.1:8000        what that model can do
-    streamtool run "What is new?" --mcp URL       let it work, with tools
-    echo '@ping {"n": 1}' | streamtool parse -    what the parser makes of a text
+    streamtool probe http://127.0.0.1:8000        find out what that model can do
+    streamtool run "What is new?" --mcp URL       let a model work, with tools
+    echo '@ping {"n": 1}' | streamtool parse -    print the calls in a text
 
     \b
     Exit codes:  0 done · 1 failed · 2 wrong usage, input or settings
@@ -130,10 +130,11 @@ Config = Annotated[
 ]
 Mode = Annotated[
     str | None,
-    typer.Option(metavar="MODE", help="How tools reach the model: emulate (as text), native, rescue, auto."),
+    typer.Option(metavar="MODE", help="How tools reach the model: emulate (as text), native, rescue or auto."),
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="NAME", help="The format that is taught (see: streamtool formats).")
+    str | None,
+    typer.Option("--format", metavar="NAME", help="The format to teach the model (see: streamtool formats)."),
 ]
 
 
@@ -148,12 +149,12 @@ def demo(
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
     ] = None,
     format_: Format = None,
-    delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Between the sample's deltas.")] = 0.06,
+    delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between the sample's deltas.")] = 0.06,
 ) -> None:
     """Watch a model that only writes text call a tool, live. Needs no network.
 
-    Starts the proxy on a free loopback port with the embedded sample model behind it, and talks to it with the openai
-    client (or httpx, if that is not installed): a question, a call, its result, the final answer.
+    The demo starts the proxy on a free loopback port with the embedded sample model behind it. The openai client (or
+    httpx, if that is not installed) asks a question, receives a call, sends its result and receives the final answer.
 
     \b
     Examples:
@@ -175,7 +176,7 @@ def serve(
     protocol: Annotated[
         str | None,
         typer.Option(
-            metavar="PROTOCOL", help="What the upstream speaks: auto, chat, messages, ollama, gemini, completions."
+            metavar="PROTOCOL", help="The upstream's protocol: auto, chat, messages, ollama, gemini or completions."
         ),
     ] = None,
     key_env: Annotated[
@@ -193,7 +194,7 @@ def serve(
     ] = None,
     server: Annotated[str, typer.Option(metavar="NAME", help="uvicorn (asyncio) or hypercorn (trio).")] = "uvicorn",
     check: Annotated[
-        bool, typer.Option("--check", help="Check the settings, say what they amount to, and exit.")
+        bool, typer.Option("--check", help="Check the settings, print what they amount to, and exit.")
     ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow a host other than loopback without client keys.")
@@ -201,10 +202,10 @@ def serve(
 ) -> None:
     """Run the proxy.
 
-    Clients send tools and get calls; the upstream gets text and sends text.
+    Clients send tools and receive calls. The upstream receives text and sends text.
 
-    Flags win over STREAMTOOL_* variables, these over the settings file. Keys are never flags: name the variable that
-    holds one. Without an upstream the embedded sample model answers, and a curl line to paste is printed.
+    Flags win over STREAMTOOL_* variables, and variables over the settings file. Keys are never flags: name the variable
+    that holds one. Without an upstream the embedded sample model answers. The command prints a curl line to paste.
 
     \b
     Examples:
@@ -228,22 +229,22 @@ def probe(
     url: Annotated[str, typer.Argument(metavar="URL|sample", help="Where the model is served.")],
     protocol: Annotated[
         str | None,
-        typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini, completions; default: all are tried."),
+        typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini or completions; default: try all."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model to ask; default: the first that is listed.")
+        str | None, typer.Option(metavar="NAME", help="The model to ask; default: the first one listed.")
     ] = None,
     key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
     ] = None,
-    tries: Annotated[int, typer.Option(min=1, metavar="N", help="How often each format is tried.")] = 1,
+    tries: Annotated[int, typer.Option(min=1, metavar="N", help="How often to try each format.")] = 1,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one request may take.")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON object.")] = False,
 ) -> None:
     """Find out what an upstream can do, and print the settings for it.
 
-    Some twenty short requests with fixed texts: does it stream, does it take native tools and system messages, does it
-    keep markers, which taught format does the model obey?
+    The probe sends some twenty short requests with fixed texts. They show whether the upstream streams, takes native
+    tools and system messages and keeps markers, and which taught format the model obeys.
 
     \b
     Examples:
@@ -265,17 +266,17 @@ def run_task(
         str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
     ] = None,
     tool: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python function as a tool; again for more.")
+        list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python function as a tool; repeat for more.")
     ] = None,
     mcp: Annotated[
-        list[str] | None, typer.Option(metavar="COMMAND|URL", help="An MCP server with its tools; again for more.")
+        list[str] | None, typer.Option(metavar="COMMAND|URL", help="An MCP server with its tools; repeat for more.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Execute calls without asking.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
     protocol: Annotated[
         str | None,
         typer.Option(
-            metavar="PROTOCOL", help="What the upstream speaks: auto, chat, messages, ollama, gemini, completions."
+            metavar="PROTOCOL", help="The upstream's protocol: auto, chat, messages, ollama, gemini or completions."
         ),
     ] = None,
     key_env: Annotated[
@@ -285,14 +286,14 @@ def run_task(
     mode: Mode = None,
     format_: Format = None,
     config: Config = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told first.")] = None,
-    max_turns: Annotated[int, typer.Option(min=1, metavar="N", help="How many replies the model may take.")] = 20,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message before the task.")] = None,
+    max_turns: Annotated[int, typer.Option(min=1, metavar="N", help="The most replies that the model may give.")] = 20,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one call may take.")] = 60.0,
 ) -> None:
     """Let a model work on a task, with tools.
 
-    The model's text is printed as it comes, calls as they are written. Before a call is executed you are asked;
-    --yes executes all of them. Without a terminal and without --yes nothing begins.
+    The command prints the model's text as it comes, and calls as the model writes them. It asks before it executes a
+    call; --yes executes all of them. Without a terminal and without --yes it does not start.
 
     \b
     Examples:
@@ -325,26 +326,26 @@ def parse(
     delta: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Feed N characters at a time; default: as it arrives.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
     prefix: Annotated[
         str, typer.Option(metavar="TEXT", help="What the reply already contains when the text starts.")
     ] = "",
     replay: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Replay this recording of an exchange (setting trace) instead of a text."),
+        typer.Option(metavar="FILE", help="Replay this recording (setting: recordings) instead of a text."),
     ] = None,
 ) -> None:
     """Print the events that the parser makes of a text.
 
-    Model text in, events out, as they happen: the text is read as it arrives. A recording is read again as it was, and
-    it is said whether the events are still the same (exit code 1 if not).
+    The command reads the text as it arrives and prints each event as it happens. It feeds a recording in its recorded
+    pieces, and says whether the events are still the same (exit code 1 if not).
 
     \b
     Examples:
       streamtool parse reply.txt --tools tools.json
       some-model | streamtool parse - --json
       echo '@ping {"n": 1}' | streamtool parse - --delta 4
-      streamtool parse --replay traces/req_1.jsonl
+      streamtool parse --replay recordings/req_1.jsonl
     """
     if replay is not None:
         from streamtool.cli.replay import run as run_replay  # noqa: PLC0415  a command loads what it needs
@@ -366,7 +367,7 @@ def prompt(
     protocol: Annotated[
         str | None,
         typer.Option(
-            metavar="PROTOCOL", help="What the request speaks: chat, messages or responses; default: a guess."
+            metavar="PROTOCOL", help="The protocol of the request: chat, messages or responses; default: guessed."
         ),
     ] = None,
 ) -> None:
@@ -385,7 +386,7 @@ def prompt(
 @app.command()
 def formats(
     *,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one, with an example.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this format, with an example.")] = None,
 ) -> None:
     """List the formats of calls, or show one with an example.
 
@@ -403,7 +404,7 @@ def formats(
 def bench(
     *,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Measure this model text instead of the usual ones.")
+        str | None, typer.Argument(metavar="FILE", help="Measure this model text instead of the built-in ones.")
     ] = None,
 ) -> None:
     """Measure the parser on this machine.
