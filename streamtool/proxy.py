@@ -1,4 +1,4 @@
-"""The proxy: the middleware around the upstreams, with a door in front of it.
+"""The proxy: the middleware around the upstreams, with routing and key checks.
 
     client ─▶ key ─▶ /healthz │ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
                               │ /v1/models ─▶ a list of what all upstreams have

@@ -82,13 +82,13 @@ def filled(text: str) -> str:
 
 
 _BEFORE = """\
-<!-- made by `streamtool formats --markdown`; a test keeps it current -->
+<!-- made by `tools/formats_page.py`; a test keeps it current -->
 
 # Formats
 
 A format is one textual way of writing a call; there are $COUNT$. The parser listens for all of them at once, except
 $OPTIN$, whose markers occur in honest answers; nobody has to know which one a model prefers. One of them is
-*taught*: the contract shows the model how to write a call in it. That is the format of the model's family, as its
+*taught*: the tool prompt shows the model how to write a call in it. That is the format of the model's family, as its
 name tells, if all that it has to write is ordinary text, else `tool_call`; the setting `format` chooses another.
 
 | format | opens with | written by | |

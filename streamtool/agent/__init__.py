@@ -1,7 +1,7 @@
 """An agent: a thin runtime that lets a model call tools, and executes them.
 
-`agent` is what programs use; `loop` is the loop, `talk` one request and its reply, `execute` the calls of a reply,
-`functions` and `servers` the tools, `events` what a run tells.
+`agent` is what programs use; `loop` is the loop, `model_client` one request and its reply, `execution` the calls of a
+reply, `functions` and `mcp_servers` the tools, `events` what a run tells.
 """
 
 from streamtool.agent.agent import Agent, AgentRun

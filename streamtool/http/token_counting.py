@@ -1,4 +1,4 @@
-"""Counts the tokens of a Messages request (`POST /v1/messages/count_tokens`) as they will be: with the contract.
+"""Counts the tokens of a Messages request (`POST /v1/messages/count_tokens`) as they will be: with the tool prompt.
 
 An upstream that speaks Messages is asked, with the tools and results as the text that it would get. Every other
 upstream cannot be asked, and the count is an estimate: a token for each four bytes of UTF-8 text, four for each

@@ -21,12 +21,11 @@ try:
     from opentelemetry import propagate, trace
 except ImportError as missing:
     raise SettingsError(
-        'spans: opentelemetry-api is missing; install the extra "otel": pip install "streamtool[otel]"',
-        param="spans",
+        'otel: opentelemetry-api is missing; install the extra "otel": pip install "streamtool[otel]"',
+        param="otel",
         code="missing_extra",
     ) from missing
 
-"""What the conventions call a provider is the flavour of its protocol; others go by the protocol's own name."""
 _REASONS: Final = {"stop_sequence": "stop", "filter": "content_filter"}
 _REQUEST: Final = frozenset(
     ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")

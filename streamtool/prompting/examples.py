@@ -1,4 +1,4 @@
-"""Example arguments, made from a tool's schema: what the contract shows, so that every example is about real tools.
+"""Example arguments, made from a tool's schema: what the tool prompt shows, so that every example is about real tools.
 
 Deterministic and small: the required parameters only (the first one when none is required), a value that the schema
 itself names where there is one (`examples`, `default`, `const`, `enum`), else the plainest value of the type.

@@ -1,4 +1,4 @@
-"""Past calls and results as text: what the model wrote, and what it got, in the same shapes that the contract shows.
+"""Past calls and results as text: what the model wrote, and what it got, in the same shapes that the tool prompt shows.
 
 Calls are written by `statemachine.write`, in the format that is taught. Results get a frame; the default one is a
 `<tool_response>` block, which the models of many families know. All frames begin with words that mark an invented

@@ -1,4 +1,4 @@
-"""The contract: the text that teaches the model its tools and the one way to call them.
+"""The tool prompt: the text that teaches the model its tools and the one way to call them.
 
 A pure function of the tools and the settings: the order is the client's, nothing depends on time, process or turn, so
 the same tools give the same bytes and the upstream's prefix cache holds them. How a call is written is shown, never
@@ -76,7 +76,7 @@ class _ToolSet:
 
 
 def contract(tools: Sequence[Tool], format: str, model: ModelSettings) -> Contract:
-    """The contract of these tools, calls written in this format.
+    """The tool prompt of these tools, calls written in this format.
 
     Raises RequestError when the model's context cannot hold it: nothing is cut in silence.
     """
@@ -86,7 +86,7 @@ def contract(tools: Sequence[Tool], format: str, model: ModelSettings) -> Contra
 
 
 def contract_of_names(calls: Sequence[Call], format: str, model: ModelSettings) -> Contract:
-    """The contract of a request that offers no tools but holds calls: `calls` is the first call of each tool."""
+    """The tool prompt of a request that offers no tools but holds calls: `calls` is the first call of each tool."""
     listed = "\n".join(
         ["Their parameters are not listed here; call them as in the calls that already stand in this conversation.", ""]
         + [call.name for call in calls]

@@ -1,6 +1,6 @@
 """The tail: what holds for this one reply, said after the last message.
 
-The tool choice and a correction change from turn to turn; the contract and the history do not. So the prompt without
+The tool choice and a correction change from turn to turn; the tool prompt and the history do not. So the prompt without
 its tail stays a prefix of the next prompt, and an upstream's prefix cache keeps it. A free choice says nothing.
 """
 
