@@ -1,8 +1,8 @@
 """The cost of a piece does not depend on how long the reply already is.
 
 Measured as a ratio, so that a busy machine does not matter: the same workload at 1 KB and at 16 KB (64 KB under `-m
-long`), runs interleaved, the smallest time of each per piece. Anything quadratic multiplies the cost by many; what is
-allowed here is 1.5.
+long`), runs interleaved, the smallest time of each per piece. Anything quadratic multiplies the cost by 16. Twice is
+allowed, because a neighbour on the machine takes its share of the cache from the longer text first.
 """
 
 import gc
@@ -18,7 +18,7 @@ from statemachine import FORMATS, OPT_IN, Call, Parser, checks, write
 
 KIB = 1024
 SMALL, LARGE = KIB, 16 * KIB
-ALLOWED = 1.5
+ALLOWED = 2
 ROUNDS = 30
 """How often a measurement that looks bad is repeated."""
 TOOLS: dict[str, Any] = {
