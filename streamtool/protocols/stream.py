@@ -149,9 +149,10 @@ class StreamReader:
 
     def _value(self, value: Json, event: sse.Event, events: Events) -> None:
         """The decoded data of an event; anything but an object says nothing."""
-        value = first(value)
         if type(value) is not dict:
-            return
+            value = first(value)
+            if type(value) is not dict:
+                return
         if event.name == "error" and not value.get("error"):
             self._fail(wire.upstream_error(value), events)
         else:
