@@ -28,25 +28,26 @@ def schema_of(tool: Tool) -> Schema | None:
 def example_call(tool: Tool, *, other: bool = False) -> Call:
     """A valid call of this tool; `other` gives different values where the schema leaves a choice."""
     root = schema_of(tool) or {}
-    return Call(tool.name, json.dumps(_object(root, root, 0, other=other), ensure_ascii=False))
+    return Call(tool.name, json.dumps(_object(root, SchemaWalker(root), 0, other=other), ensure_ascii=False))
 
 
-def _object(schema: Schema, root: Schema, depth: int, *, other: bool) -> dict[str, Any]:
+def _object(schema: Schema, walker: SchemaWalker, depth: int, *, other: bool) -> dict[str, Any]:
+    root: Any = walker.root
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
     known = parameters({**shared, **schema})
     chosen = [p for p in known if p.required] or known[: 1 if depth == 0 else 0]
-    return {p.name: _value(p.schema, root, p.name, depth + 1, other=other) for p in chosen}
+    return {p.name: _value(p.schema, walker, p.name, depth + 1, other=other) for p in chosen}
 
 
-def _value(schema: Any, root: Schema, name: str, depth: int, *, other: bool) -> Any:
-    schema = SchemaWalker(root).resolve(schema)
+def _value(schema: Any, walker: SchemaWalker, name: str, depth: int, *, other: bool) -> Any:
+    schema = walker.resolve(schema)
     named = _named(schema, other=other)
     if named is not None:
         return named
     for key in ("anyOf", "oneOf", "allOf"):
         options = schema.get(key)
         if isinstance(options, list | tuple) and options and depth < _DEPTH:
-            return _value(options[0], root, name, depth + 1, other=other)
+            return _value(options[0], walker, name, depth + 1, other=other)
     kind = schema.get("type")
     if isinstance(kind, list | tuple):
         kind = next((k for k in kind if k != "null"), "null")
@@ -61,9 +62,9 @@ def _value(schema: Any, root: Schema, name: str, depth: int, *, other: bool) -> 
         case "null":
             return None
         case "array":
-            return [_value(schema.get("items"), root, name, depth + 1, other=other)] if depth < _DEPTH else []
+            return [_value(schema.get("items"), walker, name, depth + 1, other=other)] if depth < _DEPTH else []
         case "object":
-            return _object(schema, root, depth, other=other) if depth < _DEPTH else {}
+            return _object(schema, walker, depth, other=other) if depth < _DEPTH else {}
         case _:
             return f"{'another' if other else 'some'} {name}"
 
