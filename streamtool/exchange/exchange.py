@@ -373,8 +373,10 @@ class Exchange:
         out.append(ReplyFailure(error))
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
-        if self.listener is not None and out:
+        if not out:
+            return b""
+        data = self._response.send(out, done=self.done, error=self._record.error)
+        if self.listener is not None:
             self.listener.sent(out)
         return data
 

@@ -89,8 +89,6 @@ class ClientResponse:
 
     def send(self, out: list[ReplyEvent], *, done: bool, error: StreamtoolError | None) -> bytes:
         """What the client receives for these events; `done`: the last ones; `error`: why they failed, if they did."""
-        if not out:
-            return b""
         if self._request.signatures is not None:
             remember(out, self._request.signatures)
         data = self._first(out, done=done, error=error) if self._writer is None else self._writer.feed(out)

@@ -63,15 +63,15 @@ class ChoicesReader(StreamReader, Generic[ChoiceT]):
         if not self.ended:
             self._end(events, marked=True)
 
-    def _read(self, fields: Fields, name: str | None, events: Events) -> None:  # noqa: ARG002
+    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:  # noqa: ARG002
         if fields.get("error") or fields.get("object") == "error":
             self._fail(wire.upstream_error(fields), events)
             return
         usage = fields.get("usage")
-        if isinstance(usage, dict):
+        if type(usage) is dict:
             self._counts = usage
         choices = fields.get("choices")
-        if not isinstance(choices, list) or not choices:
+        if type(choices) is not list or not choices:
             # usage, or a filter's report that comes before everything else; no text follows the usage
             if self._choices and all(choice.reason for choice in self._choices.values()):
                 self._finish(events)
@@ -79,7 +79,7 @@ class ChoicesReader(StreamReader, Generic[ChoiceT]):
         if not self._choices:
             self._start(fields, events)
         for position, entry in enumerate(choices):
-            if isinstance(entry, dict) and not self.ended:
+            if type(entry) is dict and not self.ended:
                 self._entry(entry, position, events)
 
     def _start(self, fields: Fields, events: Events) -> None:
@@ -96,22 +96,22 @@ class ChoicesReader(StreamReader, Generic[ChoiceT]):
             index = position
         if index >= self._n:
             return  # nobody asked for it
-        choice = self._choice(index)
+        choice = self._choices.get(index) or self._new(index)
         if not choice.finished:
             choice.read(entry, events)
         if choice.kept > sse.HELD:
             self._fail(too_large(), events)
             return
         reason = entry.get("finish_reason")
+        if reason is None:
+            return
         if reason == "error":
             self._fail(wire.upstream_error(entry), events)
         elif isinstance(reason, str) and reason not in ("", "null"):
             choice.reason = later(self.REASONS.get(reason.lower(), Reason.STOP), choice.reason)
 
-    def _choice(self, index: int) -> ChoiceT:
-        choice = self._choices.get(index)
-        if choice is None:
-            choice = self._choices[index] = self._new_choice(index)
+    def _new(self, index: int) -> ChoiceT:
+        choice = self._choices[index] = self._new_choice(index)
         return choice
 
     def _finish(self, events: Events) -> None:
@@ -128,7 +128,7 @@ class ChoicesReader(StreamReader, Generic[ChoiceT]):
                 self._fail(self._answer.broken_off(), events)
                 return
             self._start({}, events)
-            self._choice(0)
+            self._new(0)
         if not marked and not all(choice.reason for choice in self._choices.values()):
             self._fail(broken_off(), events)
         elif len(self._choices) < self._n:

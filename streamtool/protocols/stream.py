@@ -74,8 +74,8 @@ class StreamReader:
 
     # --- what a protocol fills in
 
-    def _read(self, fields: Fields, name: str | None, events: Events) -> None:
-        """One object of the stream; `name` is that of its event."""
+    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:
+        """One object of the answer, and the event that it came in, if it came in one."""
         raise NotImplementedError
 
     def _document(self, value: Json, events: Events) -> None:
@@ -100,8 +100,13 @@ class StreamReader:
     def feed(self, data: bytes) -> Events:
         """What `data` says."""
         events: Events = []
-        if not self.ended:
-            self._stream(data, events)
+        if self.ended:
+            return events
+        answer = self._answer
+        for event in answer.feed(data):
+            self._event(event, events)
+        if answer.error is not None:
+            self._fail(answer.error, events)
         return events
 
     def close(self) -> Events:
@@ -112,13 +117,6 @@ class StreamReader:
         if not self.ended:
             self._end(events, marked=False)
         return events
-
-    def _stream(self, data: bytes, events: Events) -> None:
-        answer = self._answer
-        for event in answer.feed(data):
-            self._event(event, events)
-        if answer.error is not None:
-            self._fail(answer.error, events)
 
     def _last(self, events: Events) -> None:
         """What still stands in the answer at its end: an event that was not closed, or a document."""
@@ -144,19 +142,21 @@ class StreamReader:
             value = _decode(event.data)
         except wire.UNREADABLE:
             self._odd(event, events)
+            return
+        if type(value) is dict and event.name != "error":
+            self._read(value, event, events)
         else:
-            self._value(value, event, events)
+            self._unusual(value, event, events)
 
-    def _value(self, value: Json, event: sse.Event, events: Events) -> None:
-        """The decoded data of an event; anything but an object says nothing."""
-        if type(value) is not dict:
-            value = first(value)
-            if type(value) is not dict:
-                return
+    def _unusual(self, value: Json, event: sse.Event, events: Events) -> None:
+        """The data of an error, of a list around an object, of damaged JSON: never forwarded as it came."""
+        value = first(value)
+        if not isinstance(value, dict):
+            return  # which says nothing
         if event.name == "error" and not value.get("error"):
             self._fail(wire.upstream_error(value), events)
         else:
-            self._read(value, event.name, events)
+            self._read(value, evolve(event, raw=None), events)
 
     def _odd(self, event: sse.Event, events: Events) -> None:
         """An event that is not strict JSON: the end mark, damaged JSON, or something that nobody defined."""
@@ -172,7 +172,7 @@ class StreamReader:
             elif event.name == "error":
                 self._fail(wire.upstream_error(data.decode("utf-8", "replace")), events)
         else:
-            self._value(value, evolve(event, raw=None), events)  # damaged bytes are never forwarded
+            self._unusual(value, event, events)
 
     def _done(self, events: Events) -> None:
         """The reply is whole, and its events were said."""

@@ -81,16 +81,16 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         self._quick = None
         return super().close()
 
-    def _value(self, value: Json, event: sse.Event, events: Events) -> None:
-        if type(value) is dict and event.raw is not None and event.name is None and self._named:
-            text = self._forwardable(value)
+    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:
+        if event is not None and event.raw is not None and event.name is None and self._named:
+            text = self._forwardable(fields)
             if text is not None:
                 text.raw = event.raw
                 events.append(text)
                 if self._looks < _LOOKS:
                     self._remember(text, event.raw)
                 return
-        super()._value(value, event, events)
+        super()._read(fields, event, events)
 
     def _forwardable(self, chunk: dict[str, Json]) -> ReplyTextDelta | None:
         """The text of a chunk that holds nothing else: the common case, and what may be forwarded as it came."""

@@ -118,16 +118,20 @@ class ReplyReader(StreamReader):
         self._blocked = False
         self._started = False
 
-    def _stream(self, data: bytes, events: Events) -> None:
+    def feed(self, data: bytes) -> Events:
+        """What `data` says."""
+        events: Events = []
+        if self.ended:
+            return events
         if self._beginning is not None:
             data = self._beginning.feed(data)
             if not data:
-                return
+                return events
             self._beginning = None
             self._array = ArrayReader() if data[:1] == b"[" else None
         if self._array is not None:
             self._elements(self._array, data, events)
-            return
+            return events
         answer = self._answer
         found = answer.feed(data)
         for event in found:
@@ -136,6 +140,7 @@ class ReplyReader(StreamReader):
             self._remainder.feed(data, ends=bool(found))
         if answer.error is not None:
             self._fail(answer.error, events)
+        return events
 
     def _last(self, events: Events) -> None:
         if self._array is None:
@@ -162,7 +167,7 @@ class ReplyReader(StreamReader):
 
     # --- a chunk, or a whole reply
 
-    def _read(self, fields: Fields, name: str | None, events: Events) -> None:  # noqa: ARG002
+    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:  # noqa: ARG002
         if fields.get("error"):
             self._fail(wire.upstream_error(fields), events)
             return

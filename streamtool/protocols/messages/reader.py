@@ -79,14 +79,6 @@ class ReplyReader(StreamReader):
 
     # --- an event stream
 
-    def _value(self, value: Json, event: sse.Event, events: Events) -> None:
-        passes = event.raw is not None and event.name == "content_block_delta" and self._blocks.prefix is not None
-        text = self._forwardable(value) if passes and type(value) is dict else None
-        if text is not None:
-            events.append(ReplyTextDelta(0, text, event.raw))
-        else:
-            super()._value(value, event, events)
-
     def _forwardable(self, fields: Fields) -> str | None:
         """The text of an event that holds nothing else, and no half of a character."""
         delta = fields.get("delta")
@@ -98,7 +90,13 @@ class ReplyReader(StreamReader):
             return text
         return None
 
-    def _read(self, fields: Fields, name: str | None, events: Events) -> None:
+    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:
+        name = None if event is None else event.name
+        if event is not None and event.raw is not None and name == "content_block_delta" and self._blocks.prefix:
+            text = self._forwardable(fields)
+            if text is not None:
+                events.append(ReplyTextDelta(0, text, event.raw))
+                return
         kind = fields.setdefault("type", name)
         match kind:
             case "content_block_delta" | "content_block_start" | "content_block_stop":

@@ -41,22 +41,17 @@ _decode: Final = wire.decode
 class Lines:
     """Cuts an answer into lines of JSON, and reads each.
 
-    `error` is set when nothing more can come of it. `document` says that the answer was one document over several
-    lines.
+    `error` is set when nothing more can come of it. `document` are the lines so far of an answer that is one document
+    printed over several lines, None while it is none.
     """
 
-    __slots__ = ("_held", "_lines", "_pieces", "error")
+    __slots__ = ("_held", "_pieces", "document", "error")
 
     def __init__(self) -> None:
         self.error: UpstreamError | None = None
+        self.document: list[bytes] | None = None
         self._pieces: list[bytes] = []  # of the line that is not whole yet
-        self._lines: list[bytes] | None = None  # of a document that is not whole yet
         self._held = 0  # bytes in both
-
-    @property
-    def document(self) -> bool:
-        """The answer is one document, printed over several lines."""
-        return self._lines is not None
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that end in `data`."""
@@ -79,12 +74,12 @@ class Lines:
 
     def keep(self, line: bytes) -> None:
         """The line is part of a document."""
-        self._lines = self._lines or []
-        self._keep(self._lines, line + b"\n")
+        self.document = self.document or []
+        self._keep(self.document, line + b"\n")
 
     def rest(self) -> bytes:
         """The document, or a last line without its end."""
-        return b"".join((*(self._lines or ()), *self._pieces))
+        return b"".join((*(self.document or ()), *self._pieces))
 
     def _keep(self, pieces: list[bytes], data: bytes) -> None:
         pieces.append(data)
@@ -108,20 +103,25 @@ class ReplyReader(StreamReader):
         self._text = wire.Joiner()
         self._reasoning = wire.Joiner()
 
-    def _stream(self, data: bytes, events: Events) -> None:
+    def feed(self, data: bytes) -> Events:
+        """What `data` says."""
+        events: Events = []
+        if self.ended:
+            return events
         if self._beginning is not None:
             data = self._beginning.feed(data)
             if not data:
-                return
+                return events
             self._beginning = None
             self._lines = Lines() if data[:1] in (b"{", b"[") else None
-        if self._lines is None:
-            super()._stream(data, events)
-            return
-        for line in self._lines.feed(data):
-            self._line(line, self._lines, events)
-        if self._lines.error is not None:
-            self._fail(self._lines.error, events)
+        lines = self._lines
+        if lines is None:
+            return super().feed(data)
+        for line in lines.feed(data):
+            self._line(line, lines, events)
+        if lines.error is not None:
+            self._fail(lines.error, events)
+        return events
 
     def _last(self, events: Events) -> None:
         if self._lines is None:
@@ -132,7 +132,7 @@ class ReplyReader(StreamReader):
         except ValueError:
             return
         self._document(first(value), events)
-        if self._lines.document and self._started and not self.ended:
+        if self._lines.document is not None and self._started and not self.ended:
             self._finish({}, events)
 
     # --- lines
@@ -141,7 +141,7 @@ class ReplyReader(StreamReader):
         """One whole line."""
         if self.ended:
             return
-        if lines.document:
+        if lines.document is not None:
             lines.keep(line)
             return
         try:
@@ -149,7 +149,10 @@ class ReplyReader(StreamReader):
         except wire.UNREADABLE:
             self._odd_line(line, lines, events)
         else:
-            self._document(first(value), events)
+            if type(value) is dict:
+                self._read(value, None, events)
+            else:
+                self._document(first(value), events)
 
     def _odd_line(self, line: bytes, lines: Lines, events: Events) -> None:
         """A line that is not strict JSON: nothing, damaged JSON, or the first of a document."""
@@ -171,14 +174,15 @@ class ReplyReader(StreamReader):
         if type(value) is dict:
             self._read(value, None, events)
 
-    def _read(self, fields: Fields, name: str | None, events: Events) -> None:  # noqa: ARG002
+    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:  # noqa: ARG002
         if fields.get("error"):
             self._fail(wire.upstream_error(fields), events)
             return
         message = fields.get("message")
         done = fields.get("done") is True
         if type(message) is dict:
-            self._start(fields, events)
+            if not self._started:
+                self._start(fields, events)
             self._message(message, events)
         elif not done:
             self._strange = self._strange or fields
@@ -186,10 +190,9 @@ class ReplyReader(StreamReader):
             self._finish(fields, events)
 
     def _start(self, fields: Fields, events: Events) -> None:
-        if not self._started:
-            self._started = True
-            self._strange = None
-            events.append(ReplyStart(model=word(fields.get("model"))))
+        self._started = True
+        self._strange = None
+        events.append(ReplyStart(model=word(fields.get("model"))))
 
     def _message(self, message: Fields, events: Events) -> None:
         thinking = message.get("thinking")
@@ -203,8 +206,9 @@ class ReplyReader(StreamReader):
             if text:
                 events.append(ReplyTextDelta(0, text))
         calls = message.get("tool_calls")
-        for call in calls if type(calls) is list else ():
-            self._call(call, events)
+        if type(calls) is list:
+            for call in calls:
+                self._call(call, events)
 
     def _call(self, call: Json, events: Events) -> None:
         """A call, which comes whole."""
@@ -226,7 +230,8 @@ class ReplyReader(StreamReader):
 
     def _finish(self, fields: Fields, events: Events) -> None:
         """The reply is whole; `fields` is its last object."""
-        self._start(fields, events)
+        if not self._started:
+            self._start(fields, events)
         flush(0, self._reasoning, self._text, events)
         reason = fields.get("done_reason")
         events.append(ReplyFinish(0, _REASONS.get(reason, Reason.STOP) if isinstance(reason, str) else Reason.STOP))
