@@ -186,8 +186,7 @@ def growth(small: Callable[[], float], large: Callable[[], float], allowed: floa
     does not.
     """
     least_small = least_large = float("inf")
-    gc.collect()
-    gc.disable()
+    gc.disable()  # and no collection before: of the whole suite's objects it would cost more than what is measured
     try:
         for _ in range(ROUNDS):
             least_small = min(least_small, *(small() for _ in range(8)))
