@@ -3,11 +3,16 @@
 import gc
 import logging
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pytest
 from hypothesis import settings
 
-from statemachine import checks
+from statemachine import checks, parser
+from statemachine.formats import compile as tables
+
+tables.compiled = parser.compiled = lru_cache(256)(tables.compiled.__wrapped__)
+"""The tests use more sets of formats than any server; each is compiled once in a process."""
 
 checks.enforce()  # what any parser of any test emits is legal by the tables of `statemachine.states`
 settings.register_profile("steady", derandomize=True, deadline=None)
