@@ -2,11 +2,13 @@
 
 import io
 import json
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -254,7 +256,7 @@ def test_parse_takes_a_prefix_that_is_not_shown(run):
 
 
 def test_parse_prints_while_the_text_still_arrives():
-    child = process("parse", "-", "--json", stdin=subprocess.PIPE, text=False, encoding=None)
+    child = process("parse", "-", "--json", "--formats", "command", stdin=subprocess.PIPE, text=False, encoding=None)
     assert child.stdin is not None
     assert child.stdout is not None
     for piece, line in [
@@ -275,7 +277,7 @@ def test_parse_prints_while_the_text_still_arrives():
 
 
 def test_parse_ends_quietly_when_nobody_reads_on():
-    child = process("parse", "-", "--json", "--delta", "1", stdin=subprocess.PIPE)
+    child = process("parse", "-", "--json", "--delta", "1", "--formats", "command", stdin=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write("x")
@@ -291,7 +293,7 @@ def test_parse_ends_quietly_when_nobody_reads_on():
 
 
 def test_parse_interrupted_is_130():
-    child = process("parse", "-", "--json", stdin=subprocess.PIPE)
+    child = process("parse", "-", "--json", "--formats", "command", stdin=subprocess.PIPE)
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write("x")
@@ -411,15 +413,21 @@ def test_bench_measures_a_text(run, tmp_path):
 ANSWER = "Final answer  Here is what I found: 18 °C in Paris, light rain"
 
 
-def test_demo_shows_deltas_as_they_arrive_and_ends_with_an_answer():
-    child = process("demo", "--delay", "0.05")
-    assert child.stdout is not None
-    lines = [(time.monotonic(), line) for line in child.stdout]
-    assert child.wait(20) == 0
-    assert child.stderr is not None
-    assert child.stderr.read() == ""
-    child.stdout.close()
-    child.stderr.close()
+def test_demo_shows_deltas_as_they_arrive_and_ends_with_an_answer(monkeypatch, capsys):
+    source, sink = os.pipe()
+    lines = []
+
+    def look_on():
+        with os.fdopen(source, encoding="utf-8") as pipe:
+            lines.extend((time.monotonic(), line) for line in pipe)
+
+    reader = threading.Thread(target=look_on)
+    reader.start()
+    with os.fdopen(sink, "w", encoding="utf-8") as pipe:  # which holds back what is not flushed
+        monkeypatch.setattr(sys, "stdout", pipe)
+        code = main(["demo", "--delay", "0.05"])
+    reader.join()
+    assert (code, capsys.readouterr().err) == (0, "")
     out = "".join(line for _, line in lines)
     assert "the openai client" in out
     assert ANSWER in out
@@ -433,11 +441,10 @@ def test_demo_shows_deltas_as_they_arrive_and_ends_with_an_answer():
     assert "".join(json.loads(piece) for piece in re.findall(r'  arguments  (".*")', out)) == '{"city": "Paris"}'
 
 
-def test_demo_does_without_the_openai_client():
-    code = "import sys; sys.modules['openai'] = None; from streamtool.cli import main; sys.exit(main(sys.argv[1:]))"
-    child = process("demo", "--delay", "0", code=code)
-    out, err = child.communicate(timeout=20)
-    assert (child.returncode, err) == (0, "")
+def test_demo_does_without_the_openai_client(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    code, out, err = run("demo", "--delay", "0")
+    assert (code, err) == (0, "")
     assert "  httpx  ⇄" in out
     assert ANSWER in out
 
@@ -477,10 +484,10 @@ def test_demo_with_an_upstream_that_refuses_is_1(run):
     assert err == "streamtool: no �[2Jsuch model (404: is --model one of its models, and the url right?)\n"
 
 
-def test_demo_says_once_what_ended_it():
-    child = process("demo", "--upstream", "http://127.0.0.1:1")  # with no log but the standard library's last resort
-    _, err = child.communicate(timeout=20)
-    assert (child.returncode, err.count("\n")) == (3, 1)
+def test_demo_says_once_what_ended_it(run, monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # no log but the standard library's last resort
+    code, _, err = run("demo", "--upstream", "http://127.0.0.1:1")
+    assert (code, err.count("\n")) == (3, 1)
 
 
 def test_demo_ends_quietly_when_nobody_reads_on():
@@ -546,7 +553,8 @@ def test_demo_interrupted_is_130():
     ("hypercorn", signal.SIGINT, 130),
     ("hypercorn", signal.SIGTERM, 0),
 ])  # fmt: skip
-def test_serve_answers_the_line_that_it_prints(server, stop, code):
+def test_serve_answers_the_line_that_it_prints(server, stop, code, monkeypatch):
+    monkeypatch.setenv("STREAMTOOL_FORMATS", "tool_call")  # quick to compile
     child = process("serve", "--port", "0", "--server", server)
     assert child.stdout is not None
     said = []
@@ -560,7 +568,8 @@ def test_serve_answers_the_line_that_it_prints(server, stop, code):
     body = re.search(r"-d '(.*)'", said[-1])
     assert address
     assert body
-    reply = httpx.post(address[0], content=body[1], headers={"content-type": "application/json"}, trust_env=False)
+    headers = {"content-type": "application/json"}
+    reply = httpx.post(address[0], content=body[1], headers=headers, trust_env=False, timeout=30)  # the sample compiles
     assert '"name":"get_weather"' in reply.text
     assert reply.text.endswith("data: [DONE]\n\n")
     child.send_signal(stop)
@@ -600,7 +609,7 @@ def test_serve_misses_an_extra_before_it_promises_anything(monkeypatch, flags, s
 def test_serve_that_cannot_start_is_1(server, tmp_path):
     pytest.importorskip("mcp")
     (tmp_path / "s.toml").write_text(
-        '[mcp.notes]\ncommand = "/nowhere/at/all"\ntools = ["*"]\n[[model]]\nmatch = "*"\nmcp = ["notes"]\n'
+        'formats = ["tool_call"]\n[mcp.notes]\ncommand = "/nowhere/at/all"\ntools = ["*"]\n[[model]]\nmatch = "*"\nmcp = ["notes"]\n'
     )
     child = process("serve", "--port", "0", "--server", server, "--config", str(tmp_path / "s.toml"))
     _, err = child.communicate(timeout=20)
