@@ -13,8 +13,8 @@ from statemachine.formats.markers import spelled
 from streamtool.cli.holds import VALUES, Holds, example, formula, holds
 
 KINDS = ("string", "integer", "boolean", "null", "array", "object")
-NAMES = ("f", "get_weather", "a_tool_with_a_name_that_is_rather_long_for_a_tool")
-KEYS = ("ab", "city", "the_name_of_the_city_and_its_country")
+NAMES = ("f", "a_tool_with_a_name_that_is_rather_long_for_a_tool")
+KEYS = ("ab", "the_name_of_the_city_and_its_country")
 
 
 def schema(key: str) -> dict[str, object]:

@@ -19,8 +19,9 @@ from statemachine.events import ArgumentsDelta, CallStart
 from statemachine.formats import REASONING, Expression, Parameters
 from statemachine.states import violations
 
-QUICK = settings(derandomize=True, max_examples=200, deadline=None, database=None)
+QUICK = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 FEW = settings(QUICK, max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+FEWER = settings(FEW, max_examples=12)
 LONG = settings(
     max_examples=4_000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
@@ -188,7 +189,7 @@ def read_back(written: str, tools: dict[str, Any], form: str, expected: list[Any
 
 
 @pytest.mark.parametrize("form", JSON_FORMATS)
-@pytest.mark.parametrize("effort", [FEW, pytest.param(LONG, marks=pytest.mark.long)], ids=["quick", "long"])
+@pytest.mark.parametrize("effort", [FEWER, pytest.param(LONG, marks=pytest.mark.long)], ids=["quick", "long"])
 def test_what_is_written_is_read_back(form: str, effort: settings) -> None:
     """JSON bodies: any arguments."""
 
@@ -202,11 +203,11 @@ def test_what_is_written_is_read_back(form: str, effort: settings) -> None:
 
 
 @pytest.mark.parametrize("form", PARAMETERS)
-@pytest.mark.parametrize("effort", [FEW, pytest.param(LONG, marks=pytest.mark.long)], ids=["quick", "long"])
+@pytest.mark.parametrize("effort", [FEWER, pytest.param(LONG, marks=pytest.mark.long)], ids=["quick", "long"])
 def test_what_is_written_as_parameters_is_read_back(form: str, effort: settings) -> None:
     """Raw values: arguments typed by the schema. `strategies.writable` says which strings are lossy by nature."""
-    if form == "tag" and effort is FEW:  # compiled anew for every set of tools
-        effort = settings(FEW, max_examples=6)
+    if form == "tag" and effort is FEWER:  # compiled anew for every set of tools
+        effort = settings(FEW, max_examples=5)
 
     @effort
     @given(typed_calls(FORMATS[form]))
