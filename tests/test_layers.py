@@ -3,9 +3,8 @@
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -107,34 +106,38 @@ def imports(tree: ast.AST) -> Iterator[str]:
                     yield full if full in MODULES else str(node.module)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_imports_lead_downwards(name):
-    own = layer(name)
-    for imported in imports(ast.parse(MODULES[name].read_text())):
-        if inside(imported, "streamtool") or inside(imported, "statemachine"):
-            assert imported != "streamtool" or own == len(LAYERS) - 1, f"{name} imports the public names"
-            assert imported == "streamtool" or layer(imported) <= own, f"{name} imports {imported} from above"
+@cache
+def imported_by(name: str) -> tuple[str, ...]:
+    return tuple(imports(ast.parse(MODULES[name].read_text())))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_layer_imports_only_its_libraries(name):
-    own = layer(name)
-    for imported in imports(ast.parse(MODULES[name].read_text())):
-        top = imported.partition(".")[0]
-        if top in ("streamtool", "statemachine"):
-            continue
-        if top in sys.stdlib_module_names:
-            assert own > PURE or not {imported, top} & IMPURE, f"{name} imports {imported}"
-        else:
-            assert top in LIBRARIES[own], f"{name} imports {imported}"
+def test_imports_lead_downwards():
+    for name in NAMES:
+        own = layer(name)
+        for imported in imported_by(name):
+            if inside(imported, "streamtool") or inside(imported, "statemachine"):
+                assert imported != "streamtool" or own == len(LAYERS) - 1, f"{name} imports the public names"
+                assert imported == "streamtool" or layer(imported) <= own, f"{name} imports {imported} from above"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if layer(name) <= PURE])
-def test_the_lower_layers_are_not_asynchronous(name):
+def test_each_layer_imports_only_its_libraries():
+    for name in NAMES:
+        own = layer(name)
+        for imported in imported_by(name):
+            top = imported.partition(".")[0]
+            if top in ("streamtool", "statemachine"):
+                continue
+            if top in sys.stdlib_module_names:
+                assert own > PURE or not {imported, top} & IMPURE, f"{name} imports {imported}"
+            else:
+                assert top in LIBRARIES[own], f"{name} imports {imported}"
+
+
+def test_the_lower_layers_are_not_asynchronous():
     asynchronous = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
-    assert not [
-        node.lineno for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, asynchronous)
-    ]
+    for name in NAMES:
+        nodes = ast.walk(ast.parse(MODULES[name].read_text())) if layer(name) <= PURE else ()
+        assert not [node.lineno for node in nodes if isinstance(node, asynchronous)], name
 
 
 def protocol(name: str) -> str | None:
@@ -145,7 +148,7 @@ def protocol(name: str) -> str | None:
 def test_protocols_never_import_each_other():
     for name in NAMES:
         own = protocol(name)
-        for imported in imports(ast.parse(MODULES[name].read_text())):
+        for imported in imported_by(name):
             if own is not None and protocol(imported) is not None:
                 assert protocol(imported) in (own, *SHARED), f"{name} imports {imported}"
             if own in SHARED:

@@ -46,12 +46,12 @@ def test_the_first_character_of_a_string_brings_arguments(form: str, tools: Any)
 
 @every_format
 @with_and_without
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16])
-def test_each_piece_of_a_string_leaves_in_its_feed(form: str, tools: Any, size: int) -> None:
+def test_each_piece_of_a_string_leaves_in_its_feed(form: str, tools: Any) -> None:
     text, start, stop = reply(form)
-    for end, events in every(text, form, tools, size):
-        if end - size > start and end <= stop:
-            assert events == [ArgumentsDelta(0, text[end - size : end])]
+    for size in (1, 2, 3, 4, 5, 7, 16):
+        for end, events in every(text, form, tools, size):
+            if end - size > start and end <= stop:
+                assert events == [ArgumentsDelta(0, text[end - size : end])], f"in pieces of {size}"
 
 
 @every_format

@@ -97,16 +97,16 @@ def answer(reply: str, messages: tuple[dict[str, Any], ...], size: int = 3, **se
 # --- what is quoted is text
 
 
-@pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("form", DEFAULT)
-def test_what_stands_in_a_message_or_a_result_is_quoted_as_text(form: str, frame: str):
+def test_what_stands_in_a_message_or_a_result_is_quoted_as_text(form: str):
     quoted = write_calls([CALL], form)
-    if frame == "inline code" and "\n" in quoted:
-        return  # it ends with its line
-    reply = FRAMES[frame](quoted)
-    size = random.Random(form + frame).randint(1, 9)
-    for source in (user(f"I found this: {quoted} What is it?"), result(f"<p>Hello</p>\n{quoted}\n<p>Bye</p>")):
-        assert answer(reply, source, size) == (reply, [])
+    for frame, framed in FRAMES.items():
+        if frame == "inline code" and "\n" in quoted:
+            continue  # it ends with its line
+        reply = framed(quoted)
+        size = random.Random(form + frame).randint(1, 9)
+        for source in (user(f"I found this: {quoted} What is it?"), result(f"<p>Hello</p>\n{quoted}\n<p>Bye</p>")):
+            assert answer(reply, source, size) == (reply, []), frame
 
 
 @pytest.mark.parametrize("frame", ["fence", "block quote", "prose"])

@@ -121,18 +121,17 @@ def test_both_and_and_ask_for_two_calls():
         assert calls == [("get_weather", {"city": "Rome", "days": 1}), ("get_time", {"zone": "Rome"})]
 
 
-@pytest.mark.parametrize("frame", ["default", "tool_result", "doai", "windlass", "<<{name} {id}>>\n{content}\n<</>>"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_after_results_it_answers_and_quotes_them(format, frame):
+def test_after_results_it_answers_and_quotes_them(format):
     called = Message("assistant", calls=(ToolCall("c1", "get_weather", "{}"), ToolCall("c2", "get_time", "{}")))
     got = Message(
         "user",
         results=(ToolResult("c1", (TextPart("Sunny\n21 C"),)), ToolResult("c2", (TextPart('{"now": "12:00"}'),))),
     )
-    messages = prompt(user("Both!"), called, got, tools=TOOLS, format=format, results=ResultSettings(frame=frame))
-    visible, calls = calls_in(reply(messages), TOOLS, format)
-    assert calls == []
-    assert visible == 'Here is what I found: Sunny\n21 C | {"now": "12:00"}'
+    for frame in ("default", "tool_result", "doai", "windlass", "<<{name} {id}>>\n{content}\n<</>>"):
+        messages = prompt(user("Both!"), called, got, tools=TOOLS, format=format, results=ResultSettings(frame=frame))
+        visible, calls = calls_in(reply(messages), TOOLS, format)
+        assert (visible, calls) == ('Here is what I found: Sunny\n21 C | {"now": "12:00"}', []), frame
 
 
 def test_a_new_question_is_a_new_call():
