@@ -19,7 +19,7 @@ from attrs import fields
 
 from statemachine import FORMATS, OPT_IN, states
 from streamtool import sample
-from streamtool.cli import formats
+from streamtool.cli import formats, main
 from streamtool.cli.app import app
 from streamtool.families import special_tokens
 from streamtool.settings import (
@@ -354,12 +354,11 @@ def test_settings_in_the_docs_are_valid(page):
         assert load(code, variables)
 
 
-def test_demo_lines_of_the_readme_are_what_the_demo_prints(shell):
+def test_demo_lines_of_the_readme_are_what_the_demo_prints(capsys):
     shown = next(code for code in blocks(ROOT / "README.md", "text") if "the model writes" in code)
-    done = subprocess.run(
-        ["streamtool", "demo", "--delay", "0.02"], env=shell, capture_output=True, text=True, check=True
-    )
-    printed = {re.sub(r"^\s*[\d.]+ |\d+ bytes|,", "", line).strip() for line in done.stdout.splitlines()}
+    assert main(["demo", "--delay", "0.02"]) == 0
+    out = capsys.readouterr().out
+    printed = {re.sub(r"^\s*[\d.]+ |\d+ bytes|,", "", line).strip() for line in out.splitlines()}
     for line in shown.splitlines():
         assert re.sub(r"^\s*[\d.]+ |\d+ bytes|,", "", line).strip() in printed, line
 
