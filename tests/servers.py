@@ -17,7 +17,8 @@ import uvicorn
 
 DEADLINE = 5.0
 LINGERING = 0.1
-"""Seconds for which hypercorn keeps two tasks and a socket of a connection that its client has closed."""
+"""For tests that count: seconds for which hypercorn keeps two tasks and a socket of a connection that its client has
+closed. With so few a client that is slow finds its own connection closed."""
 
 
 def listener() -> socket.socket:
@@ -102,15 +103,15 @@ def uvicorn_server(app: Any, **options: Any) -> Iterator[Served]:
 
 
 @contextmanager
-def hypercorn_server(app: Any) -> Iterator[Served]:
-    """`app` under hypercorn on trio."""
+def hypercorn_server(app: Any, keep_alive: float = DEADLINE) -> Iterator[Served]:
+    """`app` under hypercorn on trio, which closes a connection that has been idle for `keep_alive` seconds."""
     sock = listener()
     port = sock.getsockname()[1]
     config = hypercorn.config.Config()
     config.bind = [f"fd://{sock.detach()}"]
     config.errorlog = None
     config.graceful_timeout = 0.5
-    config.keep_alive_timeout = LINGERING
+    config.keep_alive_timeout = keep_alive
     stop: list[Callable[[], None]] = []
     tokens: list[trio.lowlevel.TrioToken] = []
 

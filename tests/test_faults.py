@@ -7,11 +7,12 @@ counts before. When the upstream dies, the client is told so, and the reply neve
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from servers import RawClient, RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server
+from servers import LINGERING, RawClient, RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server
 
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
@@ -58,7 +59,11 @@ def upstream() -> Iterator[RawUpstream]:
     upstream.close()
 
 
-@pytest.fixture(scope="module", params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn-trio"])
+@pytest.fixture(
+    scope="module",
+    params=[uvicorn_server, partial(hypercorn_server, keep_alive=LINGERING)],
+    ids=["uvicorn", "hypercorn-trio"],
+)
 def server(request: pytest.FixtureRequest, upstream: RawUpstream) -> Iterator[Served]:
     with request.param(Proxy(Settings(upstreams={"raw": {"url": upstream.url}}))) as server:
         upstream.reset(said("after the status"), dies=True)
