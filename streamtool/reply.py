@@ -14,7 +14,7 @@ from typing import assert_never
 
 from attrs import Factory, define, frozen
 
-from streamtool.errors import StreamtoolError
+from streamtool.errors import StreamtoolError, UpstreamError
 
 
 class Reason(Enum):
@@ -225,6 +225,14 @@ class Reply:
     id: str | None = None
     created: int | None = None
     model: str | None = None
+
+    def whole(self, n: int = 1) -> tuple[Choice, ...]:
+        """Its choices, if all `n` of them came to their end. Raises its failure, or UpstreamError."""
+        if self.failure is not None:
+            raise self.failure
+        if len(self.choices) < n or any(choice.reason is None for choice in self.choices):
+            raise UpstreamError("The upstream's reply ended without saying why.", code="upstream_closed")
+        return self.choices
 
 
 @define

@@ -3,7 +3,7 @@
 from typing import Any
 
 from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.errors import StreamtoolError
 from streamtool.protocols import wire
 from streamtool.protocols.chat.signature import signed
 from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
@@ -33,28 +33,18 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
     }
 
 
-def write_complete(
-    conversation: Conversation,
-    reply: Reply,
-    *,
-    id: str,
-    created: int,
-    model: str,
-) -> bytes:
+def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:
     """The JSON body of a reply that is not streamed; the reply's own id, time and model win over those given.
 
-    Raises the reply's failure, if it has one: a reply that is not whole is answered with an error.
+    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
     """
-    if reply.failure is not None:
-        raise reply.failure
-    if len(reply.choices) < conversation.n or any(choice.reason is None for choice in reply.choices):
-        raise UpstreamError("The upstream's reply ended without saying why.", code="upstream_closed")
+    choices = reply.whole(conversation.n)
     body = {
         "id": reply.id or id,
         "object": "chat.completion",
         "created": created if reply.created is None else reply.created,
         "model": reply.model or model,
-        "choices": [_choice(conversation, choice) for choice in reply.choices],
+        "choices": [_choice(conversation, choice) for choice in choices],
         "usage": usage_fields(reply.usage or Usage()),
         "system_fingerprint": None,
     }

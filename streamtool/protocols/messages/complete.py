@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.errors import StreamtoolError
 from streamtool.protocols import wire
 from streamtool.protocols.messages.content import SIGNATURE
 from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
@@ -68,13 +68,9 @@ def write_complete(
 ) -> bytes:
     """The JSON body of a reply that is not streamed; the reply's own id and model win over those given.
 
-    Raises the reply's failure, if it has one: a reply that is not whole is answered with an error.
+    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
     """
-    if reply.failure is not None:
-        raise reply.failure
-    if not reply.choices or reply.choices[0].reason is None:
-        raise UpstreamError("The upstream's reply ended without saying why.", code="upstream_closed")
-    choice = reply.choices[0]
+    choice = reply.whole()[0]
     cut = any(not call.complete for call in choice.calls)
     body = {
         "id": reply.id or id,

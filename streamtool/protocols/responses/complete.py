@@ -30,25 +30,15 @@ from streamtool.reply import (
 )
 
 
-def write_complete(
-    conversation: Conversation,
-    reply: Reply,
-    *,
-    id: str,
-    created: int,
-    model: str,
-) -> bytes:
+def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:
     """The JSON body of a reply that is not streamed; the reply's own id, time and model win over those given.
 
-    Raises the reply's failure, if it has one: a reply that is not whole is answered with an error.
+    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
     """
-    if reply.failure is not None:
-        raise reply.failure
-    if not reply.choices or reply.choices[0].reason is None:
-        raise UpstreamError("The upstream's reply ended without saying why.", code="upstream_closed")
+    choice = reply.whole()[0]
     writer = ReplyWriter(conversation, id=id, created=created, model=model)
     writer.feed([ReplyStart(reply.id, reply.created, reply.model)])
-    for event in _events(reply.choices[0]):
+    for event in _events(choice):
         writer.feed((event,))
     writer.feed([UsageReport(reply.usage or Usage()), ReplyEnd()])
     if writer.response is None:
