@@ -20,7 +20,16 @@ from streamtool.testing.chat_complete import (
     is_count,
     unique,
 )
-from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, frames, lone_surrogates, strict_json
+from streamtool.testing.framing import (
+    Headers,
+    Problems,
+    SseFrame,
+    Violation,
+    frames,
+    lone_surrogates,
+    reading,
+    strict_json,
+)
 
 Json = Any  # a decoded JSON value
 
@@ -79,10 +88,8 @@ class _ChatStream:
         if not self._error:
             self._end()
         for choice in self._choices.values():
-            try:
+            with reading(f"choice {choice.index} cannot be read", problems):
                 self._calls(choice)
-            except (TypeError, AttributeError, KeyError, ValueError) as error:
-                problems.must("X1", f"choice {choice.index} cannot be read: {error!r}")
         ids = [call.id for choice in self._choices.values() for call in choice.calls if isinstance(call.id, str)]
         unique(ids, "C13", problems)
         return problems.found
@@ -113,10 +120,8 @@ class _ChatStream:
             return
         if lone_surrogates(chunk):
             problems.must("F10", f"{frame} holds half of a surrogate pair")
-        try:
+        with reading(f"{frame} has a value of a type that cannot be read", problems):
             self._chunk(frame, chunk)
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            problems.must("X1", f"{frame} has a value of a type that cannot be read: {error!r}")
 
     def _chunk(self, frame: SseFrame, chunk: dict[str, Json]) -> None:
         problems = self._problems

@@ -6,7 +6,8 @@ our own reader would forgive what our own writer gets wrong.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, NoReturn
 
 from attrs import Factory, define, frozen
@@ -174,6 +175,37 @@ def event(frame: SseFrame, rule: str, problems: Problems) -> dict[str, Json] | N
     if frame.name != value.get("type"):
         problems.must(rule, f"{frame} is named {frame.name!r}, not by its type")
     return value
+
+
+def check_whole(
+    data: bytes, headers: Headers | None, rule: str, check: Callable[[dict[str, Json], Problems], None]
+) -> list[Violation]:
+    """What is wrong with a reply that was not streamed: it is one JSON object (`rule`), of which `check` says more."""
+    problems = Problems()
+    if headers is not None:
+        content_type(headers, "application/json", problems)
+    try:
+        body = strict_json(data)
+    except ValueError as error:
+        problems.must(rule, f"not JSON: {error}")
+        return problems.found
+    if lone_surrogates(body):
+        problems.must("F10", "a string holds half of a surrogate pair")
+    if not isinstance(body, dict):
+        problems.must(rule, "the body is no object")
+        return problems.found
+    with reading("a value has a type that cannot be read", problems):
+        check(body, problems)
+    return problems.found
+
+
+@contextmanager
+def reading(broken: str, problems: Problems) -> Iterator[None]:
+    """Whatever is read inside of it may have any type: what that breaks is said as `broken`, and the check goes on."""
+    try:
+        yield
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        problems.must("X1", f"{broken}: {error!r}")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeGuard
 from attrs import frozen
 
 from streamtool.testing.chat_complete import is_count, unique
-from streamtool.testing.framing import Headers, Problems, Violation, content_type, lone_surrogates, strict_json
+from streamtool.testing.framing import Headers, Problems, Violation, check_whole, strict_json
 
 Json = Any  # a decoded JSON value
 
@@ -60,27 +60,10 @@ def validate_messages_whole(
     data: bytes, request: Mapping[str, Json] | None = None, *, headers: Headers | None = None
 ) -> list[Violation]:
     """What is wrong with a reply that was not streamed. `request` is the body that it answers."""
-    problems = Problems()
-    if headers is not None:
-        content_type(headers, "application/json", problems)
-    try:
-        body = strict_json(data)
-    except ValueError as error:
-        problems.must("MW1", f"not JSON: {error}")
-        return problems.found
-    if lone_surrogates(body):
-        problems.must("F10", "a string holds half of a surrogate pair")
-    try:
-        _whole(body, request, problems)
-    except (TypeError, AttributeError, KeyError, ValueError) as error:
-        problems.must("X1", f"a value has a type that cannot be read: {error!r}")
-    return problems.found
+    return check_whole(data, headers, "MW1", lambda body, problems: _whole(body, request, problems))
 
 
-def _whole(body: Json, request: Mapping[str, Json] | None, problems: Problems) -> None:
-    if not isinstance(body, dict):
-        problems.must("MW1", "the body is no object")
-        return
+def _whole(body: dict[str, Json], request: Mapping[str, Json] | None, problems: Problems) -> None:
     envelope(body, "MW1", problems)
     for key in ("stop_reason", "stop_sequence"):
         if key not in body:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from attrs import Factory, define
 
 from streamtool.testing.chat_complete import is_count
-from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, check_object, event, frames
+from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, check_object, event, frames, reading
 from streamtool.testing.messages_complete import (
     CUT,
     REASONS,
@@ -82,14 +82,11 @@ class _MessagesStream:
         self._sequence: Json = None
 
     def check(self, data: bytes, headers: Headers | None) -> list[Violation]:
-        problems = self._problems
-        for frame in frames(data, headers, problems):
+        for frame in frames(data, headers, self._problems):
             self._frame(frame)
-        try:
+        with reading("the stream cannot be judged", self._problems):
             self._end()
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            problems.must("X1", f"the stream cannot be judged: {error!r}")
-        return problems.found
+        return self._problems.found
 
     def _frame(self, frame: SseFrame) -> None:
         problems = self._problems
@@ -103,10 +100,8 @@ class _MessagesStream:
         item = event(frame, "M1", problems)
         if item is None:
             return
-        try:
+        with reading(f"{frame} has a value of a type that cannot be read", problems):
             self._event(frame, item)
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            problems.must("X1", f"{frame} has a value of a type that cannot be read: {error!r}")
 
     def _event(self, frame: SseFrame, item: dict[str, Json]) -> None:
         problems = self._problems

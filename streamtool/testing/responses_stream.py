@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from attrs import Factory, define
 
-from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, check_object, event, frames
+from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, check_object, event, frames, reading
 from streamtool.testing.responses_complete import (
     PARTS,
     VALUES,
@@ -108,14 +108,11 @@ class _ResponsesStream:
         self._done = False
 
     def check(self, data: bytes, headers: Headers | None) -> list[Violation]:
-        problems = self._problems
-        for frame in frames(data, headers, problems):
+        for frame in frames(data, headers, self._problems):
             self._frame(frame)
-        try:
+        with reading("the stream cannot be judged", self._problems):
             self._end()
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            problems.must("X1", f"the stream cannot be judged: {error!r}")
-        return problems.found
+        return self._problems.found
 
     # --- one event
 
@@ -134,10 +131,8 @@ class _ResponsesStream:
         if number != self._sequence or isinstance(number, bool):
             problems.must("R2", f"sequence_number {number!r} instead of {self._sequence}: {frame}")
         self._sequence = (number if isinstance(number, int) else self._sequence) + 1
-        try:
+        with reading(f"{frame} has a value of a type that cannot be read", problems):
             self._event(frame, item)
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            problems.must("X1", f"{frame} has a value of a type that cannot be read: {error!r}")
         if item.get("type") != "keepalive":
             self._before = item.get("type")
 
