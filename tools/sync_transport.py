@@ -11,7 +11,7 @@ from pathlib import Path
 TRANSPORT = Path(__file__).resolve().parent.parent / "streamtool" / "http" / "transport"
 SOURCE = TRANSPORT / "asynchronous.py"
 TARGET = TRANSPORT / "synchronous.py"
-HEADER = "# Made from asynchronous.py by tools/sync_transport.py. Change that module, not this one.\n"
+HEADER = "# Generated from asynchronous.py by tools/sync_transport.py. Change that module, not this one.\n"
 
 SYNCHRONOUS = {
     "AsyncBaseTransport": "BaseTransport",

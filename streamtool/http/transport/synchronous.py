@@ -1,4 +1,4 @@
-# Made from asynchronous.py by tools/sync_transport.py. Change that module, not this one.
+# Generated from asynchronous.py by tools/sync_transport.py. Change that module, not this one.
 """The transport for synchronous clients, and the body of a reply that it streams."""
 
 from collections.abc import Iterator
