@@ -11,12 +11,13 @@ import pytest
 
 import statemachine
 import streamtool
+from streamtool.protocols.interfaces import ClientProtocol, UpstreamProtocol
+from streamtool.protocols.registry import ROWS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "statemachine",
     "streamtool.prompting",
-    "streamtool.protocols.chat",
     "streamtool.settings",
     "streamtool.testing",
 )
@@ -68,11 +69,27 @@ def test_packages_list_what_they_export(package):
     module = importlib.import_module(package)
     assert len(set(module.__all__)) == len(module.__all__)
     for name in module.__all__:
-        value = getattr(module, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert inspect.getdoc(value), f"{package}.{name} is not described"
-            shared = value.__module__ in SHARED and package.startswith("streamtool.protocols.")
-            assert shared or value.__module__.startswith(package), f"{package}.{name} is at home in {value.__module__}"
+        described_at_home(package, name)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_protocol_packages_offer_what_the_interfaces_ask_for(row):
+    package = f"streamtool.protocols.{row.name}"
+    module = importlib.import_module(package)
+    sides = [*([ClientProtocol] if row.paths else ()), *([UpstreamProtocol] if row.upstream else ())]
+    for name in {name for side in sides for name in vars(side) if not name.startswith("_")}:
+        assert hasattr(module, name), f"{package} has no {name}"
+    for name, value in vars(module).items():
+        if not (name.startswith("_") or inspect.ismodule(value)):
+            described_at_home(package, name)
+
+
+def described_at_home(package, name):
+    value = getattr(importlib.import_module(package), name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert inspect.getdoc(value), f"{package}.{name} is not described"
+        shared = value.__module__ in SHARED and package.startswith("streamtool.protocols.")
+        assert shared or value.__module__.startswith(package), f"{package}.{name} is at home in {value.__module__}"
 
 
 @pytest.mark.parametrize("name", streamtool.__all__)

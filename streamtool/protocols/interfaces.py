@@ -1,6 +1,7 @@
 """What a protocol's package has to offer: `ClientProtocol` to clients, `UpstreamProtocol` to upstreams.
 
-A package that speaks on both sides offers both. The names are those of the package itself (`chat.read_request`).
+A package that speaks on both sides offers both. The names are those of the package itself (`chat.read_request`). No
+package lists them again: it offers what it imports, and a test compares that with this module.
 """
 
 from collections.abc import Callable, Iterable

@@ -19,9 +19,7 @@ from streamtool.protocols.chat.upstream import (
     write_messages,
     write_request,
 )
-from streamtool.protocols.chat.writer import (
-    ReplyWriter,
-)
+from streamtool.protocols.chat.writer import ReplyWriter
 from streamtool.protocols.stream import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "chat"
@@ -33,30 +31,3 @@ REQUEST_ID = b"x-request-id"
 """The header that bears the id of the request."""
 memories = None
 """No request of this protocol refers to an earlier reply."""
-
-__all__ = [
-    "CALL_ID",
-    "COMPLETE_HEADERS",
-    "FIELDS",
-    "HEADERS",
-    "KEEPALIVE",
-    "KEY_HEADER",
-    "MODELS_PATH",
-    "NAME",
-    "REPLY_ID",
-    "REQUEST_ID",
-    "STREAM_HEADERS",
-    "ReplyReader",
-    "ReplyWriter",
-    "memories",
-    "read_error",
-    "read_messages",
-    "read_models",
-    "read_request",
-    "read_unread",
-    "request_path",
-    "write_complete",
-    "write_error",
-    "write_messages",
-    "write_request",
-]

@@ -18,17 +18,3 @@ from streamtool.protocols.completions.request import (
 from streamtool.protocols.completions.templates import TEMPLATES, Template
 
 NAME = "completions"
-
-__all__ = [
-    "HEADERS",
-    "KEY_HEADER",
-    "MODELS_PATH",
-    "NAME",
-    "TEMPLATES",
-    "ReplyReader",
-    "Template",
-    "read_error",
-    "read_models",
-    "request_path",
-    "write_request",
-]

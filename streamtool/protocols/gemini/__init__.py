@@ -16,15 +16,3 @@ from streamtool.protocols.gemini.request import (
 )
 
 NAME = "gemini"
-
-__all__ = [
-    "HEADERS",
-    "KEY_HEADER",
-    "MODELS_PATH",
-    "NAME",
-    "ReplyReader",
-    "read_error",
-    "read_models",
-    "request_path",
-    "write_request",
-]

@@ -2,7 +2,7 @@
 
 `request` reads what a client asks (its messages in `content`, tools that a type names in `implied`), `upstream` writes
 the request to an upstream (what stands in a message in `parts`), `reader` reads the upstream's reply, `writer` and
-`whole` write the reply to the client. Names of this protocol's fields appear in this package only.
+`complete` write the reply to the client. Names of this protocol's fields appear in this package only.
 Sources: the Anthropic API reference; the types of anthropic-python 2.11 and @anthropic-ai/sdk 1.11; the rules under
 which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
@@ -22,9 +22,7 @@ from streamtool.protocols.messages.upstream import (
     write_count_request,
     write_request,
 )
-from streamtool.protocols.messages.writer import (
-    ReplyWriter,
-)
+from streamtool.protocols.messages.writer import ReplyWriter
 from streamtool.protocols.stream import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "messages"
@@ -36,33 +34,3 @@ REQUEST_ID = b"request-id"
 """The header that bears the id of the request."""
 memories = None
 """No request of this protocol refers to an earlier reply."""
-
-__all__ = [
-    "CALL_ID",
-    "COMPLETE_HEADERS",
-    "COUNT_PATH",
-    "FIELDS",
-    "HEADERS",
-    "KEEPALIVE",
-    "KEY_HEADER",
-    "MODELS_PATH",
-    "NAME",
-    "REPLY_ID",
-    "REQUEST_ID",
-    "STREAM_HEADERS",
-    "ReplyReader",
-    "ReplyWriter",
-    "memories",
-    "read_count",
-    "read_count_reply",
-    "read_error",
-    "read_models",
-    "read_request",
-    "read_unread",
-    "request_path",
-    "write_complete",
-    "write_count",
-    "write_count_request",
-    "write_error",
-    "write_request",
-]

@@ -17,15 +17,3 @@ from streamtool.protocols.ollama.request import (
 )
 
 NAME = "ollama"
-
-__all__ = [
-    "HEADERS",
-    "KEY_HEADER",
-    "MODELS_PATH",
-    "NAME",
-    "ReplyReader",
-    "read_error",
-    "read_models",
-    "request_path",
-    "write_request",
-]

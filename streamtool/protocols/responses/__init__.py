@@ -2,7 +2,7 @@
 
 `request` reads what a client asks, with `items` (the input), `tools` (the tools and the choice among them) and `memory`
 (what earlier replies left behind); `writer` writes the reply to the client, with `response` (the object that the reply
-is), and `whole` writes what is not streamed. Names of this protocol's fields appear in this package only.
+is), and `complete` writes what is not streamed. Names of this protocol's fields appear in this package only.
 Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node 6.49; the rules
 under which their helpers, the AI SDK, LangChain and pydantic-ai read a stream; what Codex, opencode and pi send.
 """
@@ -20,20 +20,3 @@ CALL_ID = "call_"
 """How the id of a call begins."""
 REQUEST_ID = b"x-request-id"
 """The header that bears the id of the request."""
-
-__all__ = [
-    "CALL_ID",
-    "COMPLETE_HEADERS",
-    "FIELDS",
-    "KEEPALIVE",
-    "NAME",
-    "REPLY_ID",
-    "REQUEST_ID",
-    "STREAM_HEADERS",
-    "ReplyWriter",
-    "memories",
-    "read_request",
-    "read_unread",
-    "write_complete",
-    "write_error",
-]
