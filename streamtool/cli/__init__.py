@@ -1,8 +1,8 @@
 """The command `streamtool`: `main` is its entry point; each command is a module of its own.
 
-`app` declares the commands and their options and turns errors into exit codes; what a command does is in `demo`,
-`serve`, `parse`, `prompt` and `formats`. What all of them need is in `common`. Nothing of it is imported before a
-command needs it, so that the missing extra is one clear sentence.
+`app` declares the commands and their options, `exit_codes` says how they end, and what a command does is in the module
+of its name. What all of them need is in `common`. Nothing of it is imported before a command needs it, so that the
+missing extra is one clear sentence.
 """
 
 import sys

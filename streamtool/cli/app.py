@@ -1,74 +1,15 @@
-"""The commands and their options, and the exit codes.
-
-Every command runs inside `Commands.invoke`, the one place where an error becomes a sentence and an exit code.
-"""
+"""The commands and their options. What a command raises becomes a sentence and an exit code in `exit_codes`."""
 
 import io
-import logging
-import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from streamtool.cli.common import DONE, FAILED, INTERRUPTED, UNREACHABLE, WRONG, complain, open_source
-from streamtool.errors import RequestError, SettingsError, StreamtoolError, UpstreamError, UpstreamRefused
-
-_QUIET = logging.NullHandler()
-"""What ends a command is said once, as its error; who wants the log configures it."""
-
-
-class Commands(TyperGroup):
-    """Turns what a command raises into a sentence and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises typer.Exit instead of everything that is foreseen."""
-        logging.getLogger("streamtool").addHandler(_QUIET)
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except StreamtoolError as error:
-            complain(sentence_of(error))
-            raise typer.Exit(code_of(error)) from None
-        except BrokenPipeError:  # whoever reads the output has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            raise typer.Exit(DONE) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        return result
-
-
-def sentence_of(error: StreamtoolError) -> str:
-    """What is wrong; in a request also where."""
-    if isinstance(error, RequestError) and error.param and error.param not in error.message:
-        return f"{error.param}: {error.message}"
-    if isinstance(error, UpstreamError) and error.status in _ADVICE:
-        return f"{error.message} ({error.status}: {_ADVICE[error.status]})"
-    return error.message
-
-
-_ADVICE = {
-    401: "--key-env names the variable that holds its key",
-    403: "--key-env names the variable that holds its key",
-    404: "is --model one of its models, and the url right?",
-}
-"""What to look at when an upstream answers so."""
-
-
-def code_of(error: StreamtoolError) -> int:
-    """The exit code that fits."""
-    match error:
-        case SettingsError() | RequestError():
-            return WRONG
-        case UpstreamRefused() | UpstreamError(code="upstream_authentication"):
-            return FAILED
-        case UpstreamError():
-            return UNREACHABLE
-        case _:
-            return FAILED
-
+from streamtool.cli.common import open_source
+from streamtool.cli.exit_codes import DONE, FAILED, Commands
+from streamtool.errors import SettingsError
 
 app = typer.Typer(
     name="streamtool",
@@ -125,6 +66,19 @@ def options(
     """What comes before the command."""
 
 
+Upstream = Annotated[
+    str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
+]
+Protocol = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROTOCOL", help="The upstream's protocol: auto, chat, messages, ollama, gemini or completions."
+    ),
+]
+KeyEnv = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+]
+JsonEvents = Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")]
 Config = Annotated[
     str | None, typer.Option(metavar="FILE", help="Settings in TOML; default: the file that STREAMTOOL_CONFIG names.")
 ]
@@ -145,9 +99,7 @@ def demo(
         str | None, typer.Option(metavar="URL", help="Use this model instead of the sample (Chat Completions).")
     ] = None,
     model: Annotated[str, typer.Option(metavar="NAME", help="The model's name at the upstream.")] = "sample",
-    key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-    ] = None,
+    key_env: KeyEnv = None,
     format_: Format = None,
     delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between the sample's deltas.")] = 0.06,
 ) -> None:
@@ -170,18 +122,9 @@ def demo(
 @app.command()
 def serve(
     *,
-    upstream: Annotated[
-        str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROTOCOL", help="The upstream's protocol: auto, chat, messages, ollama, gemini or completions."
-        ),
-    ] = None,
-    key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-    ] = None,
+    upstream: Upstream = None,
+    protocol: Protocol = None,
+    key_env: KeyEnv = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Ask the upstream for this model, whatever the client asks for.")
     ] = None,
@@ -234,9 +177,7 @@ def probe(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="The model to ask; default: the first one listed.")
     ] = None,
-    key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-    ] = None,
+    key_env: KeyEnv = None,
     tries: Annotated[int, typer.Option(min=1, metavar="N", help="How often to try each format.")] = 1,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one request may take.")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON object.")] = False,
@@ -262,9 +203,7 @@ def probe(
 def run_task(
     *,
     task: Annotated[str, typer.Argument(metavar="TASK", help="What the agent is to do.")],
-    upstream: Annotated[
-        str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
-    ] = None,
+    upstream: Upstream = None,
     tool: Annotated[
         list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python function as a tool; repeat for more.")
     ] = None,
@@ -272,16 +211,9 @@ def run_task(
         list[str] | None, typer.Option(metavar="COMMAND|URL", help="An MCP server with its tools; repeat for more.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Execute calls without asking.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROTOCOL", help="The upstream's protocol: auto, chat, messages, ollama, gemini or completions."
-        ),
-    ] = None,
-    key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-    ] = None,
+    as_json: JsonEvents = False,
+    protocol: Protocol = None,
+    key_env: KeyEnv = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name at the upstream.")] = None,
     mode: Mode = None,
     format_: Format = None,
@@ -303,13 +235,10 @@ def run_task(
     """
     from streamtool.cli.run import RunFlags  # noqa: PLC0415  a command loads what it needs
     from streamtool.cli.run import run as run_agent  # noqa: PLC0415
+    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415
 
-    run_agent(
-        RunFlags(
-            task, upstream, protocol, key_env, model, mode, format_, config, system, tool or (), mcp or (), max_turns,
-            timeout, yes, as_json,
-        )
-    )  # fmt: skip
+    where = ServeFlags(upstream, protocol, key_env, model, mode, format_, config, insecure=True)  # nothing listens
+    run_agent(RunFlags(task, where, system, tool or (), mcp or (), max_turns, timeout, yes, as_json))
 
 
 @app.command()
@@ -326,7 +255,7 @@ def parse(
     delta: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Feed N characters at a time; default: as it arrives.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
+    as_json: JsonEvents = False,
     prefix: Annotated[
         str, typer.Option(metavar="TEXT", help="What the reply already contains when the text starts.")
     ] = "",

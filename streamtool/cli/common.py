@@ -13,8 +13,6 @@ from rich.text import Text
 from streamtool.errors import SettingsError
 from streamtool.settings import Settings, load
 
-DONE, FAILED, WRONG, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes."""
 CONFIG = "STREAMTOOL_CONFIG"
 """The variable that names the settings file."""
 

@@ -36,7 +36,8 @@ from streamtool.agent import (
     TurnStart,
 )
 from streamtool.agent.functions import THREADS
-from streamtool.cli.common import DONE, HARMLESS, INTERRUPTED
+from streamtool.cli.common import HARMLESS
+from streamtool.cli.exit_codes import DONE, INTERRUPTED
 from streamtool.cli.serve import ServeFlags
 from streamtool.errors import SettingsError
 from streamtool.observe import logs
@@ -50,13 +51,8 @@ class RunFlags:
     """The flags of `run`; None: not given."""
 
     task: str
-    upstream: str | None = None
-    protocol: str | None = None
-    key_env: str | None = None
-    model: str | None = None
-    mode: str | None = None
-    format: str | None = None
-    config: str | None = None
+    upstream: ServeFlags
+    """Those that say where the model is, and what holds for it."""
     system: str | None = None
     tools: Sequence[str] = ()
     mcp: Sequence[str] = ()
@@ -67,9 +63,7 @@ class RunFlags:
 
     def agent(self) -> Agent:
         """The agent that these flags, the environment and the settings file amount to. Raises SettingsError."""
-        settings = ServeFlags(
-            self.upstream, self.protocol, self.key_env, self.model, self.mode, self.format, self.config, insecure=True
-        ).settings()
+        settings = self.upstream.settings()
         if settings.debug:
             logs.configure(settings)
         tools: list[Callable[..., Any] | McpServer] = [*map(function_of, self.tools), *map(McpServer, self.mcp)]

@@ -40,7 +40,7 @@ _FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.protocol": "--protoc
 
 @frozen
 class ServeFlags:
-    """The flags of `serve`; None: not given."""
+    """The flags of `serve`, most of which `run` has too; None: not given."""
 
     upstream: str | None = None
     protocol: str | None = None
