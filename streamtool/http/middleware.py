@@ -2,8 +2,8 @@
 
 A request to one of our paths is read whole (bounded) and handed to an `Exchange`; the app is called with the rewritten
 body, and what it sends goes through the exchange to the client, one message for each of the app's messages, in the
-same step that brought it. Two small tasks stand beside the app: one waits for the client to leave, in order to cancel
-the app at once, the other breaks long silences with a comment. Another attempt is another call of the app.
+same step that brought it. Another attempt is another call of the app. When the client leaves, the app is cancelled at
+once (`client_connection`).
 
 Everything else (other paths, websockets, lifespan, requests with neither tools nor tool history) reaches the app with
 its own `receive` and `send`, untouched. Written on anyio: runs under asyncio servers and under trio.
@@ -21,6 +21,7 @@ from statemachine import precompile
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import Exchange, UpstreamRequest
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.client_connection import ClientConnection
 from streamtool.http.phrases import open_phrases
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
@@ -35,11 +36,7 @@ UPSTREAM_KEY = "streamtool.upstream"
 """Key of the ASGI scope under which the app is told the name of the upstream that the settings choose."""
 
 GRACE = 5.0
-"""Seconds that the app may go on after the reply has ended by itself, to finish its own business, and that the last
-write may take once the client has left."""
-_TICKS = 4
-"""How often in one keep-alive time the silence is looked at."""
-
+"""Seconds that the app may go on after the reply has ended by itself, to finish its own business."""
 _DIGITS = 18
 """Of a content length that is read as a number."""
 _SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend")
@@ -176,21 +173,7 @@ class ToolMiddleware:
 class _Run:
     """One exchange while it runs: the app on one side, the client on the other."""
 
-    __slots__ = (
-        "_comment",
-        "_exchange",
-        "_gone",
-        "_heard",
-        "_inner",
-        "_middleware",
-        "_over",
-        "_receive",
-        "_scope",
-        "_send",
-        "_started",
-        "_whole",
-        "_writing",
-    )
+    __slots__ = ("_app", "_client", "_exchange", "_middleware", "_scope")
 
     def __init__(
         self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send
@@ -198,45 +181,28 @@ class _Run:
         self._middleware = middleware
         self._exchange = exchange
         self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._gone = anyio.Event()
-        """The client has left."""
-        self._over = False
-        """The client has everything."""
-        self._started = False
-        self._heard = False
-        """The client heard something since the silence was last looked at."""
-        self._writing = False
-        self._comment: anyio.Event | None = None
-        """While a comment is being written: set once it is out."""
-        self._inner: anyio.CancelScope | None = None
+        self._client = ClientConnection(exchange, receive, send)
+        self._app: anyio.CancelScope | None = None
         """Around the app while it runs."""
-        self._whole: anyio.CancelScope | None = None
-        """Around everything."""
 
     async def run(self) -> None:
-        middleware = self._middleware
         try:
             async with anyio.create_task_group() as tasks:
-                self._whole = tasks.cancel_scope
-                tasks.start_soon(self._watch)
-                if self._exchange.conversation.stream:
-                    tasks.start_soon(self._break_silence, middleware.settings.keepalive / _TICKS)
+                self._client.attend(tasks, self._middleware.settings.keepalive)
                 await self._attempts()
                 tasks.cancel_scope.cancel()
         except Exception:  # an app may fail while it is cancelled
-            if not self._gone.is_set():
+            if not self._client.gone.is_set():
                 raise
             _log.exception("the application failed, after its client had left")
 
     async def _attempts(self) -> None:
         exchange = self._exchange
-        while not (exchange.done or self._gone.is_set()):
+        while not (exchange.done or self._client.gone.is_set()):
             try:
                 request = exchange.request()
             except StreamtoolError as error:
-                await self._write(exchange.fail(error))
+                await self._client.write(exchange.fail(error))
                 return
             scope = self._middleware.inner_scope(self._scope, request)
             if "extensions" in scope:
@@ -252,13 +218,13 @@ class _Run:
         async def receive() -> Message:
             if bodies:
                 return {"type": "http.request", "body": bodies.pop(), "more_body": False}
-            await self._gone.wait()
+            await self._client.gone.wait()
             return {"type": "http.disconnect"}
 
         error: StreamtoolError
         try:
-            with anyio.CancelScope() as self._inner:
-                await self._middleware.app(scope, receive, self._inner_send)
+            with anyio.CancelScope() as self._app:
+                await self._middleware.app(scope, receive, self._take)
             error = UpstreamError("the application ended without a whole response")
         except StreamtoolError as raised:
             error = raised
@@ -266,14 +232,14 @@ class _Run:
             _log.exception("the application failed")
             error = StreamtoolError("the application failed")
             error.__cause__ = raised
-        self._inner = None
-        if not (exchange.done or exchange.retry or self._gone.is_set()):
-            await self._write(exchange.fail(error))
+        self._app = None
+        if not (exchange.done or exchange.retry or self._client.gone.is_set()):
+            await self._client.write(exchange.fail(error))
 
-    async def _inner_send(self, message: Message) -> None:
+    async def _take(self, message: Message) -> None:
         """What the app sends."""
         exchange = self._exchange
-        if self._over or self._gone.is_set():
+        if self._client.complete or self._client.gone.is_set():
             return
         match message["type"]:
             case "http.response.body":
@@ -281,76 +247,24 @@ class _Run:
                 if not message.get("more_body", False):
                     out += exchange.close()
                 if out or exchange.done:
-                    await self._write(out)
+                    await self._client.write(out)
                 if exchange.done or exchange.retry:
                     self._stop(at_once=exchange.cut or exchange.retry)
             case "http.response.start":
                 out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
                 if exchange.done:
-                    await self._write(out)
+                    await self._client.write(out)
                     self._stop(at_once=True)
             case _:
                 pass  # trailers, early hints, debug messages: nothing that the rewritten reply could carry
 
     def _stop(self, *, at_once: bool) -> None:
         """The app is not needed any more."""
-        if self._inner is not None:
+        if self._app is not None:
             if at_once:
-                self._inner.cancel()
+                self._app.cancel()
             else:
-                self._inner.deadline = anyio.current_time() + GRACE
-
-    async def _write(self, data: bytes) -> None:
-        """Hand `data` to the client, and the end when the exchange is over."""
-        if self._comment is not None:
-            await self._comment.wait()
-        if not self._over:
-            self._over = self._exchange.done
-            await self._put(data)
-
-    async def _put(self, data: bytes) -> None:
-        self._heard = self._writing = True
-        try:
-            if not self._started:
-                head = self._exchange.head
-                if head is None:
-                    return
-                self._started = True
-                await self._send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
-            await self._send({"type": "http.response.body", "body": data, "more_body": not self._over})
-        except OSError:  # how a server tells that the client has left
-            self._leave()
-        finally:
-            self._writing = False
-
-    def _leave(self) -> None:
-        self._gone.set()
-        if self._whole is not None:
-            self._whole.cancel()
-
-    async def _watch(self) -> None:
-        """Wait for the client to leave."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if not self._over:
-            self._leave()
-        elif self._whole is not None:  # servers also say so once a reply is complete
-            self._whole.deadline = anyio.current_time() + GRACE
-
-    async def _break_silence(self, tick: float) -> None:
-        """A comment for the client whenever it heard nothing for the keep-alive time."""
-        silent = 0
-        while not self._over:
-            await anyio.sleep(tick)
-            silent = 0 if self._heard else silent + 1
-            self._heard = False
-            if silent >= _TICKS and not (self._writing or self._exchange.done):
-                silent = 0
-                self._comment = anyio.Event()
-                await self._put(self._exchange.keepalive())
-                self._comment.set()
-                self._comment = None
-                self._heard = False
+                self._app.deadline = anyio.current_time() + GRACE
 
 
 class ClientLeft(Exception):
