@@ -20,7 +20,7 @@ from streamtool import sample
 from streamtool.cli import main
 from streamtool.cli.probe import name_of, settings_text, toml
 from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused, UpstreamTimeout
-from streamtool.probe import MARKERS, Findings, ProbeAnswer, Stream, Taught, Tools, probe
+from streamtool.probe import MARKERS, Findings, ProbeAnswer, Stream, Target, Taught, Tools, probe
 from streamtool.settings import UpstreamSettings, load
 from streamtool.testing import Die, Hang, Pause, Recorded, Script, ScriptedUpstream, chunk
 
@@ -205,7 +205,7 @@ def words(findings: Findings) -> dict[str, str]:
 async def test_the_sample():
     asked: list[str] = []
     findings = await probe(UpstreamSettings(name="sample", url="sample"), watch=asked.append)
-    assert (findings.protocol, findings.model, findings.models) == ("chat", "sample", ("sample",))
+    assert findings.target == Target("sample", "chat", "sample", ("sample",))
     assert findings.stream.word == "streamed"
     assert findings.tools.word == "ignored"
     assert findings.neighbours == findings.stop == ProbeAnswer("yes")
@@ -221,8 +221,8 @@ async def test_the_sample():
 async def test_a_server_that_can_everything(serve):
     upstream = ScriptedUpstream(Fake())
     findings = await found(serve(upstream))
-    assert (findings.protocol, findings.model) == ("chat", "fake")
-    assert findings.models == ("text-embed", "fake")
+    assert (findings.target.protocol, findings.target.model) == ("chat", "fake")
+    assert findings.target.models == ("text-embed", "fake")
     assert findings.tools == Tools("calls")
     assert findings.system == findings.neighbours == ProbeAnswer("yes")
     assert findings.prefill == findings.json_schema == findings.stop == ProbeAnswer("yes")
@@ -290,8 +290,8 @@ async def test_stripped_markers(serve):
 @pytest.mark.parametrize("protocol", ["ollama", "messages", "gemini", "completions"])
 async def test_the_protocol_is_found(serve, protocol):
     findings = await found(serve(ScriptedUpstream(Fake(protocol, tools="ignored"))))
-    assert findings.protocol == protocol
-    assert findings.model == ("fake:8b" if protocol == "ollama" else "fake")
+    assert findings.target.protocol == protocol
+    assert findings.target.model == ("fake:8b" if protocol == "ollama" else "fake")
     assert findings.tools.word == ("none" if protocol == "completions" else "ignored")
     assert (findings.system, findings.prefill) == (ProbeAnswer("yes"), ProbeAnswer("yes"))
     assert findings.neighbours.word == "yes"
@@ -326,7 +326,7 @@ async def test_an_upstream_that_takes_no_limit_of_tokens_is_asked_without(serve)
 async def test_the_format_of_the_family_is_tried_first_and_each_as_often_as_asked(serve):
     upstream = ScriptedUpstream(Fake(tools="ignored", obeys=(*ALL, "glm45")))
     findings = await found(serve(upstream), "glm-4.6-air", tries=2)
-    assert findings.model == "glm-4.6-air"
+    assert findings.target.model == "glm-4.6-air"
     assert [taught.format for taught in findings.formats] == ["glm45", *ALL]
     assert {(taught.obeyed, taught.tries) for taught in findings.formats} == {(2, 2)}
     assert findings.format == "glm45"
@@ -462,13 +462,10 @@ def settings_of(findings: Findings, key_env: str | None = None, url: str = "http
     return text, load(text, {"THE_KEY": "sk-secret"})
 
 
-def findings(**fields: Any) -> Findings:
+def findings(*, protocol: str = "chat", model: str = "fake", **fields: Any) -> Findings:
     answers = dict.fromkeys(("system", "neighbours", "prefill", "json_schema", "stop"), ProbeAnswer("yes"))
     given = {
-        "url": "http://127.0.0.1:9",
-        "protocol": "chat",
-        "model": "fake",
-        "models": None,
+        "target": Target("http://127.0.0.1:9", protocol, model, None),
         "stream": Stream("streamed"),
         "tools": Tools("ignored"),
         "markers": {},

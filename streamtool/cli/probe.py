@@ -61,7 +61,8 @@ def run(flags: ProbeFlags, *, as_json: bool) -> None:
     findings: Findings = anyio.run(ask)
     settings = settings_text(findings, upstream, flags.key_env)
     if as_json:
-        print(json.dumps({**asdict(findings), "settings": settings}, ensure_ascii=False))
+        fields = asdict(findings)
+        print(json.dumps({**fields.pop("target"), **fields, "settings": settings}, ensure_ascii=False))
         return
     screen = Screen()
     for label, text in rows(findings):
@@ -84,9 +85,10 @@ def _unwatched(question: str) -> None:
 
 def rows(found: Findings) -> Iterator[tuple[str, str]]:
     """Label and sentence, one pair for each line."""
-    listed = "lists no models" if found.models is None else f"lists {_count(len(found.models), 'model')}"
-    yield "upstream", f"{found.url}, speaks {found.protocol}, {listed}"
-    yield "model", found.model
+    target = found.target
+    listed = "lists no models" if target.models is None else f"lists {_count(len(target.models), 'model')}"
+    yield "upstream", f"{target.url}, speaks {target.protocol}, {listed}"
+    yield "model", target.model
     yield "streams", _stream(found.stream)
     yield "native tools", _tools(found.tools)
     yield "system role", _answer(found.system, "obeyed", "taken, but not obeyed")
@@ -185,12 +187,13 @@ def printable(text: str) -> str:
 
 def settings_text(found: Findings, upstream: UpstreamSettings, key_env: str | None) -> str:
     """TOML for streamtool.toml. The key is named, never shown."""
-    lines = [f"[upstream.{upstream.name}]", f"url = {toml(found.url)}", f"protocol = {toml(found.protocol)}"]
+    target = found.target
+    lines = [f"[upstream.{upstream.name}]", f"url = {toml(target.url)}", f"protocol = {toml(target.protocol)}"]
     if key_env is not None:
         lines.append(f"key = {toml(f'env:{key_env}')}")
-    if found.protocol == "completions":
+    if target.protocol == "completions":
         lines.append(f"template = {toml(upstream.template)}  # the one with which it was asked")
-    lines += ["", "[[model]]", f"match = {toml(glob.escape(found.model))}", f"upstream = {toml(upstream.name)}"]
+    lines += ["", "[[model]]", f"match = {toml(glob.escape(target.model))}", f"upstream = {toml(upstream.name)}"]
     if found.tools.word in ("calls", "leaks"):
         lines.append('mode = "rescue"  # native tools; calls that leak into the text are found too')
         return "\n".join(lines) + "\n"

@@ -59,15 +59,21 @@ class Taught:
 
 
 @frozen
-class Findings:
-    """All that was found."""
+class Target:
+    """What was asked."""
 
     url: str
     protocol: str
     model: str
-    """The model that was asked."""
     models: tuple[str, ...] | None
-    """None: the upstream lists none."""
+    """Those that the upstream lists; None: it lists none."""
+
+
+@frozen
+class Findings:
+    """All that was found."""
+
+    target: Target
     stream: Stream
     tools: Tools
     system: ProbeAnswer
@@ -93,7 +99,7 @@ class Findings:
         """How a call can be forced, the stronger way first; None if neither was found to work."""
         if self.json_schema.word == "yes":
             return "schema"
-        return "prefill" if self.prefill.word == "yes" and PROTOCOLS[self.protocol].prefill else None
+        return "prefill" if self.prefill.word == "yes" and PROTOCOLS[self.target.protocol].prefill else None
 
     @property
     def format(self) -> str | None:
