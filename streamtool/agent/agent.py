@@ -14,25 +14,24 @@ the upstream's connection. MCP servers and connections are opened for each run, 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import anyio
 import httpx
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
-from attrs import frozen
+from attrs import evolve
 
 from streamtool.agent.events import Event, Final
-from streamtool.agent.functions import FunctionTool
 from streamtool.agent.loop import Approve, Loop, Plan
-from streamtool.agent.mcp_servers import McpServer, opened
-from streamtool.agent.model_client import ModelClient, middleware_of
+from streamtool.agent.mcp_servers import McpServer
+from streamtool.agent.model_client import ModelClient
+from streamtool.agent.resources import OpenResources, Resources, given_tool
 from streamtool.agent.tool_names import Names
 from streamtool.agent.tools import ExecutableTool
 from streamtool.conversation import Conversation, Message, TextPart, Tool
 from streamtool.errors import AgentError, SettingsError
 from streamtool.http.asgi import ASGIApp
 from streamtool.http.middleware import ToolMiddleware
-from streamtool.http.upstream import HttpUpstream
 from streamtool.observe.observers import OnExchange
 from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
@@ -82,50 +81,38 @@ class Agent:
     ) -> None:
         require_library("agent")  # each call is checked before it is executed
         changed = dict(settings_options)
-        self._app: ASGIApp | None = None
+        app: ASGIApp | None = None
         if isinstance(upstream, str):
             changed["upstreams"] = {"agent": UpstreamSettings(name="agent", url=upstream, protocol=protocol, key=key)}
         elif upstream is not None:
-            self._app = upstream
+            app = upstream
             changed |= {"upstreams": {}, "app_protocol": None if protocol == "auto" else protocol}
         elif settings is None or not settings.upstreams:
             raise SettingsError("an agent needs an upstream: a url, an ASGI app, or one in the settings")
         self.settings = with_options(settings, changed)
         mine = self.settings.for_model(model)
-        self._model = model
-        self._wire = upstream_protocol_for("chat", mine.protocol)
         self._native = mine.mode != "emulate"
         if max_turns < 1:
             raise SettingsError(f"max_turns: an agent needs at least one turn, not {max_turns}", param="max_turns")
         whole = strict and mine.mode != "native" and is_whole(mine.format)
         self._plan = Plan(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
-        self._options = dict(options or {})
+        self._listens = upstream_protocol_for("chat", mine.protocol) if whole else None
+        self._asked = Conversation("chat", model, (), raw=dict(options or {}))
         self._system = () if system is None else (Message("system", (TextPart(system),)),)
-        self._servers: list[McpServer] = []
-        self._functions: list[ExecutableTool] = []
-        for one in tools:
-            if isinstance(one, McpServer):
-                self._servers.append(one)
-            elif hasattr(one, "parameters") and hasattr(one, "call"):
-                self._functions.append(cast(ExecutableTool, one))
-            else:
-                self._functions.append(FunctionTool(one))
-        self._on_exchange = on_exchange
-        self._transport = transport
-        self._through = through
         self._headers = tuple(headers)
-        self._entered = False
-        self._opened: _Opened | None = None
-        self._stack = AsyncExitStack()
+        self._resources = Resources(self.settings, tuple(map(given_tool, tools)), app, on_exchange, transport, through)
+        self._opened: OpenResources | None = None
+        self._stack: AsyncExitStack | None = None
+        """Of the block that the agent is entered in."""
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._stack is not None:
             raise AgentError("the agent is entered already; inside of one block it serves any number of runs")
-        self._entered = True
+        self._stack = AsyncExitStack()
         try:
-            self._opened = await self._stack.enter_async_context(self._open())
+            self._opened = await self._stack.enter_async_context(self._resources.open())
         except BaseException:
-            self._entered = False
+            self._stack = None
             raise
         return self
 
@@ -133,11 +120,11 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._opened = None
-        stack, self._stack = self._stack, AsyncExitStack()
         try:
-            await stack.__aexit__(kind, error, traceback)
+            if self._stack is not None:
+                await self._stack.__aexit__(kind, error, traceback)
         finally:
-            self._entered = False
+            self._stack = None
 
     async def ask(self, messages: Messages) -> str:
         """The final answer. Raises what `run` raises."""
@@ -188,50 +175,17 @@ class Agent:
                 if self._opened is not None:
                     await self._loop(self._opened, messages, send)
                 else:
-                    async with self._open() as found:
+                    async with self._resources.open() as found:
                         await self._loop(found, messages, send)
             except Exception as error:  # noqa: BLE001  whatever it is
                 run._error = error  # noqa: SLF001  the two belong together
 
-    async def _loop(self, found: "_Opened", messages: Sequence[Message], send: ObjectSendStream[Event]) -> None:
+    async def _loop(self, found: OpenResources, messages: Sequence[Message], send: ObjectSendStream[Event]) -> None:
         offered = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in found.tools.values())
-        asked = Conversation("chat", self._model, (), offered, raw=self._options)
         names = Names(found.tools, restricted=self._native)
-        talk = ModelClient(found.middleware, asked, names, self._wire if self._plan.strict else None, self._headers)
+        asked = evolve(self._asked, tools=offered)
+        talk = ModelClient(found.middleware, asked, names, self._listens, self._headers)
         await send.send(await Loop(talk, found.tools, self._plan, send.send).run(messages))
-
-    @asynccontextmanager
-    async def _open(self) -> "AsyncIterator[_Opened]":
-        """The servers and upstreams, open."""
-        async with AsyncExitStack() as stack:
-            found = await stack.enter_async_context(opened(self._servers))
-            tools = _by_name([*self._functions, *found])
-            if self._through is not None:
-                yield _Opened(self._through, tools)
-                return
-            apps: dict[str, ASGIApp] = {"": self._app} if self._app is not None else {}
-            for name, upstream in self.settings.upstreams.items():
-                apps[name] = app = self._upstream(upstream)
-                if isinstance(app, HttpUpstream):
-                    stack.push_async_callback(_closed, app)
-            middleware = middleware_of(self.settings, apps, self._on_exchange)
-            stack.callback(middleware.store.close)
-            yield _Opened(middleware, tools)
-
-    def _upstream(self, upstream: UpstreamSettings) -> ASGIApp:
-        if upstream.url == "sample":
-            from streamtool import sample  # noqa: PLC0415  only who asks it pays for it
-
-            return sample.app
-        return HttpUpstream(upstream, limit=self.settings.limits.body, transport=self._transport)
-
-
-@frozen
-class _Opened:
-    """What a run needs that outlives it."""
-
-    middleware: ToolMiddleware
-    tools: Mapping[str, ExecutableTool]
 
 
 class AgentRun:
@@ -260,18 +214,3 @@ class AgentRun:
             if isinstance(event, Final):
                 return event
         raise AgentError("the run has ended")
-
-
-async def _closed(app: HttpUpstream) -> None:
-    with anyio.CancelScope(shield=True):
-        await app.aclose()
-
-
-def _by_name(tools: Sequence[ExecutableTool]) -> dict[str, ExecutableTool]:
-    found: dict[str, ExecutableTool] = {}
-    for tool in tools:
-        if found.setdefault(tool.name, tool) is not tool:
-            raise SettingsError(
-                f"two tools are named {tool.name}: give one another name, or its MCP server a prefix", param="tools"
-            )
-    return found
