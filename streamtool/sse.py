@@ -46,8 +46,8 @@ class SseReader:
     `last_id` and `retry` (milliseconds) are the last values of these fields, for whoever reconnects.
     """
 
-    __slots__ = ("_data", "_final", "_head", "_held", "_limit", "_name", "_piece", "_plain", "_skip_lf", "_started",
-                 "error", "last_id", "retry")  # fmt: skip
+    __slots__ = ("_data", "_final", "_head", "_held", "_limit", "_name", "_piece", "_plain", "_skip_lf", "error",
+                 "last_id", "retry")  # fmt: skip
 
     def __init__(self, *, limit: int = HELD, final: tuple[bytes, ...] = ()) -> None:
         self.error: UpstreamError | None = None
@@ -55,8 +55,7 @@ class SseReader:
         self.retry: int | None = None
         self._limit = limit
         self._final = final
-        self._head = b""  # the beginning of the stream while it may still become a BOM
-        self._started = False
+        self._head: bytes | None = b""  # the beginning of the stream while it may still become a BOM; None: it is over
         self._piece: list[bytes] = []  # pieces of the line that is not whole yet
         self._data: list[bytes] = []  # data lines of the event that is not dispatched yet
         self._held = 0  # bytes in the two lists
@@ -67,12 +66,13 @@ class SseReader:
     @property
     def idle(self) -> bool:
         """Whether the next byte begins an event."""
-        return self._started and self._plain and self._name is None and not (self._held or self._piece or self._skip_lf)
+        held = self._held or self._piece or self._skip_lf
+        return self._head is None and self._plain and self._name is None and not held
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes."""
         if (
-            self._started
+            self._head is None
             and (chunk[:6] == b"data: " or chunk[:7] == b"event: ")
             and chunk[-2:] == b"\n\n"
             and not self._held
@@ -93,13 +93,12 @@ class SseReader:
         events: list[Event] = []
         if not chunk or self.error is not None:
             return events
-        if not self._started:
+        if self._head is not None:
             chunk = self._head + chunk
             if len(chunk) < len(BOM) and BOM.startswith(chunk):
                 self._head = chunk
                 return events
-            self._started = True
-            self._head = b""
+            self._head = None
             chunk = chunk.removeprefix(BOM)
             if chunk[:6] == b"data: " or chunk[:7] == b"event: ":
                 return self.feed(chunk)
@@ -112,8 +111,8 @@ class SseReader:
         if self.error is not None:
             return events
         if self._head or self._piece:
-            self._started = True
-            self._lines(self._head + b"\n", events)
+            self._lines((self._head or b"") + b"\n", events)
+            self._head = None
         data = b"\n".join(self._data)
         if self._data and (data in self._final or _is_json(data)):
             events.append(Event(self._name, data))

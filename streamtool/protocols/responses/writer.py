@@ -79,6 +79,27 @@ class _Item:
         return b'"%b"' % bytes(self.said)
 
 
+@define(eq=False)
+class _Output:
+    """The items that are done, and the name of the next one."""
+
+    core: str = ""
+    """The reply's id without its prefix."""
+    done: list[bytes] = Factory(list)
+    held: int = 0
+    """Bytes of all strings, those of the open item included."""
+    cut: bool = False
+    """A call is incomplete."""
+
+    def id(self, prefix: str) -> str:
+        """An id for the next item."""
+        return f"{prefix}_{self.core}_{len(self.done)}"
+
+    def joined(self) -> bytes:
+        """The items as JSON, without the brackets around them."""
+        return b",".join(self.done)
+
+
 class ReplyWriter(StreamWriter):
     """Writes one streamed reply.
 
@@ -88,8 +109,8 @@ class ReplyWriter(StreamWriter):
     """
 
     __slots__ = (
-        "_conversation", "_core", "_cut", "_held", "_item", "_name", "_output", "_reason", "_response", "_sequence",
-        "_space", "_tools", "_usage", "response",
+        "_conversation", "_item", "_name", "_output", "_reason", "_response", "_sequence", "_space", "_tools", "_usage",
+        "response",
     )  # fmt: skip
 
     def __init__(
@@ -109,14 +130,11 @@ class ReplyWriter(StreamWriter):
         # tools that the client knows by another name, or whose input is not JSON
         self._tools = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom}
         self._response: ResponseObject | None = None  # None: not begun
-        self._core = ""  # the reply's id without its prefix
         self._sequence = 0
         self._usage = Usage()
         self._item = _Item()
-        self._output: list[bytes] = []  # the items that are done
-        self._held = 0  # bytes of all strings in the reply
+        self._output = _Output()
         self._reason: Reason | None = None
-        self._cut = False  # a call is incomplete
         self._space = SpaceAfterCall()
 
     def _text(self, event: ReplyTextDelta, out: Out) -> None:
@@ -142,11 +160,12 @@ class ReplyWriter(StreamWriter):
 
     def _delta(self, text: str, out: Out) -> None:
         said = string(text)
-        self._item.said += said[1:-1]
-        out.append(self._item.template % (self._sequence, said))
+        item, output = self._item, self._output
+        item.said += said[1:-1]
+        out.append(item.template % (self._sequence, said))
         self._sequence += 1
-        self._held += len(said)
-        if self._held > HELD:
+        output.held += len(said)
+        if output.held > HELD:
             self._fail(too_large(), out)
 
     # --- the beginning
@@ -161,7 +180,7 @@ class ReplyWriter(StreamWriter):
         """The response object; the reply is begun."""
         if self._response is None:
             identity, created, model = self._name.id or "", self._name.created or 0, self._name.model or ""
-            self._core = _FOREIGN.sub("", identity.removeprefix("resp_"))[-_LONGEST:]
+            self._output.core = _FOREIGN.sub("", identity.removeprefix("resp_"))[-_LONGEST:]
             self._response = ResponseObject(self._conversation, id=identity, created=created, model=model)
             response = b'"response":' + self._response.write(b"in_progress")
             self._send(b"response.created", response, out)
@@ -177,10 +196,11 @@ class ReplyWriter(StreamWriter):
     def _open(self, kind: Kind, fields: bytes, out: Out) -> None:
         """Begin an item; `fields` are those that stand in it besides id, type and status."""
         self._begin(out)
-        self._item = _Item(kind, f"{_PREFIXES[kind]}_{self._core}_{len(self._output)}")
-        self._item.place = f'"item_id":"{self._item.id}","output_index":{len(self._output)}'
+        index = len(self._output.done)
+        self._item = _Item(kind, self._output.id(_PREFIXES[kind]))
+        self._item.place = f'"item_id":"{self._item.id}","output_index":{index}'
         item = self._item.write(b"in_progress", fields)
-        self._send(b"response.output_item.added", b'"output_index":%d,"item":%b' % (len(self._output), item), out)
+        self._send(b"response.output_item.added", b'"output_index":%d,"item":%b' % (index, item), out)
 
     def _end_item(self, out: Out, *, complete: bool) -> None:
         """End the open item, if there is one. A call that is incomplete never says that its arguments are done."""
@@ -196,8 +216,9 @@ class ReplyWriter(StreamWriter):
             case _:
                 assert_never(self._item.kind)
         item = self._item.write(b"completed" if complete else b"incomplete", fields)
-        self._send(b"response.output_item.done", b'"output_index":%d,"item":%b' % (len(self._output), item), out)
-        self._output.append(item)
+        index = len(self._output.done)
+        self._send(b"response.output_item.done", b'"output_index":%d,"item":%b' % (index, item), out)
+        self._output.done.append(item)
         self._item = _Item()
 
     def _leave(self, out: Out) -> None:
@@ -243,7 +264,7 @@ class ReplyWriter(StreamWriter):
         self._leave(out)
         self._begin(out)
         tool = self._tools.get(event.name)
-        names = {"call_id": event.id or f"call_{self._core}_{len(self._output)}", "name": event.name}
+        names = {"call_id": event.id or self._output.id("call"), "name": event.name}
         if tool is not None and tool.namespace:
             names["name"] = event.name[len(tool.namespace) + 1 :]
             names["namespace"] = tool.namespace
@@ -263,7 +284,7 @@ class ReplyWriter(StreamWriter):
     def _call_done(self, out: Out, *, complete: bool) -> bytes:
         custom = self._item.kind == "custom_tool_call"
         if not complete:
-            self._cut = True
+            self._output.cut = True
         elif self._item.blank and not custom:
             self._item.said += b"{}"
             out.append(self._item.template % (self._sequence, b'"{}"'))
@@ -293,10 +314,10 @@ class ReplyWriter(StreamWriter):
             self._fail(no_reason(), out)
             return
         self._ended = True
-        output = b",".join(self._output)
+        output = self._output.joined()
         if self._reason is Reason.FILTER:
             why = "content_filter"
-        elif self._cut or self._reason is Reason.LENGTH:
+        elif self._output.cut or self._reason is Reason.LENGTH:
             why = "max_output_tokens"
         else:
             self.response = response.write(b"completed", output, usage=self._usage)
@@ -315,5 +336,5 @@ class ReplyWriter(StreamWriter):
         code = error_code(error)
         fields = {"code": error.code or code, "message": error.message, "param": error.param}
         self._send(b"error", wire.encode(fields)[1:-1], out)
-        failed = response.write(b"failed", b",".join(self._output), error={"code": code, "message": error.message})
+        failed = response.write(b"failed", self._output.joined(), error={"code": code, "message": error.message})
         self._send(b"response.failed", b'"response":' + failed, out)
