@@ -480,7 +480,12 @@ def findings(*, protocol: str = "chat", model: str = "fake", **fields: Any) -> F
 def test_the_settings_load_and_say_what_was_found():
     text, settings = settings_of(findings(protocol="ollama", system_role=False), "THE_KEY")
     model = settings.for_model("fake")
-    assert (model.protocol, model.mode, model.format, model.system_role) == ("ollama", "emulate", "fenced", False)
+    assert (model.protocol, model.mode, model.format, model.prompt.system_role) == (
+        "ollama",
+        "emulate",
+        "fenced",
+        False,
+    )
     assert settings.upstreams["local"].key == "sk-secret"
     assert text == (
         '[upstream.local]\nurl = "http://127.0.0.1:9"\nprotocol = "ollama"\nkey = "env:THE_KEY"\n\n'

@@ -229,7 +229,7 @@ def test_the_first_matching_rule_gives_the_settings_of_a_model():
         "qwen3_coder",
         100,
     )
-    assert (coder.system_role, coder.schema) == (False, "json")
+    assert (coder.prompt.system_role, coder.prompt.schema) == (False, "json")
     assert (other.name, other.upstream.name, other.format, other.context) == ("claude", "first", "labelled", 200)
 
 

@@ -136,12 +136,12 @@ class McpGateway:
         try:
             body = decode_body(body, headers, limits.body)
             unread = wire.read_unread(body, limits)
-            if unread is not None and not self._settings.for_model(unread.model).mcp:
+            if unread is not None and not self._settings.rule_for(unread.model).mcp:
                 return False
             asked = wire.read_request(body, limits, *memory)
         except StreamtoolError:
             return False  # whoever answers says what is wrong
-        return bool(self._settings.for_model(asked.model).mcp) and not (asked.tools or asked.has_tool_history)
+        return bool(self._settings.rule_for(asked.model).mcp) and not (asked.tools or asked.has_tool_history)
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The agent as an upstream that speaks Chat Completions."""
@@ -189,7 +189,7 @@ class McpGateway:
     @asynccontextmanager
     async def _run(self, asked: Conversation, scope: Scope) -> AsyncIterator[AgentRun]:
         """The agent at work."""
-        names = self._settings.for_model(asked.model).mcp
+        names = self._settings.rule_for(asked.model).mcp or ()
         options = {name: value for name, value in asked.raw.items() if name not in _OURS}
         headers = [(name, value) for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
         async with self._opened(names) as found:

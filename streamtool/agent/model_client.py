@@ -154,7 +154,7 @@ class ModelClient:
         hearing = _Hearing(self._names, tell, CallIds(lambda: new_id(chat.CALL_ID), past))
         self._record = None
         asked = evolve(self._conversation, messages=tuple(map(self._names.out, messages)))
-        model = ModelSettings(asked.model, asked.model)
+        model = ModelSettings(asked.model)
         await self._call(chat.write_request(asked, model, stream=True), hearing, listener)
         fold = hearing.fold.close()
         if hearing.status >= 400 or fold.failure is not None or not fold.choices:

@@ -67,7 +67,7 @@ def project(
     messages = _with_contract(_spoken(projector.close()), made.text)
     if continued:
         messages.append(Message("assistant", (TextPart(continued),)))
-    if not model.system_role:
+    if not model.prompt.system_role:
         messages = _folded(messages)
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
     return evolve(
@@ -160,10 +160,10 @@ def _folded(messages: Iterable[Message]) -> list[Message]:
 class _Projector:
     """Reads the messages in order and writes the projected ones; results that stand together become one message."""
 
-    __slots__ = ("_calls", "_format", "_model", "_out", "_pairing", "_recall", "_results", "notes")
+    __slots__ = ("_calls", "_format", "_out", "_pairing", "_prompt", "_recall", "_results", "notes")
 
     def __init__(self, model: ModelSettings, format: str, recall: Recall | None) -> None:
-        self._model = model
+        self._prompt = model.prompt
         self._format = format
         self._recall = recall
         self._out: list[Message] = []
@@ -188,7 +188,7 @@ class _Projector:
     def close(self) -> list[Message]:
         """All projected messages."""
         self._flush(())
-        return self._out if self._model.media else [_plain(message) for message in self._out]
+        return self._out if self._prompt.media else [_plain(message) for message in self._out]
 
     def _assistant(self, message: Message) -> None:
         self._pairing.emit(message.calls)
@@ -222,8 +222,8 @@ class _Projector:
 
     def _result(self, result: ToolResult) -> None:
         call = self._pairing.answer(result)
-        settings = self._model.results
-        media = media_of(result, settings) if self._model.media else ()
+        settings = self._prompt.results
+        media = media_of(result, settings) if self._prompt.media else ()
         if call is None:
             self._note(f"result {result.id} has no call")
             self._results.append((len(self._calls), orphan_text(result, settings), media))
@@ -236,7 +236,7 @@ class _Projector:
         for call in self._pairing.interrupt():
             self._note(f"call {call.id} has no result: interrupted")
             place = next(i for i, one in enumerate(self._calls) if one is call)
-            self._results.append((place, interrupted_text(call, self._model.results), ()))
+            self._results.append((place, interrupted_text(call, self._prompt.results), ()))
 
     def _flush(self, content: Sequence[Part]) -> None:
         """The results that have come, in the order of their calls, and then `content`, as one user message."""
@@ -250,14 +250,14 @@ class _Projector:
             self._out.append(Message("user", tuple(content)))
 
     def _stripped(self, content: tuple[Part, ...]) -> tuple[Part, ...]:
-        tags = self._model.results.strip
+        tags = self._prompt.results.strip
         if not tags:
             return content
         texts = [evolve(part, text=strip(part.text, tags)) if isinstance(part, TextPart) else part for part in content]
         return tuple(now for now, was in zip(texts, content, strict=True) if now == was or not _is_empty(now))
 
     def _note(self, sentence: str) -> None:
-        if self._model.history == "strict":
+        if self._prompt.history == "strict":
             raise RequestError(sentence, param="messages", code="broken_history")
         self.notes.append(sentence)
 

@@ -80,7 +80,8 @@ def contract(tools: Sequence[Tool], format: str, model: ModelSettings) -> Contra
 
     Raises RequestError when the model's context cannot hold it: nothing is cut in silence.
     """
-    made = _contract(_ToolSet(tools), format, model.schema, model.schema_budget, model.results.frame)
+    prompt = model.prompt
+    made = _contract(_ToolSet(tools), format, prompt.schema, prompt.schema_budget, prompt.results.frame)
     _guard(made, len(tools), model)
     return made
 
@@ -91,7 +92,7 @@ def contract_of_names(calls: Sequence[Call], format: str, model: ModelSettings) 
         ["Their parameters are not listed here; call them as in the calls that already stand in this conversation.", ""]
         + [call.name for call in calls]
     )
-    made = Contract(_text(listed, list(calls), format, model.results.frame), "full")
+    made = Contract(_text(listed, list(calls), format, model.prompt.results.frame), "full")
     _guard(made, len(calls), model)
     return made
 

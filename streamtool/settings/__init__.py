@@ -9,24 +9,22 @@ found. Keys (secrets) are never shown, neither in an error nor in a repr.
 Values that the design knows and this version cannot do yet are refused by name, never silently ignored.
 """
 
-from streamtool.settings.data import (
+from streamtool.settings.data import Settings, check, with_options
+from streamtool.settings.load import load
+from streamtool.settings.model import ModelSettings, PromptSettings
+from streamtool.settings.tables import (
     TEMPLATES,
     LimitSettings,
     McpSettings,
     Mode,
     ModelRule,
-    ModelSettings,
     ResultSettings,
     Schema,
-    Settings,
     StoreSettings,
     TimeoutSettings,
     ToolSettings,
     UpstreamSettings,
-    check,
-    with_options,
 )
-from streamtool.settings.load import load
 
 __all__ = [
     "TEMPLATES",
@@ -35,6 +33,7 @@ __all__ = [
     "Mode",
     "ModelRule",
     "ModelSettings",
+    "PromptSettings",
     "ResultSettings",
     "Schema",
     "Settings",

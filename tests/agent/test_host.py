@@ -377,4 +377,4 @@ def test_wrong_settings_are_said(file: str, sentence: str):
 
 def test_nothing_is_executed_by_default():
     assert Settings().mcp == {}
-    assert Settings().for_model("helper").mcp == ()
+    assert Settings().rule_for("helper").mcp is None

@@ -389,7 +389,7 @@ class TestLimits:
 
 class TestUpstream:
     def written(self, conversation, **options):
-        model = ModelSettings("up", options.pop("model", "up"))
+        model = ModelSettings(options.pop("model", "up"))
         return json.loads(write_request(conversation, model, **({"stream": True} | options)))
 
     def test_what_nobody_changed_travels_untouched(self):

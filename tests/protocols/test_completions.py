@@ -24,7 +24,7 @@ from streamtool.protocols.completions import TEMPLATES, ReplyReader, write_reque
 from streamtool.reply import Reason, ReplyEnd, ReplyFailure, ReplyFinish, ReplyStart, ReplyTextDelta, Usage, UsageReport
 from streamtool.settings import ModelSettings
 
-MODEL = ModelSettings("asked", "base", template="chatml")
+MODEL = ModelSettings("base", template="chatml")
 
 
 def said(role, words):
@@ -76,7 +76,7 @@ class TestPrompt:
         assert self.prompt(*TALK, template=name) == PROMPTS[name]
 
     def test_the_settings_know_the_templates(self):
-        from streamtool.settings.data import TEMPLATES as NAMES
+        from streamtool.settings import TEMPLATES as NAMES
 
         assert sorted(NAMES) == sorted(TEMPLATES)
 

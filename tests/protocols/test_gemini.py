@@ -41,7 +41,7 @@ from streamtool.reply import (
 )
 from streamtool.settings import ModelSettings
 
-MODEL = ModelSettings("asked", "gemini-2.5-flash")
+MODEL = ModelSettings("gemini-2.5-flash")
 HI = Message("user", (TextPart("hi"),))
 ASKED = {"role": "user", "parts": [{"text": "hi"}]}
 
@@ -53,14 +53,14 @@ class TestRequest:
 
     @pytest.mark.parametrize("name", ["gemini-2.5-flash", "models/gemini-2.5-flash"])
     def test_where_it_goes(self, name):
-        model = ModelSettings("asked", name)
+        model = ModelSettings(name)
         assert (
             gemini.request_path(model, stream=True) == "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse"
         )
         assert gemini.request_path(model, stream=False) == "/v1beta/models/gemini-2.5-flash:generateContent"
 
     def test_a_name_is_quoted(self):
-        path = gemini.request_path(ModelSettings("asked", "a/b?c:d é"), stream=False)
+        path = gemini.request_path(ModelSettings("a/b?c:d é"), stream=False)
         assert path == "/v1beta/models/a%2Fb%3Fc%3Ad%20%C3%A9:generateContent"
 
     def test_the_least(self):
@@ -201,9 +201,7 @@ class TestRequest:
             Message("user", results=(ToolResult("c1", ()), ToolResult("c2", ()))),
             Message("assistant", calls=(ToolCall("c3", "f", "{}"), ToolCall("c4", "f", "{}"))),
         )
-        body = json.loads(
-            write_request(Conversation("chat", "asked", (HI, *made)), ModelSettings("m", name), stream=True)
-        )
+        body = json.loads(write_request(Conversation("chat", "asked", (HI, *made)), ModelSettings(name), stream=True))
         parts = [part for content in body["contents"] for part in content["parts"] if "functionCall" in part]
         assert [part.get("thoughtSignature") for part in parts] == ["sig", None, unsigned, None]
 

@@ -33,7 +33,7 @@ from streamtool.protocols.messages import (
 )
 from streamtool.settings import LimitSettings, ModelSettings
 
-MODEL = ModelSettings(asked="m", name="real")
+MODEL = ModelSettings(name="real")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"name": "get_weather", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}

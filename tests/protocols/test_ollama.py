@@ -38,7 +38,7 @@ from streamtool.reply import (
 )
 from streamtool.settings import ModelSettings
 
-MODEL = ModelSettings("asked", "llama3:8b")
+MODEL = ModelSettings("llama3:8b")
 HI = Message("user", (TextPart("hi"),))
 
 
@@ -94,7 +94,7 @@ class TestRequest:
             frequency_penalty=0.2,
             user="u",
         )
-        model = ModelSettings("asked", "m", context=8192)
+        model = ModelSettings("m", context=8192)
         assert self.write(options=options, stop=("END",), model=model)["options"] == {
             "num_ctx": 8192,
             "num_predict": 5,
@@ -119,7 +119,7 @@ class TestRequest:
         ],
     )
     def test_effort(self, name, effort, think):
-        found = self.write(options=Options(effort=effort), model=ModelSettings("asked", name))
+        found = self.write(options=Options(effort=effort), model=ModelSettings(name))
         assert found["think"] == think
 
     def test_the_form_of_the_text(self):
