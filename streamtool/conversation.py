@@ -149,6 +149,10 @@ class Forcing:
 class Options:
     """How the reply is to be made; what the client did not say is None."""
 
+    n: int = 1
+    """How many choices there are to be."""
+    stop: tuple[str, ...] = ()
+    """Sequences that end the visible text."""
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -174,12 +178,10 @@ class Conversation:
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice = ToolChoice()
     stream: bool = False
-    n: int = 1
     include_usage: bool = False
     """Chat: the client asked for the usage chunk."""
     legacy_functions: bool = False
     """Chat: tools came as `functions`; the call goes back as `function_call`."""
-    stop: tuple[str, ...] = ()
     options: Options = Options()
     forcing: Forcing | None = None
     """None: nothing but words. A beginning of the reply is the last message, too."""

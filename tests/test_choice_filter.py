@@ -6,7 +6,7 @@ import pytest
 from attrs import field, frozen
 
 from statemachine import Parser
-from streamtool.conversation import Conversation, Tool, ToolChoice
+from streamtool.conversation import Conversation, Options, Tool, ToolChoice
 from streamtool.policy import CallIds, ChoiceFilter, Rules, rules_for
 from streamtool.policy.choice_state import ChoiceState, Tally
 from streamtool.policy.fabricated_results import FabricatedResultFilter
@@ -19,7 +19,7 @@ PING = Tool("ping", parameters={"type": "object", "properties": {}})
 
 
 def rules(mode: str = "auto", *, held: int = 1000, stop: tuple[str, ...] = (), **fields: Any) -> Rules:
-    conversation = Conversation("chat", "m", (), tools=(PING,), choice=ToolChoice(mode), stop=stop)  # type: ignore[arg-type]
+    conversation = Conversation("chat", "m", (), tools=(PING,), choice=ToolChoice(mode), options=Options(stop=stop))  # type: ignore[arg-type]
     return rules_for(conversation, Settings(limits=LimitSettings(held=held), **fields))
 
 

@@ -148,7 +148,7 @@ class McpGateway:
         limits = self._settings.limits
         try:
             asked = chat.read_request(await read_body(scope, receive, limits.body), limits)
-            if asked.n > 1:
+            if asked.options.n > 1:
                 raise RequestError("an agent gives one answer: leave n out", param="n")
         except StreamtoolError as error:
             await send_error(chat, error, send)

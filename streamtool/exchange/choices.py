@@ -26,7 +26,7 @@ class Choices:
         self.parsers = parsers
         self._ids = CallIds(new_id, (call.id for message in conversation.messages for call in message.calls))
         self._clock = clock
-        self._count = conversation.n
+        self._count = conversation.options.n
         self.filters: dict[int, ChoiceFilter] = {}
         """Those that have begun."""
         self.may_retry = False

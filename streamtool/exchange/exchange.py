@@ -85,7 +85,7 @@ class Exchange:
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
-        self._upstream = UpstreamResponse(asked.upstream, asked.conversation.n)
+        self._upstream = UpstreamResponse(asked.upstream, asked.conversation.options.n)
         self._attempts = 0
         self._rejected: Finding | None = None
         """Why another attempt follows this one."""
@@ -162,7 +162,7 @@ class Exchange:
         self._response.headers.attempts = self._attempts
         self._choices.may_retry = self._may_retry()
         if self._attempts > 1:
-            self._upstream = UpstreamResponse(self._request.upstream, self.conversation.n)
+            self._upstream = UpstreamResponse(self._request.upstream, self.conversation.options.n)
             self._choices.restart()
         self._rejected = None
         self.retry = False
@@ -330,7 +330,7 @@ class Exchange:
         settings = self._settings
         return (
             not self._choices.rules.native
-            and self.conversation.n == 1
+            and self.conversation.options.n == 1
             and self._attempts < min(1 + settings.retries, settings.limits.attempts)
         )
 

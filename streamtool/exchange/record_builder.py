@@ -106,7 +106,7 @@ class RecordBuilder:
             upstream=None if upstream is None else upstream.name,
             server=None if upstream is None else upstream.server,
             served_model=response.identity.served_model,
-            choices=conversation.n,
+            choices=conversation.options.n,
             options=numbers(conversation.options),
             status=None if head is None else head.status,
             passed=asked.passthrough,

@@ -204,10 +204,10 @@ class ClientRequest:
 
     def attempt(self, number: int, *, correction: str | None, continued: str | None) -> UpstreamRequest:
         """The request of an attempt, its tools as text. Raises RequestError when the contract does not fit."""
-        asked = evolve(self.conversation, stop=())  # only we know which text is visible
-        output = asked.options.output
-        if output is not None and output.foreign and not self.same:
-            asked = evolve(asked, options=evolve(asked.options, output=None))
+        options = evolve(self.conversation.options, stop=())  # only we know which text is visible
+        if options.output is not None and options.output.foreign and not self.same:
+            options = evolve(options, output=None)
+        asked = evolve(self.conversation, options=options)
         if not self.emulates:
             projected = asked
         else:

@@ -124,7 +124,7 @@ def rules_for(
     """
     choice = conversation.choice
     offered = bool(conversation.tools)
-    alone = conversation.n == 1 and not native
+    alone = conversation.options.n == 1 and not native
     free = offered and choice.mode == "auto" and alone
     correctable = alone and choice.mode != "none"
     forced = choice.mode == "required" and not native
@@ -146,7 +146,7 @@ def rules_for(
         ),
         text=TextRules(
             reasoning=settings.reasoning,
-            stop=conversation.stop,
+            stop=conversation.options.stop,
             held=settings.limits.held,
             kept=(offered or conversation.has_tool_history) and alone,
         ),

@@ -158,8 +158,7 @@ class ProbeClient:
             self.model.name,
             tuple(Message(role, (TextPart(text),)) for role, text in turns),
             tools=tools,
-            stop=stop,
-            options=Options(max_tokens=tokens if self.bounded else None, output=output),
+            options=Options(stop=stop, max_tokens=tokens if self.bounded else None, output=output),
         )
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -200,7 +200,7 @@ class TestTools:
         assert found.legacy_functions
         assert found.tools[0].name == "get_weather"
         assert found.choice == ToolChoice("required", ("get_weather",), parallel=False)
-        assert found.n == 2
+        assert found.options.n == 2
 
     def test_the_same_tool_twice_is_one_tool_two_different_ones_are_refused(self):
         assert len(read(tools=[TIME, TIME]).tools) == 1
@@ -320,20 +320,20 @@ class TestFields:
             temperature=0.5,
             made_up={"x": 1},
         )
-        assert (found.protocol, found.model, found.stream, found.n) == ("chat", "m", True, 3)
+        assert (found.protocol, found.model, found.stream, found.options.n) == ("chat", "m", True, 3)
         assert found.include_usage
-        assert found.stop == ("a", "b")
+        assert found.options.stop == ("a", "b")
         assert found.raw["made_up"] == {"x": 1}
 
     def test_defaults_and_nulls(self):
         found = read(stream=None, stream_options=None, n=None, stop=None, parallel_tool_calls=None, tool_choice=None)
-        assert (found.stream, found.n, found.include_usage, found.stop) == (False, 1, False, ())
+        assert (found.stream, found.options.n, found.include_usage, found.options.stop) == (False, 1, False, ())
 
     def test_usage_belongs_to_streams(self):
         assert not read(stream=False, stream_options={"include_usage": True}).include_usage
 
     def test_one_stop_string(self):
-        assert read(stop="END").stop == ("END",)
+        assert read(stop="END").options.stop == ("END",)
 
     @pytest.mark.parametrize(
         ("field", "value"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtool.conversation import Conversation, Tool
+from streamtool.conversation import Conversation, Options, Tool
 from streamtool.errors import (
     AuthenticationError,
     RequestError,
@@ -57,8 +57,8 @@ ASKED = {
 STOP = [ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
 
-def conversation(**fields):
-    return Conversation("chat", "m", (), **({"tools": TOOLS} | fields))
+def conversation(*, n=1, **fields):
+    return Conversation("chat", "m", (), **({"tools": TOOLS, "options": Options(n=n)} | fields))
 
 
 def writer(**fields):

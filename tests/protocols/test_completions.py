@@ -142,6 +142,7 @@ class TestRequest:
 
     def test_options(self):
         options = Options(
+            n=2,
             max_tokens=5,
             temperature=0.5,
             top_p=0.9,
@@ -152,7 +153,7 @@ class TestRequest:
             effort="high",
             output=OutputFormat(),
         )
-        found = self.write(options=options, n=2)
+        found = self.write(options=options)
         for key in ("model", "prompt", "stop", "stream", "stream_options"):
             del found[key]
         assert found == {
@@ -166,7 +167,12 @@ class TestRequest:
         }
 
     def test_stops_of_the_caller_come_after_those_of_the_template(self):
-        assert self.write(stop=("a", "<|im_end|>", "b", "c"))["stop"] == ["<|im_end|>", "<|im_start|>", "a", "b"]
+        assert self.write(options=Options(stop=("a", "<|im_end|>", "b", "c")))["stop"] == [
+            "<|im_end|>",
+            "<|im_start|>",
+            "a",
+            "b",
+        ]
 
     def test_tools_are_refused(self):
         with pytest.raises(RequestError) as caught:

@@ -109,6 +109,8 @@ class TestRequest:
 
     def test_options(self):
         options = Options(
+            n=2,
+            stop=("1", "2", "3", "4", "5", "6"),
             max_tokens=5,
             temperature=0.5,
             top_p=0.9,
@@ -118,7 +120,7 @@ class TestRequest:
             frequency_penalty=0.2,
             user="u",
         )
-        assert self.write(options=options, stop=("1", "2", "3", "4", "5", "6"), n=2)["generationConfig"] == {
+        assert self.write(options=options)["generationConfig"] == {
             "maxOutputTokens": 5,
             "temperature": 0.5,
             "topP": 0.9,

@@ -394,9 +394,10 @@ class TestOptions:
             metadata={"user_id": "u"}, output_config={"effort": "medium"},
         )  # fmt: skip
         assert asked.stream is True
-        assert asked.stop == ("END",)
-        assert asked.options == Options(max_tokens=100, temperature=0.5, top_p=0.9, top_k=40, effort="medium", user="u")
-        assert (asked.protocol, asked.model, asked.n) == ("messages", "m", 1)
+        assert asked.options == Options(
+            stop=("END",), max_tokens=100, temperature=0.5, top_p=0.9, top_k=40, effort="medium", user="u"
+        )
+        assert (asked.protocol, asked.model, asked.options.n) == ("messages", "m", 1)
 
     @pytest.mark.parametrize(
         ("fields", "effort"),

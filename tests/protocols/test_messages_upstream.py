@@ -96,7 +96,7 @@ class TestSameProtocol:
         form = {"type": "json_schema", "schema": SCHEMA}
         asked = same(output_config={"format": form, "effort": "low"}, stop_sequences=["END"])
         assert sent(asked)["output_config"] == {"format": form, "effort": "low"}
-        body = sent(evolve(asked, options=evolve(asked.options, output=None), stop=()))
+        body = sent(evolve(asked, options=evolve(asked.options, output=None, stop=())))
         assert body["output_config"] == {"effort": "low"}
         assert "stop_sequences" not in body
         older = same(output_format=form)
@@ -287,9 +287,17 @@ class TestOtherProtocol:
 class TestOptions:
     def test_options_of_another_protocol(self):
         options = Options(
-            max_tokens=50, temperature=1.5, top_p=0.5, top_k=4, seed=7, presence_penalty=1, effort="minimal", user="u"
+            stop=("END", "\n"),
+            max_tokens=50,
+            temperature=1.5,
+            top_p=0.5,
+            top_k=4,
+            seed=7,
+            presence_penalty=1,
+            effort="minimal",
+            user="u",
         )
-        body = sent(other(options=options, stop=("END", "\n"), n=1), stream=False)
+        body = sent(other(options=options), stream=False)
         assert body == {
             "model": "real",
             "max_tokens": 50,
@@ -320,11 +328,11 @@ class TestOptions:
         assert "output_config" not in sent(other(options=Options(output=OutputFormat())))
 
     def test_blank_stops_are_left_out(self):
-        assert "stop_sequences" not in sent(other(stop=("\n\n",)))
+        assert "stop_sequences" not in sent(other(options=Options(stop=("\n\n",))))
 
     def test_several_replies_at_once(self):
         with pytest.raises(RequestError) as caught:
-            sent(other(n=2))
+            sent(other(options=Options(n=2)))
         assert caught.value.param == "n"
 
 

@@ -85,6 +85,7 @@ class TestRequest:
 
     def test_options(self):
         options = Options(
+            stop=("END",),
             max_tokens=5,
             temperature=0.5,
             top_p=0.9,
@@ -95,7 +96,7 @@ class TestRequest:
             user="u",
         )
         model = ModelSettings("m", context=8192)
-        assert self.write(options=options, stop=("END",), model=model)["options"] == {
+        assert self.write(options=options, model=model)["options"] == {
             "num_ctx": 8192,
             "num_predict": 5,
             "temperature": 0.5,
@@ -198,7 +199,7 @@ class TestRequest:
 
     def test_several_replies_are_refused(self):
         with pytest.raises(RequestError) as caught:
-            self.write(n=2)
+            self.write(options=Options(n=2))
         assert caught.value.param == "n"
 
     def test_a_request_that_nobody_could_read_is_refused(self):

@@ -38,7 +38,7 @@ def write_complete(conversation: Conversation, reply: Reply, *, id: str, created
 
     Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
     """
-    choices = reply.whole(conversation.n)
+    choices = reply.whole(conversation.options.n)
     body = {
         "id": reply.id or id,
         "object": "chat.completion",

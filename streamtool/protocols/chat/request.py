@@ -78,10 +78,8 @@ def read_request(body: bytes, limits: LimitSettings) -> Conversation:
         messages=messages,
         tools=tools,
         stream=stream,
-        n=_count(raw),
         include_usage=bool(stream and options and options.get("include_usage")),
         legacy_functions=legacy,
-        stop=strings(raw, "stop"),
         options=_options(raw),
         dropped=tuple(dropped),
         raw=raw,
@@ -399,6 +397,8 @@ def _options(raw: Fields) -> Options:
     most = integer(raw, "max_completion_tokens")
     effort, user = (raw.get(key) for key in ("reasoning_effort", "user"))
     return Options(
+        n=_count(raw),
+        stop=strings(raw, "stop"),
         max_tokens=integer(raw, "max_tokens") if most is None else most,
         temperature=number(raw, "temperature"),
         top_p=number(raw, "top_p"),

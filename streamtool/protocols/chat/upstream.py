@@ -56,7 +56,7 @@ def read_models(body: bytes) -> list[str]:
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
     """The JSON body that asks the model of the upstream for the next reply."""
-    raw = conversation.raw
+    raw, options = conversation.raw, conversation.options
     same = conversation.protocol == "chat"
     if same and not conversation.messages:  # a request that nobody here could read
         return wire.encode({**raw, "model": model.name})
@@ -65,23 +65,23 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     if same:
         body.update((key, value) for key, value in raw.items() if key not in _OURS)
     else:
-        body.update(_options(conversation.options))
-    if conversation.options.output is not None:
-        body["response_format"] = raw["response_format"] if same else _output(conversation.options.output)
+        body.update(_options(options))
+    if options.output is not None:
+        body["response_format"] = raw["response_format"] if same else _output(options.output)
     if conversation.forcing is not None:
         body.update(_forcing(conversation.forcing))
-    if conversation.n > 1:
-        body["n"] = conversation.n
-    if conversation.stop:
-        body["stop"] = list(conversation.stop)
+    if options.n > 1:
+        body["n"] = options.n
+    if options.stop:
+        body["stop"] = list(options.stop)
     body["stream"] = stream
     if stream:
-        options = raw.get("stream_options") if same else None
-        options = dict(options) if isinstance(options, Mapping) else {}
+        given = raw.get("stream_options") if same else None
+        stream_options = dict(given) if isinstance(given, Mapping) else {}
         if not (same and conversation.stream):  # a whole reply states its usage, and so do all other protocols
-            options["include_usage"] = True
-        if options:
-            body["stream_options"] = options
+            stream_options["include_usage"] = True
+        if stream_options:
+            body["stream_options"] = stream_options
     if conversation.tools:
         body.update(_tools(conversation))
     return wire.encode(body)

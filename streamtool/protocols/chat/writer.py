@@ -221,7 +221,7 @@ class ReplyWriter(StreamWriter):
         self._usage = usage
 
     def _end(self, out: Out) -> None:
-        if len(self._choices) < self._conversation.n or not all(choice.finished for choice in self._choices):
+        if len(self._choices) < self._conversation.options.n or not all(choice.finished for choice in self._choices):
             self._fail(no_reason(), out)
             return
         self._stop()

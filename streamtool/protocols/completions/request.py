@@ -51,9 +51,9 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     body.update(_options(conversation.options))
     if conversation.forcing is not None:
         body.update(_forcing(conversation.forcing))
-    if conversation.n > 1:
-        body["n"] = conversation.n
-    body["stop"] = list(dict.fromkeys((*template.stop, *conversation.stop)))[:_STOPS]
+    if conversation.options.n > 1:
+        body["n"] = conversation.options.n
+    body["stop"] = list(dict.fromkeys((*template.stop, *conversation.options.stop)))[:_STOPS]
     body["stream"] = stream
     if stream:
         body["stream_options"] = {"include_usage": True}

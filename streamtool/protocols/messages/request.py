@@ -95,7 +95,6 @@ def _conversation(raw: Fields, limits: LimitSettings, size: int) -> Conversation
         messages=(*read_system(raw.get("system")), *read_messages(raw.get("messages"))),
         tools=tools,
         stream=flag(raw, "stream"),
-        stop=strings(raw, "stop_sequences"),
         options=_options(raw),
         dropped=dropped,
         raw=raw,
@@ -209,6 +208,7 @@ def _options(raw: Fields) -> Options:
     metadata = raw.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     return Options(
+        stop=strings(raw, "stop_sequences"),
         max_tokens=integer(raw, "max_tokens"),
         temperature=number(raw, "temperature"),
         top_p=number(raw, "top_p"),

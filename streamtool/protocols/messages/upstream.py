@@ -61,13 +61,13 @@ def read_models(body: bytes) -> list[str]:
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
     """The JSON body that asks the model of the upstream for the next reply."""
-    if conversation.n > 1:
+    if conversation.options.n > 1:
         raise RequestError("This upstream gives one reply at a time; ask for them one at a time.", param="n")
     raw = conversation.raw
     if conversation.protocol == "messages" and not conversation.messages:  # a request that nobody here could read
         return wire.encode({**raw, "model": model.name})
     body = _body(conversation, model)
-    stop = [text for text in conversation.stop if text.strip()]  # the origin refuses blank ones
+    stop = [text for text in conversation.options.stop if text.strip()]  # the origin refuses blank ones
     if stop:
         body["stop_sequences"] = stop
     body["stream"] = stream

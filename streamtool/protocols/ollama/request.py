@@ -45,7 +45,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     """The JSON body that asks the model of the upstream for the next reply."""
     if not conversation.messages:
         raise RequestError("A request without messages cannot be written for Ollama.", param="messages")
-    if conversation.n > 1:
+    if conversation.options.n > 1:
         raise RequestError("Ollama makes one reply to a request; ask for one at a time.", param="n")
     names = {call.id: call.name for message in conversation.messages for call in message.calls}
     body: dict[str, Json] = {
@@ -80,7 +80,7 @@ def _options(conversation: Conversation, model: ModelSettings) -> dict[str, Json
         "seed": options.seed,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
-        "stop": list(conversation.stop) or None,
+        "stop": list(options.stop) or None,
     }
     return {key: value for key, value in fields.items() if value is not None}
 
