@@ -1,7 +1,8 @@
 """OpenAI Chat Completions (`POST /v1/chat/completions`), both sides: the client's and the upstream's.
 
-`request` reads what a client asks, `upstream` writes the request to an upstream, `reader` reads the upstream's reply,
-`writer` writes the reply to the client. Names of this protocol's fields appear in this package only.
+`request` reads what a client asks (its tools in `tools`), `upstream` writes the request to an upstream, `reader` reads
+the upstream's reply, `writer` writes the reply to the client. Names of this protocol's fields appear in this package
+only.
 Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node 6.49; the rules
 under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
