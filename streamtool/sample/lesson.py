@@ -1,0 +1,212 @@
+"""What the contract in a prompt teaches: the tools, the form of a call, the frame of a result."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from attrs import frozen
+
+from statemachine import FORMATS, parse, write
+from streamtool import schema
+from streamtool.prompting import tool_prompt as words
+
+Json = Any  # a decoded JSON value
+
+
+@frozen
+class SampleParameter:
+    """A parameter as the contract lists it."""
+
+    name: str
+    type: Json
+    """("literal", value) · ("array", type) · ("object", parameters) · ("word", name)"""
+    required: bool = True
+    default: Json = None
+
+
+@frozen
+class OfferedTool:
+    """A tool as the contract lists it."""
+
+    name: str
+    parameters: tuple[SampleParameter, ...] = ()
+
+
+@frozen
+class Lesson:
+    """All that the contract taught."""
+
+    offers: tuple[OfferedTool, ...]
+    format: str
+    result: "re.Pattern[str]"
+    """Matches a framed result; group 1 is its content."""
+    answer: str
+    """The example of a final answer."""
+
+    def final(self, text: str) -> str:
+        """The final answer in the form of the example."""
+        if self.answer == words.EXAMPLE_ANSWER:
+            return text
+        return self.answer.replace(json.dumps(words.EXAMPLE_ANSWER), json.dumps(text, ensure_ascii=False))
+
+    @property
+    def plain(self) -> bool:
+        """True if text may stand beside calls."""
+        return self.answer == words.EXAMPLE_ANSWER
+
+
+class _Signature:
+    """Reads types and parameters as the contract writes them: `a: string, b?: integer = 3, c: "x"|"y"`."""
+
+    __slots__ = ("at", "text")
+
+    def __init__(self, text: str, at: int = 0) -> None:
+        self.text = text
+        self.at = at
+
+    def skip(self, word: str) -> bool:
+        found = self.text.startswith(word, self.at)
+        self.at += len(word) if found else 0
+        return found
+
+    def value(self) -> Json:
+        found, self.at = json.JSONDecoder().raw_decode(self.text, self.at)
+        return found
+
+    def word(self) -> str:
+        if self.text.startswith('"', self.at):
+            return str(self.value())
+        found = re.compile(r"[\w$.-]+|\[key\]").match(self.text, self.at)
+        if found is None:
+            raise ValueError(self.text[self.at :])
+        self.at = found.end()
+        return found[0]
+
+    def parameters(self, closer: str) -> tuple[SampleParameter, ...]:
+        read = []
+        while not self.skip(closer):
+            name, optional = self.word(), self.skip("?")
+            if not self.skip(": "):
+                raise ValueError(self.text[self.at :])
+            kind = self.type()
+            default = self.value() if self.skip(" = ") else None
+            if name != "[key]":
+                read.append(SampleParameter(name, kind, not optional, default))
+            self.skip(", ")
+        return tuple(read)
+
+    def type(self) -> Json:
+        """The first alternative that is not null."""
+        kinds = [self.single()]
+        while self.skip("|"):
+            kinds.append(self.single())
+        return next((kind for kind in kinds if kind not in (("literal", None), ("word", "null"))), kinds[0])
+
+    def single(self) -> Json:
+        kind: Json
+        if self.skip("("):
+            kind = self.type()
+            self.skip(")")
+        elif self.skip("{"):
+            kind = ("object", self.parameters("}"))
+        else:
+            try:
+                kind = ("literal", self.value())
+            except ValueError:
+                kind = ("word", self.word())
+        while self.skip("[]"):
+            kind = ("array", kind)
+        return kind
+
+
+def read_offers(listed: str) -> tuple[OfferedTool, ...]:
+    """The tools out of the contract's list, in whatever style it is."""
+    lines = listed.split("\n")
+    if any(line.startswith("**") for line in lines):
+        return tuple(_markdown_offers(lines))
+    offers = []
+    for line in lines:
+        if line.startswith('{"name"'):
+            entry = json.loads(line)
+            line = schema.signature(entry["name"], entry["parameters"])  # noqa: PLW2901 - one way of reading
+        if not line or line.startswith(" "):
+            continue
+        head = re.match(r"(\S+?)\(|(\S+?)(?:: .*)?\Z", line)
+        if head and head[1]:
+            reader = _Signature(line, head.end())
+            offers.append(OfferedTool(head[1], reader.parameters(")")))
+        elif head:
+            offers.append(OfferedTool(head[2]))
+    return tuple(offers)
+
+
+def _markdown_offers(lines: Sequence[str]) -> Iterator[OfferedTool]:
+    name, listing = "", False
+    parameters: list[SampleParameter] = []
+    for line in lines:
+        if line.startswith("**") and line.endswith("**"):
+            if name:
+                yield OfferedTool(name, tuple(parameters))
+            name, listing, parameters = line[2:-2], False, []
+        elif not line.startswith("  "):
+            listing = line == "Parameters:"
+        elif listing and (parameter := _markdown_parameter(line)):
+            parameters.append(parameter)
+    yield OfferedTool(name, tuple(parameters))
+
+
+def _markdown_parameter(line: str) -> SampleParameter | None:
+    reader = _Signature(line, 4)
+    try:
+        name = reader.word()
+        kind = reader.type() if reader.skip(" (") else None
+    except ValueError:
+        return None
+    if kind is None or not reader.skip(") ("):
+        return None
+    return SampleParameter(name, kind, reader.skip("required"))
+
+
+def _between(text: str, opener: str, closer: str) -> str:
+    return text.partition(opener)[2].partition(closer)[0].strip("\n")
+
+
+@lru_cache(maxsize=16)
+def learn(prompt: str) -> Lesson | None:
+    """What the contract in this prompt teaches; None when there is none, or none that can be read."""
+    if words.LIST_HEADING not in prompt or words.EXAMPLE_HEADING not in prompt:
+        return None
+    before, _, example = prompt.partition(words.END)[0].rpartition(f"\n{words.EXAMPLE_HEADING}\n")
+    listed = before.rpartition(f"\n{words.LIST_HEADING}\n")[2]
+    try:
+        offers = read_offers(listed)
+    except (ValueError, KeyError, RecursionError):  # somebody else's headings
+        return None
+    first = _between(example, words.YOU_WRITE, words.NEXT_MESSAGE)
+    answer = _between(example, words.ANSWER, words.SEVERAL)
+    frame = _between(example, words.NEXT_MESSAGE, "\n\nYou need one thing more.")
+    return Lesson(offers, _format_of(first, [offer.name for offer in offers]), _frame_of(frame, offers), answer)
+
+
+def _format_of(example: str, names: Sequence[str]) -> str:
+    """The format whose own writing of the example's call is the example."""
+    together = [name for name, form in FORMATS.items() if not form.by_tool]  # their tables are made once for all tools
+    for formats in (together, *([name] for name in FORMATS)):
+        _, calls = parse(example, names, formats=formats)
+        for name in formats if len(calls) == 1 else ():
+            if write(calls, name) == example:
+                return name
+    return "tool_call"
+
+
+def _frame_of(example: str, offers: Sequence[OfferedTool]) -> "re.Pattern[str]":
+    pattern = re.escape(example)
+    for offer in offers:
+        content = re.escape(words.example_result(offer.name))
+        if content in pattern:
+            before, after = pattern.split(content, 1)
+            before = before.replace(re.escape(offer.name), r"[^\n]*?").replace(words.EXAMPLE_ID, r"[^\n]*?")
+            return re.compile(before + "(.*?)" + (after or r"(?=\n\n|\Z)"), re.DOTALL)
+    return re.compile(r"(.*)", re.DOTALL)
