@@ -1,25 +1,22 @@
 """What is wrong with a call's arguments, in words that a model can act on.
 
-Of all errors the most specific one is told: the deepest in the arguments, and of alternatives (`anyOf`, `oneOf`) the
-one that fits best. Missing and unknown properties of one object are told together, since they are often one mistake.
-Along with it goes the part of the schema that failed, shortened until it is small.
+Of all violations the most specific one is told. Missing and unknown properties of one object are told together, since
+they are often one mistake. Along with it goes the part of the schema that failed, shortened until it is small.
 """
 
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from attrs import field, frozen
 
-from statemachine.schema import SchemaWalker, kinds
+from statemachine.schema import SchemaWalker
 from streamtool.schema import literal
 from streamtool.validation.coercion import Place
-
-if TYPE_CHECKING:
-    import jsonschema_rs  # an extra
+from streamtool.validation.violations import SchemaViolation, rank, specific
 
 Json = Any  # a decoded JSON value
 
@@ -37,8 +34,6 @@ KNOWN: Final = 200
 """Names among which the nearest is looked for."""
 
 _plain = re.compile(r"[\w$-]+\Z").match
-_ORDER = ("required", "additionalProperties", "unevaluatedProperties", "type", "enum", "const")
-"""Of errors at the same depth, which is told first."""
 _LIMITS: Mapping[str, str] = {
     "minimum": "must be at least {}",
     "maximum": "must be at most {}",
@@ -102,99 +97,15 @@ class InvalidArguments:
         return f"{text}\nThe arguments were: {self.arguments}"
 
 
-@frozen(eq=False)
-class SchemaViolation:
-    """One error, as the library told it."""
-
-    place: Place
-    path: Place
-    """Where in the schema."""
-    keyword: str
-    names: tuple[str, ...] = ()
-    """The property that is missing, the properties that are unknown."""
-    types: frozenset[str] = frozenset()
-    """Which types were wanted, if the type is wrong."""
-    branches: tuple[tuple["SchemaViolation", ...], ...] = ()
-    """What is wrong in each alternative; the one that fits best first."""
-    sure: bool = True
-    """False: a pattern could not be matched within bounds."""
-
-    @property
-    def key(self) -> tuple[Json, ...]:
-        """What tells it from other errors."""
-        return (self.place, self.path, self.names)
-
-    def leaves(self) -> Iterator["SchemaViolation"]:
-        """What is wrong in the alternative that fits best."""
-        if not self.branches:
-            yield self
-            return
-        for inner in self.branches[0]:
-            yield from inner.leaves()
-
-    def fitting(self) -> list[tuple["SchemaViolation", ...]]:
-        """What is wrong in the alternatives for values of this kind; in all of them if there is none."""
-        return [branch for branch in self.branches if not self._other(branch)] or list(self.branches)
-
-    @property
-    def mismatch(self) -> bool:
-        """The value is something else altogether."""
-        if self.branches:
-            return all(self._other(branch) for branch in self.branches)
-        return self.keyword in ("type", "enum", "const", "falseSchema")
-
-    def _other(self, branch: tuple["SchemaViolation", ...]) -> bool:
-        return any(inner.place == self.place and inner.mismatch for inner in branch)
-
-
-def problem(error: "jsonschema_rs.ValidationError") -> SchemaViolation:
-    """The error with what we read of it."""
-    kind: Any = error.kind  # what it holds depends on its class
-    name = type(kind).__name__
-    place, path = tuple(error.instance_path), tuple(error.schema_path)
-    match name:
-        case "Required":
-            return SchemaViolation(place, path, kind.name, names=(kind.property,))
-        case "Type":
-            return SchemaViolation(place, path, kind.name, types=frozenset(kind.types))
-        case "Enum":
-            return SchemaViolation(place, path, kind.name, types=_types(kind.options))
-        case "Constant":
-            return SchemaViolation(place, path, kind.name, types=_types([kind.expected_value]))
-        case "AdditionalProperties" | "UnevaluatedProperties":
-            return SchemaViolation(place, path, kind.name, names=tuple(kind.value))
-        case "AnyOf" | "OneOfNotValid":
-            branches = [tuple(problem(inner) for inner in branch) for branch in kind.value]
-            sure = all(inner.sure for branch in branches for inner in branch)
-            best = tuple(sorted(branches, key=lambda branch: _misfit(place, branch)))
-            return SchemaViolation(place, path, kind.name, branches=best, sure=sure)
-    return SchemaViolation(place, path, kind.name, sure=name not in ("BacktrackLimitExceeded", "RegexEngineFailure"))
-
-
-def _types(values: Iterable[Json]) -> frozenset[str]:
-    return frozenset(name for value in values for name in kinds(value))
-
-
-def _misfit(place: Place, branch: tuple[SchemaViolation, ...]) -> tuple[int, int, int]:
-    """How little an alternative fits: it is of another type or kind; else how many errors it has, how deep they are."""
-    worst = 0
-    for inner in branch:
-        if inner.mismatch and inner.place == place:
-            worst = 2
-        elif inner.keyword in ("const", "enum") and len(inner.place) == len(place) + 1:
-            worst = max(worst, 1)  # most likely the property that tells the alternatives apart
-    return worst, len(branch), -max((len(inner.place) for inner in branch), default=0)
-
-
 # ---- faults
 
 
 def fault(problems: list[SchemaViolation], schema: Json, arguments: str, value: Json) -> InvalidArguments | None:
     """The fault to tell; None if none of the errors is sure."""
-    found = [leaf for one in problems if one.sure for leaf in _specific(one)]
+    found = [leaf for one in problems if one.sure for leaf in specific(one)]
     if not found:
         return None
-    one = min(found, key=_rank)
+    one = min(found, key=rank)
     related = [other for other in found if other.names and other.place == one.place] if one.names else [one]
     node = part(schema, one)
     here = at(value, one.place)
@@ -228,18 +139,6 @@ def no_object(arguments: str, value: Json) -> InvalidArguments:
 
 def _no_number(name: str) -> Json:
     raise ValueError(f"{name} is no number")
-
-
-def _specific(one: SchemaViolation) -> list[SchemaViolation]:
-    """The error itself, or what is wrong in the alternative that fits best."""
-    if not one.branches or one.mismatch or not one.branches[0]:
-        return [one]
-    return [leaf for inner in one.branches[0] for leaf in _specific(inner)]
-
-
-def _rank(one: SchemaViolation) -> tuple[int, int]:
-    depth = len(one.place) + (1 if one.names else 0)
-    return -depth, _ORDER.index(one.keyword) if one.keyword in _ORDER else len(_ORDER)
 
 
 def at(value: Json, place: Place) -> Json:

@@ -24,8 +24,9 @@ from streamtool.errors import SettingsError
 from streamtool.validation import errors as validation_errors
 from streamtool.validation import schema_cost
 from streamtool.validation.coercion import Coercion, Place, coerced, coercions
-from streamtool.validation.errors import InvalidArguments, SchemaViolation
+from streamtool.validation.errors import InvalidArguments
 from streamtool.validation.schema_cost import Unbounded
+from streamtool.validation.violations import SchemaViolation, violation_of
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -195,7 +196,7 @@ class Validator:
 
     def _errors(self, value: Json) -> list[SchemaViolation]:
         assert self._compiled is not None  # noqa: S101  the caller has looked
-        return [validation_errors.problem(error) for error in self._compiled.iter_errors(value)]
+        return [violation_of(error) for error in self._compiled.iter_errors(value)]
 
     def _first(self, arguments: str, value: Json) -> InvalidArguments | None:
         """What is wrong with arguments that are too large to be told everything that is."""
@@ -206,7 +207,7 @@ class Validator:
             try:
                 self._compiled.validate(value)
             except jsonschema_rs.ValidationError as error:
-                return validation_errors.fault([validation_errors.problem(error)], self._schema, arguments, value)
+                return validation_errors.fault([violation_of(error)], self._schema, arguments, value)
         return validation_errors.unknown(self._schema, arguments, value)
 
     # ---- mending
