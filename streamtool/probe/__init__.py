@@ -7,7 +7,18 @@ that it will read later. All that is sent are fixed texts, and every request is 
 """
 
 from streamtool.probe.client import SECONDS
-from streamtool.probe.findings import Findings, ProbeAnswer, Stream, Target, Taught, Tools
+from streamtool.probe.findings import Findings, ProbeAnswer, ProbeTarget, Stream, Taught, Tools
 from streamtool.probe.questions import MARKERS, TAUGHT, probe
 
-__all__ = ["MARKERS", "SECONDS", "TAUGHT", "Findings", "ProbeAnswer", "Stream", "Target", "Taught", "Tools", "probe"]
+__all__ = [
+    "MARKERS",
+    "SECONDS",
+    "TAUGHT",
+    "Findings",
+    "ProbeAnswer",
+    "ProbeTarget",
+    "Stream",
+    "Taught",
+    "Tools",
+    "probe",
+]

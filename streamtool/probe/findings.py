@@ -59,7 +59,7 @@ class Taught:
 
 
 @frozen
-class Target:
+class ProbeTarget:
     """What was asked."""
 
     url: str
@@ -73,7 +73,7 @@ class Target:
 class Findings:
     """All that was found."""
 
-    target: Target
+    target: ProbeTarget
     stream: Stream
     tools: Tools
     system: ProbeAnswer

@@ -15,7 +15,7 @@ from statemachine import CallStart, Parser
 from streamtool.conversation import OutputFormat, Tool
 from streamtool.policy import denies_tools
 from streamtool.probe.client import SECONDS, ProbeClient, ProbeResult, find
-from streamtool.probe.findings import Findings, ProbeAnswer, Stream, Target, Taught, Tools, Word
+from streamtool.probe.findings import Findings, ProbeAnswer, ProbeTarget, Stream, Taught, Tools, Word
 from streamtool.protocols.registry import PROTOCOLS
 from streamtool.reply import Reason, ReplyCall
 from streamtool.settings import UpstreamSettings
@@ -68,7 +68,7 @@ async def probe(
             if any(taught.obeyed for taught in again):
                 folds, formats = True, again
     return Findings(
-        Target(upstream.url, line.protocol, line.model.name, line.models),
+        ProbeTarget(upstream.url, line.protocol, line.model.name, line.models),
         stream=stream,
         tools=tools,
         system=system,

@@ -350,8 +350,7 @@ class _ResponsesStream:
             check_logprobs(event, str(frame), problems)
         if part.text_done:
             problems.must("R7", f"{frame} behind the text's end")
-        if step == "done":
-            part.text_done = True
+        part.text_done |= step == "done"
         self._grow(frame, event, part.pieces, text_key(kind), step)
 
     def _value(self, frame: SseFrame, event: dict[str, Json], kind: str, step: str) -> None:
@@ -364,8 +363,7 @@ class _ResponsesStream:
             return
         if item.value_done:
             problems.must("R7", f"{frame} behind the arguments' end")
-        if step == "done":
-            item.value_done = True
+        item.value_done |= step == "done"
         self._grow(frame, event, item.pieces, VALUES[kind], step)
 
     def _grow(self, frame: SseFrame, event: dict[str, Json], pieces: list[str], key: str, step: str) -> None:
