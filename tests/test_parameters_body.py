@@ -250,7 +250,9 @@ def test_one_json_object_in_place_of_parameters(form: str, text: str) -> None:
 
 def test_an_object_after_a_parameter_is_none() -> None:
     text = '<function=f><parameter=n>1</parameter>{"s": "x"}</function>'
-    assert arguments(text, "qwen3_coder", "missing_closer") == {"n": '1</parameter>{"s": "x"}'}
+    (call,) = read(text, "qwen3_coder")
+    assert json.loads(call.arguments) == {"n": '1</parameter>{"s": "x"}'}
+    assert (call.complete, call.repairs) == (False, ("missing_closer", "shown_markup"))
 
 
 def test_an_unknown_call_with_json_is_read_to_its_end() -> None:

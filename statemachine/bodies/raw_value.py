@@ -7,16 +7,14 @@ follow it (rule "Raw values" of `docs/design.md`):
 * a key opener, when it names a parameter of the schema that was not yet given (no schema: at a line start);
 * the call's closer, when an outer closer, a sibling opener or the end follows.
 
-What the value shows of such markup is a stack of its own (`shown`): an opener that does not count lies on it until its
-closer comes, and while it does, no other marker counts that may belong to it. So a whole call, or a page about calls,
-comes out as it stands.
+What the value shows of such markup lies on a stack of its own (`shown.py`): while an opener that does not count waits
+for its closer, no marker counts that may belong to it. So a whole call, or a page about calls, comes out as it stands.
 
 A value that must be a string flows from its first character. One that may be something else is held while it may still
 be JSON of a type that the schema allows; at the first other character it is a string and flows.
 """
 
 from collections.abc import Generator, Sequence
-from enum import Enum
 
 from attrs import define, field, frozen
 
@@ -31,6 +29,7 @@ from statemachine.bodies.parameter_markers import (
     own_run,
     tag_if_any,
 )
+from statemachine.bodies.shown import Kind, Shown
 from statemachine.buffer import Ended, Grammar, Mismatch
 from statemachine.emitter import Sink
 from statemachine.grammar.closers import after_sibling, sibling
@@ -40,7 +39,6 @@ from statemachine.json.state import WORDS, JsonState
 from statemachine.json.typed import Typed
 from statemachine.machine import Machine
 from statemachine.runs import quote
-
 
 QUOTES = frozenset("\"'`")
 
@@ -98,19 +96,10 @@ class Slot:
     """What the schema says of it."""
 
 
-class Shown(Enum):
-    """Markup that a value shows, while it is open."""
-
-    CALL = "a call"
-    KEY = "a key"
-    MENTION = "a key, which a blank follows: more likely a word of a sentence"
-    QUOTE = "a quote like the one around the value"
-
-
 class RawValue:
     """The value of a key, whose opener has been read."""
 
-    __slots__ = ("inside", "key", "levels", "machine", "run", "shown", "slot", "sound", "table", "trimmed")
+    __slots__ = ("inside", "key", "levels", "machine", "run", "shown", "slot", "table", "trimmed")
 
     def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot, *, trimmed: bool) -> None:
         inside = table.trimmed if trimmed else table.plain
@@ -122,9 +111,7 @@ class RawValue:
         self.key = slot.key
         self.trimmed = trimmed
         """The line end before the closer is markup."""
-        self.shown: list[Shown] = []
-        self.sound = True
-        """False once markup was shown that may have been the call's, if the value has no closer of its own."""
+        self.shown = Shown()
         self.inside = inside.markers
         self.run = inside.run
         names = levels[-1].names
@@ -161,15 +148,14 @@ class RawValue:
     def close(self) -> Grammar:
         """The closer of the value, when it is there."""
         machine = self.machine
-        reader = machine.reader
+        reader, shown = machine.reader, self.shown
         length = yield from self.closer(0)
         if length:
             reader.take(length)
-            sound = self.sound or not self.levels[-1].implied
-            sound = sound and (Shown.KEY not in self.shown or Shown.CALL in self.shown)
+            sound = not (shown.open_key or (shown.stray and self.levels[-1].implied))
         else:
             machine.candidate.json.mend("missing_closer")
-            sound = self.sound and Shown.KEY not in self.shown
+            sound = not (shown.keys or shown.whole or shown.stray)
         self.levels[-1].implied = not length
         if not sound:
             self.levels[0].sound = False
@@ -191,32 +177,29 @@ class RawValue:
         if mark is Marker.KEY:
             level = self.levels[-1]
             closed = not (self.table.keyed or level.names) and reader.text[reader.at + offset] in "\r\n"
-            free = all(mark is Shown.MENTION for mark in self.shown)
-            return free and level.takes((yield from is_key(machine, self.table, end)), closed=closed)
+            if self.shown.blocks:
+                return False
+            return level.takes((yield from is_key(machine, self.table, end)), closed=closed)
         if self.table.keyed and mark is not None:
             key, after = yield from closing(machine, self.table, offset)
             around = self.around(key)
             if around:
-                if key == self.key and self.balances():
+                if key == self.key and self.shown.balances:
                     return (yield from self.ends_call(after))
                 return (yield from self.may_follow(after, around))
         elif mark is Marker.VALUE_END:
-            if self.balances():
+            if self.shown.balances:
                 return (yield from self.ends_call(end))
             return (yield from self.may_follow(end, self.levels))
         if mark is Marker.CALL_END:
-            return Shown.CALL not in self.shown and (yield from self.may_end(end))
+            return not self.shown.calls and (yield from self.may_end(end))
         if reader.ended and mark is None:
             yield from reader.more()
         return False
 
-    def balances(self) -> bool:
-        """True if a value's closer closes a key that the value shows."""
-        return bool(self.shown) and self.shown[-1] is not Shown.CALL
-
     def ends_call(self, offset: int) -> Generator[None, None, bool]:
         """True if the call's end follows directly, and no call that the value shows could end there."""
-        if Shown.CALL in self.shown:
+        if self.shown.calls:
             return False
         offset = yield from blanks(self.machine, offset)
         mark, end = (yield from look(self.machine, self.table.between, offset)) if offset >= 0 else (None, 0)
@@ -238,15 +221,15 @@ class RawValue:
         if mark is None:
             return 1
         if mark is Marker.CALL:
-            self.shown.append(Shown.CALL)
+            self.shown.open(Kind.CALL)
         elif mark is Marker.KEY:
             yield from self.show_key(end)
-        elif mark is Marker.CALL_END and Shown.CALL in self.shown:
-            while self.shown.pop() is not Shown.CALL:
-                pass
-            self.sound = False
-        elif not self.table.keyed or (yield from closing(machine, self.table, 0))[0] == self.key:
-            self.sound = self.balances() and self.shown.pop() is Shown.MENTION and self.sound
+        elif mark is Marker.CALL_END and self.shown.calls:
+            self.shown.close_call()
+        else:
+            named = (yield from closing(machine, self.table, 0))[0] if self.table.keyed else ""
+            if named == self.key or (mark is Marker.VALUE_END and not self.table.keyed):
+                self.shown.close_key()
         return end
 
     def show_key(self, offset: int) -> Grammar:
@@ -259,7 +242,7 @@ class RawValue:
             yield
         follows = reader.text[reader.at + tag.end : reader.at + tag.end + 1]
         if follows not in QUOTES:
-            self.shown.append(Shown.MENTION if follows == " " else Shown.KEY)
+            self.shown.open(Kind.MENTION if follows == " " else Kind.KEY)
 
     def around(self, key: str) -> Sequence[Level]:
         """The levels that stay open where the closer of a key stands; none if it closes nothing that is open."""
@@ -432,7 +415,7 @@ class Quoted(RawValue):
         after = yield from blanks(machine, end)
         if after < 0:
             return False
-        if self.shown:
+        if self.shown.balances:
             end = yield from self.closer(after)
             return end > 0 and (yield from self.ends_call(end))
         if reader.ended and reader.at + after >= len(reader.text):
@@ -443,9 +426,9 @@ class Quoted(RawValue):
         """Length of what stands here: a quote that the value shows opens or closes, or one character."""
         mark, end = yield from self.unquote(0)
         if mark is Marker.OPEN:
-            self.shown.append(Shown.QUOTE)
-        elif mark is Marker.VALUE_END and self.shown:
-            self.shown.pop()
+            self.shown.open(Kind.QUOTE)
+        elif mark is Marker.VALUE_END:
+            self.shown.close_key()
         return end or 1
 
     def unquote(self, offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
