@@ -91,14 +91,13 @@ def separator(machine: Machine) -> Grammar:
 def array(machine: Machine, keys: Keys) -> Grammar:
     """Calls in an array; each element is a candidate of its own, brackets and commas are syntax.
 
-    In an array without a marker they are text up to the first call. A missing bracket is implied.
+    Up to the first call they are text, like everything that turns out to be none. A missing bracket is implied.
     """
     reader = machine.reader
     reader.take(1)
     marked = machine.candidate.marked
-    machine.candidate.preamble = len(reader.hold.pieces) if marked else 0
     yield from machine.blank()
-    first, known = True, marked
+    first, known = True, False
     while True:
         char = yield from reader.peek()
         if char == "]" and not first:
@@ -230,7 +229,7 @@ def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Gramma
     if found is None:
         return ignored(machine)
     if found.nests and char == "{":
-        return nested(machine, keys, found)
+        return nested(machine, keys, found, name)
     if role is Role.NAME and char in json_text.QUOTES:
         return name_member(machine, found, name)
     if role is Role.ARGUMENTS:
@@ -286,6 +285,8 @@ def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
     if key_name not in ("name", body.name[0]):
         candidate.json.mend("name_key")
     machine.named(text)
+    if not candidate.marked and candidate.name != text.removeprefix("functions."):
+        candidate.known = False  # where nothing but the keys says that this is a call, the name is spelled right
     if not candidate.known and (candidate.marked or candidate.begun):
         machine.disown()
     if candidate.known and (candidate.marked or candidate.begun):
@@ -293,13 +294,16 @@ def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
         reader.target = False
 
 
-def nested(machine: Machine, keys: Keys, found: Key) -> Grammar:
-    """A call nested under a key."""
+def nested(machine: Machine, keys: Keys, found: Key, key_name: str) -> Grammar:
+    """A call nested under a key.
+
+    An object with the key `function` need not be one: `tool_choice` and descriptions of tools have it too.
+    """
     candidate = machine.candidate
     if candidate.format is None:
         candidate.format = found.format
     candidate.nested += 1
-    candidate.decisive = True
+    candidate.decisive = candidate.decisive or key_name != "function"
     if candidate.nested > NESTING:
         raise Mismatch
     if not envelope_of(candidate.format).written_nest:

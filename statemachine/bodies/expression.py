@@ -53,16 +53,17 @@ def read(machine: Machine, form: Format, body: Expression) -> Grammar:
 
 
 def listed(machine: Machine, body: Expression) -> Grammar:
-    """Calls in square brackets; each is a candidate of its own, brackets and commas are syntax."""
+    """Calls in square brackets; each is a candidate of its own, brackets and commas are syntax after the first call."""
     reader = machine.reader
     if (yield from reader.peek()) != "[":
         raise Mismatch
     reader.take(1)
-    machine.candidate.preamble = len(reader.hold.pieces)
     yield from machine.blank()
+    known = False
     while True:
         yield from call(machine, body)
-        machine.finish(alone=True)
+        known = known or machine.candidate.committed
+        machine.finish(alone=known)
         yield from machine.blank()
         if (yield from reader.peek()) == ",":
             reader.take(1)
