@@ -104,7 +104,7 @@ class RawValue:
             yield from self.text()
         elif "string" in types or not (yield from self.container(types)):
             yield from self.typed(types)
-        self.machine.candidate.open_value = False
+        self.machine.candidate.arguments.open_value = False
 
     # ---- where it ends
 
@@ -131,7 +131,7 @@ class RawValue:
         if length:
             reader.take(length)
         else:
-            machine.candidate.json.mend("missing_closer")
+            machine.candidate.arguments.json.mend("missing_closer")
 
     def closer(self, offset: int) -> Generator[None, None, int]:
         """Where the closer of the value that stands `offset` characters from here ends; 0 if none stands there."""
@@ -222,7 +222,7 @@ class RawValue:
         reader.release(sink)
         reader.out(value.strip() if is_json else '"' + quote(raw))
         if ended:
-            candidate.open_value = not is_json
+            candidate.arguments.open_value = not is_json
             raise Ended
         yield from self.close() if is_json else self.text()
 
@@ -244,8 +244,8 @@ class RawValue:
         if kind not in types:
             return False
         reader.take(offset)
-        state = machine.candidate.json
-        machine.candidate.open_value = False
+        state = machine.candidate.arguments.json
+        machine.candidate.arguments.open_value = False
         node = self.slot.node
         state.typed = Typed(node) if node is not None and node.deep else None
         yield from json_text.value(reader, state)
@@ -274,7 +274,7 @@ class RawValue:
             kind = {"true": "boolean", "false": "boolean", "null": "null"}.get(WORDS.get(word, ""))
             if kind not in types:
                 raise Mismatch
-            yield from json_text.literal(reader, JsonState(machine.candidate.json.repairs))
+            yield from json_text.literal(reader, JsonState(machine.candidate.arguments.json.repairs))
         else:
             raise Mismatch
         strict.cut = False

@@ -133,6 +133,6 @@ def envelope(machine: Machine, keys: Keys) -> Grammar:
         yield from envelope_body.read(machine, keys)
     except NoCall:
         candidate = machine.candidate
-        if machine.frames.state is State.CANDIDATE and not candidate.marked and candidate.envelope.stack:
+        if machine.frames.state is State.CANDIDATE and not candidate.marked and candidate.envelope.json.stack:
             raise Overflow from None
         raise Mismatch from None
