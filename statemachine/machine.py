@@ -171,7 +171,7 @@ class Machine:
         """The name is not offered: what is held goes out, and so does the rest of the call."""
         reader = self.reader
         self.frames.go(Input.DISOWN)
-        self.candidate.early.clear()
+        self.candidate.arguments.early.clear()
         reader.emitter.because("unknown")
         self.flush_preamble()
         shown = self.options.unknown is Sink.TEXT
@@ -184,7 +184,7 @@ class Machine:
     def begin(self) -> None:
         """The body has begun: a candidate whose name is offered commits, and arguments flow from here on."""
         candidate = self.candidate
-        candidate.begun = True
+        candidate.arguments.begun = True
         if not candidate.committed and candidate.known:
             self.commit()
         self.aim()
@@ -201,18 +201,19 @@ class Machine:
         form = candidate.format.name if candidate.format else ""
         emitter.emit(CallStart(emitter.index, candidate.name or "", candidate.id, form))
         reader.target = True
-        for piece in candidate.early:
+        arguments = candidate.arguments
+        for piece in arguments.early:
             reader.out(piece)
-        candidate.early = []
+        arguments.early = []
 
     def aim(self) -> None:
         """Arguments go where they belong now: to the client, to the queue, or nowhere."""
         candidate = self.candidate
-        candidate.json.depth = candidate.envelope.depth = self.limits.depth
+        candidate.arguments.json.depth = candidate.envelope.json.depth = self.limits.depth
         if candidate.committed:
             self.reader.target = True
         elif candidate.name is None or candidate.known:
-            self.reader.target = candidate.early
+            self.reader.target = candidate.arguments.early
         else:
             self.reader.target = False
 
@@ -220,9 +221,8 @@ class Machine:
 
     def end_event(self) -> None:
         """`CallEnd`, for a call that has committed."""
-        candidate = self.candidate
-        repairs = tuple(candidate.json.repairs)
-        self.reader.emitter.emit(CallEnd(self.reader.emitter.index, candidate.complete, repairs))
+        emitter, arguments = self.reader.emitter, self.candidate.arguments
+        emitter.emit(CallEnd(emitter.index, arguments.complete, tuple(arguments.json.repairs)))
 
     def finish(self, *, alone: bool = False) -> None:
         """The call's body is over. Its closers go the way of the call; `alone`: an element, what follows is syntax."""

@@ -81,9 +81,9 @@ class Unit:
                 reader.release(Sink.TEXT)
         except Ended:
             if machine.candidate.committed:
-                missing = machine.candidate.missing()
+                missing = machine.candidate.arguments.missing()
                 reader.emitter.put(Sink.SYNTAX, missing or "")
-                machine.candidate.complete = missing is not None
+                machine.candidate.arguments.complete = missing is not None
                 machine.end_event()
             else:
                 reader.release(Sink.TEXT)

@@ -8,8 +8,8 @@ from statemachine_fold import calls_of, fold
 
 from statemachine import FORMATS, Format, Parser
 from statemachine.events import CallEnd, CallStart, Event
-from statemachine.formats.compile import MAX_NEWLINES
 from statemachine.formats.markers import spelled
+from statemachine.formats.scanner import MAX_NEWLINES
 from streamtool.cli.holds import VALUES, Holds, example, formula, holds
 
 KINDS = ("string", "integer", "boolean", "null", "array", "object")

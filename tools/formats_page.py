@@ -4,7 +4,7 @@ from textwrap import fill
 
 from statemachine import FORMATS, OPT_IN, Format, write
 from statemachine.formats import REASONING
-from statemachine.formats.compile import MAX_NEWLINES
+from statemachine.formats.scanner import MAX_NEWLINES
 from statemachine.machine import BARE_HOLD, Limits
 from streamtool.cli.formats import EXAMPLE, SECOND, code, either, facts, opener
 from streamtool.cli.holds import openers

@@ -113,14 +113,14 @@ def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
         raise Mismatch
     reader.take(tag.end)
     if tag.repair:
-        machine.candidate.json.mend(tag.repair)
+        machine.candidate.arguments.json.mend(tag.repair)
     return tag
 
 
 def open_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
     """A member of an object or an item of an array begins; `types` are those of the value whose first one it is."""
     reader = machine.reader
-    state = machine.candidate.json
+    state = machine.candidate.arguments.json
     first = level.array is None
     if level.array is None:
         level.array = ("array" in types and name == item) or "object" not in types
@@ -133,7 +133,7 @@ def open_member(machine: Machine, item: str, level: Level, name: str, types: fro
             state.mend("repeated_key")
         level.given.add(name)
         reader.out(f"{separator}{encode_basestring(name)}: ")
-    machine.candidate.open_value = True
+    machine.candidate.arguments.open_value = True
 
 
 def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> Generator[None, None, bool]:
@@ -147,12 +147,12 @@ def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> 
         name, end = yield from closing(machine, table, 0)
         if name and any(level.key == name for level in levels[base:]):
             while levels[-1].key != name:
-                machine.candidate.json.mend("missing_closer")
+                machine.candidate.arguments.json.mend("missing_closer")
                 close(machine, levels)
             reader.take(end)
             close(machine, levels)
         elif mark is Marker.CALL_END or (yield from sibling(machine, 0)):
-            machine.candidate.json.mend("missing_closer")
+            machine.candidate.arguments.json.mend("missing_closer")
             while len(levels) > base:
                 close(machine, levels)
         else:
@@ -175,4 +175,4 @@ def close(machine: Machine, levels: list[Level]) -> None:
     """The innermost level ends."""
     reader = machine.reader
     levels.pop()
-    reader.out(machine.candidate.json.stack.pop())
+    reader.out(machine.candidate.arguments.json.stack.pop())

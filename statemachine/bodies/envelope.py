@@ -127,28 +127,28 @@ def element(machine: Machine, keys: Keys) -> Grammar:
         raise Mismatch
     yield from members(machine, keys)
     if candidate.name is None:
-        if candidate.spoke or machine.frames.state is not State.CANDIDATE:
+        if candidate.envelope.spoke or machine.frames.state is not State.CANDIDATE:
             return
         raise NoCall
     if not candidate.known:
         if machine.frames.state is State.CANDIDATE:
-            if not candidate.decisive:
+            if not candidate.envelope.decisive:
                 raise NoCall
             machine.disown()
         return
-    if not candidate.begun:
-        if not (candidate.marked or candidate.decisive):
+    if not candidate.arguments.begun:
+        if not (candidate.marked or candidate.envelope.decisive):
             raise NoCall
         machine.begin()
         reader.out("{}")
-        candidate.complete = True
+        candidate.arguments.complete = True
 
 
 def members(machine: Machine, keys: Keys) -> Grammar:
     """The members of an envelope object, to its closing brace."""
     reader = machine.reader
     candidate = machine.candidate
-    candidate.envelope.stack.append("}")
+    candidate.envelope.json.stack.append("}")
     reader.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         found = keys.get(name)
@@ -156,11 +156,11 @@ def members(machine: Machine, keys: Keys) -> Grammar:
             yield from keyed(machine, keys[ANY_NAME], name)
             continue
         if found is None and not candidate.marked and not candidate.committed:
-            if candidate.envelope.repairs:
+            if candidate.envelope.json.repairs:
                 raise Mismatch
             raise NoCall
         if found is not None and found.role is Role.ARGUMENTS:
-            candidate.decisive = True
+            candidate.envelope.decisive = True
         yield from colon(machine)
         yield from member(machine, keys, found, name)
 
@@ -179,12 +179,13 @@ def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, st
         yield from blank(machine)
         char = reader.text[reader.at]
         if char == "}":
-            candidate.envelope.stack.pop()
+            candidate.envelope.json.stack.pop()
             reader.take(1)
             return None
-        if candidate.complete and (char == "]" or (char in "<[`" and (yield from sibling(machine, 0, own=True)))):
-            candidate.json.mend("missing_closer")
-            candidate.envelope.stack.pop()
+        over = candidate.arguments.complete
+        if over and (char == "]" or (char in "<[`" and (yield from sibling(machine, 0, own=True)))):
+            candidate.arguments.json.mend("missing_closer")
+            candidate.envelope.json.stack.pop()
             return None
         if char != ",":
             return (yield from key(machine))
@@ -204,7 +205,7 @@ def colon(machine: Machine) -> Grammar:
 def key(machine: Machine) -> Generator[None, None, str]:
     """A key of the envelope, decoded, consumed."""
     reader = machine.reader
-    state = machine.candidate.envelope
+    state = machine.candidate.envelope.json
     if reader.text[reader.at] in json_text.QUOTES:
         return (yield from json_text.read_string(reader, state))
     name = yield from json_text.bare_word(reader)
@@ -217,7 +218,7 @@ def blank(machine: Machine) -> Grammar:
     """White space and comments around the members; then a character is there."""
     reader = machine.reader
     reader.target = False
-    yield from json_text.skip(reader, machine.candidate.envelope)
+    yield from json_text.skip(reader, machine.candidate.envelope.json)
 
 
 def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Grammar:
@@ -251,10 +252,10 @@ def said_member(machine: Machine, found: Key, char: str) -> Grammar:
     """How a thought, or a final answer, is read; beside a call only a thought that follows it is one."""
     candidate = machine.candidate
     thought = found.role is Role.THOUGHT
-    if thought and char == '"' and candidate.complete and machine.frames.state is State.CALL:
+    if thought and char == '"' and candidate.arguments.complete and machine.frames.state is State.CALL:
         machine.finish()
         return spoken(machine, found.format, Sink.REASONING, THOUGHT)
-    if candidate.name is not None or candidate.nested:
+    if candidate.name is not None or candidate.envelope.nested:
         return ignored(machine)
     if thought and char == '"':
         return spoken(machine, found.format, Sink.REASONING, THOUGHT)
@@ -268,8 +269,9 @@ def said_member(machine: Machine, found: Key, char: str) -> Grammar:
 def name_member(machine: Machine, found: Key, key_name: str) -> Grammar:
     """The name."""
     reader = machine.reader
-    text = yield from json_text.read_string(reader, machine.candidate.envelope)
-    machine.candidate.decisive = machine.candidate.decisive or found.decisive
+    envelope = machine.candidate.envelope
+    text = yield from json_text.read_string(reader, envelope.json)
+    envelope.decisive = envelope.decisive or found.decisive
     named(machine, text, found.format, key_name)
 
 
@@ -283,13 +285,13 @@ def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
         candidate.format = form
     body = envelope_of(candidate.format)
     if key_name not in ("name", body.name[0]):
-        candidate.json.mend("name_key")
+        candidate.arguments.json.mend("name_key")
     machine.named(text)
     if not candidate.marked and candidate.name != text.removeprefix("functions."):
         candidate.known = False  # where nothing but the keys says that this is a call, the name is spelled right
-    if not candidate.known and (candidate.marked or candidate.begun):
+    if not candidate.known and (candidate.marked or candidate.arguments.begun):
         machine.disown()
-    if candidate.known and (candidate.marked or candidate.begun):
+    if candidate.known and (candidate.marked or candidate.arguments.begun):
         machine.commit()
         reader.target = False
 
@@ -302,12 +304,12 @@ def nested(machine: Machine, keys: Keys, found: Key, key_name: str) -> Grammar:
     candidate = machine.candidate
     if candidate.format is None:
         candidate.format = found.format
-    candidate.nested += 1
-    candidate.decisive = candidate.decisive or key_name != "function"
-    if candidate.nested > NESTING:
+    candidate.envelope.nested += 1
+    candidate.envelope.decisive = candidate.envelope.decisive or key_name != "function"
+    if candidate.envelope.nested > NESTING:
         raise Mismatch
     if not envelope_of(candidate.format).written_nest:
-        candidate.json.mend("nested_call")
+        candidate.arguments.json.mend("nested_call")
     yield from members(machine, keys)
 
 
@@ -315,17 +317,17 @@ def arguments_member(machine: Machine, found: Key, key_name: str) -> Grammar:
     """The arguments; they are queued while the name is not known."""
     reader = machine.reader
     candidate = machine.candidate
-    if candidate.begun:
+    if candidate.arguments.begun:
         raise Mismatch
     if candidate.format is None:
         candidate.format = found.format
     body = envelope_of(candidate.format)
     if key_name not in ("arguments", body.arguments[0]):
-        candidate.json.mend("arguments_key")
+        candidate.arguments.json.mend("arguments_key")
     described = key_name == "parameters" and not (candidate.marked or candidate.committed)
     if described and (yield from is_schema(machine)):
         raise NoCall
-    candidate.decisive = True
+    candidate.envelope.decisive = True
     if candidate.name is not None and not candidate.known and machine.frames.state is State.CANDIDATE:
         machine.disown()
     machine.aim()
@@ -349,16 +351,17 @@ def identified(machine: Machine) -> Grammar:
     """The call's id: a string or a number. After the call has started it is too late, and recorded."""
     reader = machine.reader
     candidate = machine.candidate
+    state = candidate.envelope.json
     if reader.text[reader.at] in json_text.QUOTES:
-        text = yield from json_text.read_string(reader, candidate.envelope)
+        text = yield from json_text.read_string(reader, state)
     else:
         captured: list[str] = []
         reader.target = captured
-        yield from json_text.value(reader, JsonState(candidate.envelope.repairs, depth=candidate.envelope.depth))
+        yield from json_text.value(reader, JsonState(state.repairs, depth=state.depth))
         reader.target = False
         text = "".join(captured)
     if candidate.committed:
-        candidate.json.mend("late_id")
+        candidate.arguments.json.mend("late_id")
     elif text not in ("", "null"):
         candidate.id = text
 
@@ -367,7 +370,7 @@ def ignored(machine: Machine) -> Grammar:
     """A value that says nothing about the call."""
     reader = machine.reader
     reader.target = False
-    state = machine.candidate.envelope
+    state = machine.candidate.envelope.json
     yield from json_text.value(reader, state)
 
 
@@ -377,7 +380,7 @@ def final(machine: Machine, form: Format) -> Grammar:
     candidate = machine.candidate
     machine.candidate.format = form
     machine.mark(True)
-    candidate.envelope.stack.append("}")
+    candidate.envelope.json.stack.append("}")
     reader.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         yield from colon(machine)
@@ -392,9 +395,9 @@ def spoken(machine: Machine, form: Format, sink: Sink, limit: int) -> Grammar:
     machine.candidate.format = form
     machine.mark(True)
     candidate = machine.candidate
-    candidate.spoke = True
+    candidate.envelope.spoke = True
     reader = machine.reader
     reader.release(Sink.SYNTAX)
     reader.target = Spoken(reader.emitter, sink, limit, quoted=reader.text[reader.at] in json_text.QUOTES)
-    yield from json_text.value(reader, JsonState(candidate.json.repairs, depth=machine.limits.depth))
+    yield from json_text.value(reader, JsonState(candidate.arguments.json.repairs, depth=machine.limits.depth))
     reader.target = False

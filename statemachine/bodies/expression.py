@@ -110,7 +110,7 @@ def call(machine: Machine, body: Expression) -> Grammar:
     machine.begin()
     reader.take(1)
     yield from Arguments(machine, body).read()
-    candidate.complete = True
+    candidate.arguments.complete = True
 
 
 def unread(machine: Machine, body: Expression) -> Grammar:
@@ -147,14 +147,15 @@ class Arguments:
         self.schema = machine.tools.schema(candidate.name) if candidate.known else None
         self.free = list(schema.properties(self.schema)) if body.brackets == "()" else []
         """Parameters that take positional arguments."""
-        candidate.json.dialect = dialect_of(body)
-        candidate.json.typed = self.typed = json_typed.typing(self.schema)
+        state = candidate.arguments.json
+        state.dialect = dialect_of(body)
+        state.typed = self.typed = json_typed.typing(self.schema)
 
     def read(self) -> Grammar:
         """All of them, and the closing bracket."""
         machine = self.machine
         reader = machine.reader
-        state = machine.candidate.json
+        state = machine.candidate.arguments.json
         state.cut = True
         yield from self.blank()
         if reader.text[reader.at] == "{" and self.body.brackets == "()" and self.in_one():
@@ -181,7 +182,7 @@ class Arguments:
         reader = machine.reader
         target, reader.target = reader.target, False
         try:
-            yield from json_text.skip(reader, machine.candidate.json)
+            yield from json_text.skip(reader, machine.candidate.arguments.json)
         finally:
             reader.target = target
 
@@ -193,7 +194,7 @@ class Arguments:
         if char == self.body.brackets[1]:
             return True
         if (char == "]" and self.body.array) or (yield from sibling(machine, 0, own=True)):
-            machine.candidate.json.mend("missing_closer")
+            machine.candidate.arguments.json.mend("missing_closer")
             return True
         return False
 
@@ -209,7 +210,7 @@ class Arguments:
         if self.opened:
             return True
         self.opened = True
-        self.machine.candidate.json.stack.append("}")
+        self.machine.candidate.arguments.json.stack.append("}")
         self.machine.reader.out("{")
         return False
 
@@ -221,7 +222,7 @@ class Arguments:
         """One dict that is all the arguments."""
         machine = self.machine
         reader = machine.reader
-        state = machine.candidate.json
+        state = machine.candidate.arguments.json
         state.mend("json_arguments")
         yield from json_text.value(reader, state)
         yield from self.blank()
@@ -234,17 +235,17 @@ class Arguments:
         """One argument."""
         machine = self.machine
         reader = machine.reader
-        candidate = machine.candidate
-        state = candidate.json
+        arguments = machine.candidate.arguments
+        state = arguments.json
         key = yield from self.marked_key() if self.body.assign == ":" else self.key()
         if key is None:
             key = self.position()
-        if key in candidate.given:
+        if key in arguments.given:
             state.mend("repeated_key")
         elif key in self.free:
             self.free.remove(key)
-        candidate.given = candidate.given or set()
-        candidate.given.add(key)
+        arguments.given = arguments.given or set()
+        arguments.given.add(key)
         more = self.open()
         state.cut = True
         reader.out((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
@@ -265,7 +266,7 @@ class Arguments:
                 return None
             yield from reader.more()
         if found[3] != self.body.assign:
-            machine.candidate.json.mend("key_separator")
+            machine.candidate.arguments.json.mend("key_separator")
         reader.take(found.end() - reader.at)
         return found[1]
 
@@ -276,7 +277,7 @@ class Arguments:
         key = ExpressionKey()
         target, reader.target = reader.target, key
         try:
-            yield from dialect_of(self.body).key(reader, machine.candidate.json)
+            yield from dialect_of(self.body).key(reader, machine.candidate.arguments.json)
         finally:
             reader.target = target
         if key.length > LONG_KEY:
@@ -295,7 +296,7 @@ class Arguments:
             return ""
         if not self.free:
             raise Mismatch
-        machine.candidate.json.mend("positional_argument")
+        machine.candidate.arguments.json.mend("positional_argument")
         return self.free[0]
 
 

@@ -18,7 +18,7 @@ def read(machine: Machine) -> Grammar:
     if reader.text[reader.at] not in "{\"'" and (yield from sibling(machine, 0, own=True)):
         machine.begin()
         reader.out("{}")
-        machine.candidate.complete = True
+        machine.candidate.arguments.complete = True
         return
     yield from arguments(machine, as_string=False)
 
@@ -31,7 +31,7 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
     reader = machine.reader
     candidate = machine.candidate
     char = yield from reader.peek()
-    state = candidate.json
+    state = candidate.arguments.json
     schema = machine.tools.schema(candidate.name) if candidate.known else None
     state.typed = json_typed.typing(schema)
     if char in json_text.QUOTES:
@@ -55,13 +55,13 @@ def arguments(machine: Machine, *, as_string: bool) -> Grammar:
         reader.out("{}")
     else:
         raise Mismatch
-    candidate.complete = True
+    candidate.arguments.complete = True
 
 
 def bare(machine: Machine, name: str) -> Grammar:
     """A string in the place of the arguments of a tool that takes nothing but one string: it is that parameter."""
     reader = machine.reader
-    state = machine.candidate.json
+    state = machine.candidate.arguments.json
     state.typed = None
     state.mend("bare_arguments")
     machine.begin()

@@ -246,4 +246,4 @@ def argument(machine: Machine, reading: Reading, key: str) -> Grammar:
         reader.target = target
         reader.take(1)
         reader.out(parameters.typed_text(parameters.unescaped("".join(captured)), types))
-    machine.candidate.open_value = False
+    machine.candidate.arguments.open_value = False

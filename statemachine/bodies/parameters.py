@@ -47,7 +47,7 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
     candidate = machine.candidate
     while True:
         yield from machine.blank()
-        if reader.text[reader.at] == "{" and not candidate.begun:
+        if reader.text[reader.at] == "{" and not candidate.arguments.begun:
             yield from json_object.arguments(machine, as_string=False)
             return
         mark, length = yield from look(machine, table.between, 0)
@@ -68,7 +68,7 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
         elif reader.text[reader.at] == ">" and reading.level.given:
             reading.surplus(1)
         elif around(machine) and (yield from sibling(machine, 0)):
-            candidate.json.mend("missing_closer")
+            candidate.arguments.json.mend("missing_closer")
             reading.end()
             return
         else:
@@ -92,7 +92,8 @@ class Reading:
         parameters = machine.tools.schema(machine.candidate.name)
         names = tuple(schema.properties(parameters))
         node = schema.arguments(parameters)
-        given = machine.candidate.given = machine.candidate.given or set()
+        arguments = machine.candidate.arguments
+        given = arguments.given = arguments.given or set()
         self.level = Level(node, names, given)
         self.levels = [self.level]
 
@@ -100,17 +101,17 @@ class Reading:
         """All parameters have been read."""
         machine = self.machine
         reader = machine.reader
-        if not machine.candidate.begun:
+        if not machine.candidate.arguments.begun:
             machine.begin()
             reader.out("{")
         reader.out("}")
-        machine.candidate.json.stack.clear()
-        machine.candidate.complete = self.level.sound
+        machine.candidate.arguments.json.stack.clear()
+        machine.candidate.arguments.complete = self.level.sound
 
     def surplus(self, length: int) -> None:
         """A closer, or a bracket behind one, that closes nothing."""
         self.machine.reader.take(length)
-        self.machine.candidate.json.mend("surplus_closer")
+        self.machine.candidate.arguments.json.mend("surplus_closer")
 
     def open_key(self, name: str) -> frozenset[str]:
         """The key goes out; the types that its value may have."""
@@ -118,13 +119,13 @@ class Reading:
         reader = machine.reader
         candidate = machine.candidate
         if name in self.level.given:
-            candidate.json.mend("repeated_key")
+            candidate.arguments.json.mend("repeated_key")
         elif candidate.known and self.level.undeclared(name):
-            candidate.json.mend("undeclared_key")
-        first = not candidate.begun
+            candidate.arguments.json.mend("undeclared_key")
+        first = not candidate.arguments.begun
         machine.begin()
-        candidate.json.stack[:] = ["}"]
-        candidate.open_value = True
+        candidate.arguments.json.stack[:] = ["}"]
+        candidate.arguments.open_value = True
         reader.out(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
         self.level.given.add(name)
         node = self.level.member(name)

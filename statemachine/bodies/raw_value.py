@@ -126,7 +126,7 @@ class RawValue:
             yield from self.text()
         elif "string" in types or not (yield from self.container(types)):
             yield from self.typed(types)
-        self.machine.candidate.open_value = False
+        self.machine.candidate.arguments.open_value = False
 
     # ---- where it ends
 
@@ -154,12 +154,12 @@ class RawValue:
             reader.take(length)
             sound = not (shown.open_key or (shown.stray and self.levels[-1].implied))
         else:
-            machine.candidate.json.mend("missing_closer")
+            machine.candidate.arguments.json.mend("missing_closer")
             sound = not (shown.keys or shown.whole or shown.stray)
         self.levels[-1].implied = not length
         if not sound:
             self.levels[0].sound = False
-            machine.candidate.json.mend("shown_markup")
+            machine.candidate.arguments.json.mend("shown_markup")
 
     def closer(self, offset: int) -> Generator[None, None, int]:
         """Where the closer of the value that stands `offset` characters from here ends; 0 if none stands there."""
@@ -307,7 +307,7 @@ class RawValue:
         reader.release(sink)
         reader.out(value.strip() if is_json else '"' + quote(raw))
         if ended:
-            candidate.open_value = not is_json
+            candidate.arguments.open_value = not is_json
             raise Ended
         yield from self.close() if is_json else self.text()
 
@@ -329,8 +329,8 @@ class RawValue:
         if kind not in types:
             return False
         reader.take(offset)
-        state = machine.candidate.json
-        machine.candidate.open_value = False
+        state = machine.candidate.arguments.json
+        machine.candidate.arguments.open_value = False
         node = self.slot.node
         state.typed = Typed(node) if node is not None and node.deep else None
         yield from json_text.value(reader, state)
@@ -359,7 +359,7 @@ class RawValue:
             kind = {"true": "boolean", "false": "boolean", "null": "null"}.get(WORDS.get(word, ""))
             if kind not in types:
                 raise Mismatch
-            yield from json_text.literal(reader, JsonState(machine.candidate.json.repairs))
+            yield from json_text.literal(reader, JsonState(machine.candidate.arguments.json.repairs))
         else:
             raise Mismatch
         strict.cut = False

@@ -5,13 +5,23 @@ since it is also the wrapper of another format, by that format's opener. Everyth
 told apart by what follows, so no format has to know the others.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from statemachine.formats.format import ONLY_CALLS_KEYS, Envelope, Expression, Format, MessageBody, Variant
+from statemachine.formats.format import (
+    ONLY_CALLS_KEYS,
+    Anchor,
+    Envelope,
+    Expression,
+    Format,
+    MessageBody,
+    Variant,
+    openers_of,
+)
 from statemachine.formats.markers import Markers
 
 
@@ -130,7 +140,7 @@ class Opener:
         return self._children.get(opener.literal, opener)
 
     def add(self, form: Format, variant: Variant) -> None:
-        """JsonState that a variant may follow; the first format to claim a way to go on has it."""
+        """Notes that a variant may follow; the first format to claim a way to go on has it."""
         match variant.body:
             case Envelope():
                 self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
@@ -164,3 +174,49 @@ class Opener:
             child.finish(around)
         if self._children:
             self.children = Markers(self._children.items())
+
+
+def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener]:
+    """The openers of a set of formats that may stand by themselves, and what follows each; tools may be openers too."""
+    roots: dict[str, Opener] = {}
+    around: dict[str, Format] = {}
+    for form in formats:
+        for variant in form.variants:
+            for literal in openers_of(form, variant):
+                if "{tool}" in literal:
+                    name_tools(roots, form, variant, literal, tools)
+                    continue
+                for opener in places(roots, form, literal, around):
+                    opener.line = form.anchor is Anchor.LINE
+                    opener.blank = literal.endswith("{_}")
+                    opener.add(form, variant)
+    for opener in roots.values():
+        opener.finish(around)
+        opener.inherit(roots)
+    return roots
+
+
+def places(roots: dict[str, Opener], form: Format, literal: str, around: dict[str, Format]) -> list[Opener]:
+    """Where an opener of a format may stand: by itself, and in each of its wrappers, which nest."""
+    found: list[Opener] = []
+    outer: list[Opener] = []
+    for text, close in (*form.wrappers, (literal, "")):
+        found = [opener.child(text) for opener in outer]
+        if not text[0].isalpha() or form.anchor is Anchor.LINE:
+            found.append(roots.setdefault(text, Opener(text)))
+        if close:
+            around.setdefault(text, form)
+            for opener in found:
+                opener.close = close
+            outer += found
+    return found
+
+
+def name_tools(roots: dict[str, Opener], form: Format, variant: Variant, literal: str, tools: Sequence[str]) -> None:
+    """An opener for each tool, in a format whose opener is the tool's name."""
+    for tool in tools:
+        if re.fullmatch(r"[\w.:-]+", tool):
+            text = literal.replace("{tool}", tool)
+            own = evolve(form, openers=(text,), close=form.close.replace("{tool}", tool))
+            opener = roots.setdefault(text, Opener(literal))
+            opener.tool = opener.tool or (own, variant, tool)

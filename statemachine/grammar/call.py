@@ -8,10 +8,11 @@ from statemachine.bodies import message, parameters
 from statemachine.bodies import name as name_body
 from statemachine.bodies.envelope import NoCall
 from statemachine.buffer import Grammar, Mismatch, Overflow
-from statemachine.formats.compile import Found, Marked
 from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Keys, Opener, Opening
+from statemachine.formats.scanner import Marked
+from statemachine.formats.unmarked import Found
 from statemachine.grammar.saying import scanner_of
 from statemachine.json.text import space
 from statemachine.machine import Machine
@@ -24,10 +25,10 @@ def read(machine: Machine, value: Marked, length: int) -> Grammar:
     if value is Found.BARE:
         machine.mark(False)
         yield from envelope(machine, scanner_of(machine).keys[reader.text[reader.at]])
-    elif value is Found.LIST and machine.tables.bare_list:
+    elif value is Found.LIST and machine.tables.unmarked.expressions:
         machine.mark(False)
         candidate.bare = True
-        yield from expression(machine, machine.tables.bare_list)
+        yield from expression(machine, machine.tables.unmarked.expressions)
     elif isinstance(value, Opener):
         opener, text, start = yield from openers(machine, value, length)
         yield from body(machine, opener, text, start)
@@ -133,6 +134,6 @@ def envelope(machine: Machine, keys: Keys) -> Grammar:
         yield from envelope_body.read(machine, keys)
     except NoCall:
         candidate = machine.candidate
-        if machine.frames.state is State.CANDIDATE and not candidate.marked and candidate.envelope.stack:
+        if machine.frames.state is State.CANDIDATE and not candidate.marked and candidate.envelope.json.stack:
             raise Overflow from None
         raise Mismatch from None

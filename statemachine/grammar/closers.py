@@ -5,9 +5,10 @@ from collections.abc import Generator
 from statemachine.buffer import Grammar
 from statemachine.candidate import Candidate
 from statemachine.emitter import Sink
-from statemachine.formats.compile import MAX_NEWLINES, Found
 from statemachine.formats.markers import closers_of, run_to
 from statemachine.formats.openers import closers_of_call
+from statemachine.formats.scanner import MAX_NEWLINES
+from statemachine.formats.unmarked import Found
 from statemachine.grammar.saying import line_ends, say, scanner_of
 from statemachine.json.text import space
 from statemachine.machine import INSIDE, START, Machine
@@ -40,8 +41,8 @@ def in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
 
     A closer of reasoning that stands first in a reply closes what the prompt has opened.
     """
-    reader, frames, past, tables = machine.reader, machine.frames, machine.past, machine.tables
-    special = close in tables.strays
+    reader, frames, past, closers = machine.reader, machine.frames, machine.past, machine.tables.closers
+    special = close in closers.strays
     if close in frames.reasoning:
         say(machine, newlines)
         reader.sink = Sink.SYNTAX
@@ -50,7 +51,7 @@ def in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
         frames.go(Input.END)
         return True
     wraps = close in frames.wrappers
-    if not wraps and not special and (past.text_seen or close not in tables.lone):
+    if not wraps and not special and (past.text_seen or close not in closers.lone):
         say(machine, newlines + 1)
         return False
     if not wraps:

@@ -5,8 +5,8 @@ from collections.abc import Generator
 
 from statemachine.buffer import Grammar, Mismatch
 from statemachine.candidate import TICK
-from statemachine.formats.compile import INFO, TICKS
 from statemachine.formats.openers import Opener
+from statemachine.formats.unmarked import FENCE_LINE, INFO, TICKS
 from statemachine.grammar import call, closers
 from statemachine.grammar.saying import say
 from statemachine.machine import CODE, INSIDE, START, Machine
@@ -14,6 +14,7 @@ from statemachine.runs import Run
 from statemachine.states import Input
 
 fence_line = re.compile(rf"(`{{3,{TICKS}}}+)(?!`)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
+opening_begun = re.compile(rf"`{{1,{TICKS}}}+\Z|{FENCE_LINE}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
 fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
 fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
 ticks = re.compile(r"`++").match
@@ -67,7 +68,7 @@ def too_short(machine: Machine, offset: int) -> bool:
         reader.text[reader.at + offset] == TICK
         and not machine.options.fence_calls
         and all(close[0] != TICK for close in machine.frames.wrappers)
-        and machine.tables.begun_fence(reader.text, reader.at + offset) is not None
+        and opening_begun(reader.text, reader.at + offset) is not None
     )
 
 
@@ -131,7 +132,8 @@ def not_a_fence(machine: Machine, newlines: int) -> None:
 def first(machine: Machine, info: str) -> Grammar:
     """What stands first in a fence, if it is a call."""
     reader, tables = machine.reader, machine.tables
-    machine.mark(info in tables.fence_infos)
+    fences = tables.fences
+    machine.mark(info in fences.infos)
     yield from machine.blank()
     while True:
         for markers in (tables.line, tables.opening):
@@ -146,12 +148,12 @@ def first(machine: Machine, info: str) -> Grammar:
         machine.mark(True)
         yield from call.read(machine, value, found.end() - reader.at)
         return
-    expression = tables.fence_expressions.get(info)
+    expression = fences.expressions.get(info)
     char = reader.text[reader.at]
     if expression and char not in "{[":
         machine.mark(False)
         yield from call.expression(machine, expression)
-    elif char in tables.fenced:
-        yield from call.envelope(machine, tables.fenced[char])
+    elif char in fences.keys:
+        yield from call.envelope(machine, fences.keys[char])
     else:
         raise Mismatch

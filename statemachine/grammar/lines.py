@@ -2,8 +2,9 @@
 
 from collections.abc import Generator
 
-from statemachine.formats.compile import Found, Marked
 from statemachine.formats.markers import Markers
+from statemachine.formats.scanner import Marked
+from statemachine.formats.unmarked import Found
 from statemachine.grammar import call, fences
 from statemachine.grammar.saying import blanks, line_ends, say, scanner_of
 from statemachine.machine import INSIDE, QUOTE, START, Machine

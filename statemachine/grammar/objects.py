@@ -1,7 +1,7 @@
 """JSON objects that are no call: text to the closing brace, in which no call is looked for."""
 
 from statemachine.buffer import Grammar
-from statemachine.formats.compile import JSON_FLAT
+from statemachine.formats.scanner import JSON_FLAT
 from statemachine.grammar.saying import say, scanner_of
 from statemachine.machine import Machine
 from statemachine.runs import Run

@@ -67,7 +67,8 @@ def mismatched(machine: Machine) -> Grammar:
     candidate, reader = machine.candidate, machine.reader
     reader.target = False
     if machine.frames.state is State.CALL:
-        missing = None if candidate.complete else candidate.missing()
+        arguments = candidate.arguments
+        missing = None if arguments.complete else arguments.missing()
         if missing and (yield from closers.closes(machine)):
             complete(machine, missing)
             machine.finish()
@@ -86,10 +87,11 @@ def mismatched(machine: Machine) -> Grammar:
 
 def complete(machine: Machine, missing: str) -> None:
     """The arguments are complete with what is missing."""
+    arguments = machine.candidate.arguments
     if missing:
-        machine.candidate.json.mend("missing_closer")
+        arguments.json.mend("missing_closer")
     machine.reader.emitter.put(Sink.SYNTAX, missing)
-    machine.candidate.complete = True
+    arguments.complete = True
 
 
 def reject(machine: Machine) -> None:
@@ -111,7 +113,7 @@ def reject(machine: Machine) -> None:
 def should_discard(machine: Machine) -> bool:
     """True if the candidate was meant to be a call, and what is unreadable is discarded."""
     candidate = machine.candidate
-    meant = candidate.name is not None or candidate.begun or bool(candidate.envelope.stack)
+    meant = candidate.name is not None or candidate.arguments.begun or bool(candidate.envelope.json.stack)
     return machine.options.discard_malformed and meant and candidate.marked and not candidate.in_fence
 
 
@@ -133,7 +135,7 @@ def overflowed(machine: Machine) -> None:
     """A candidate holds too much, or is an object and no call: without a marker it is text to its closing brace."""
     candidate, reader = machine.candidate, machine.reader
     reader.target = False
-    arguments, around = candidate.json, candidate.envelope
+    arguments, around = candidate.arguments.json, candidate.envelope.json
     if candidate.marked or not around.stack or machine.frames.fenced():
         reject(machine)
         return
@@ -151,7 +153,8 @@ def over(machine: Machine) -> None:
     """The text has ended: what was held is decided."""
     candidate, reader, frames = machine.candidate, machine.reader, machine.frames
     reader.target = reader.target if candidate.committed else False
-    named = candidate.known and (candidate.marked or candidate.decisive) and not candidate.spoke
+    envelope = candidate.envelope
+    named = candidate.known and (candidate.marked or envelope.decisive) and not envelope.spoke
     cut_name = frames.state is State.CANDIDATE and named
     if cut_name:
         machine.commit()
@@ -165,15 +168,15 @@ def over(machine: Machine) -> None:
 
 def over_in_call(machine: Machine, *, cut_name: bool) -> None:
     """The text has ended inside of a call."""
-    candidate, reader = machine.candidate, machine.reader
-    missing = None if candidate.complete else candidate.missing()
+    arguments, reader = machine.candidate.arguments, machine.reader
+    missing = None if arguments.complete else arguments.missing()
     if missing is not None and machine.stopped:
         complete(machine, missing)
     reader.emitter.because("malformed")
     machine.end_event()
     rest = reader.text[reader.at :]
     if rest:
-        spare = cut_name or (candidate.complete and not rest.strip())
+        spare = cut_name or (arguments.complete and not rest.strip())
         reader.sink = Sink.SYNTAX if spare else Sink.DISCARD
         reader.take(len(rest))
 

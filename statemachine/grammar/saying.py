@@ -2,7 +2,7 @@
 
 import re
 
-from statemachine.formats.compile import Scanner
+from statemachine.formats.scanner import Scanner
 from statemachine.machine import INSIDE, START, Machine
 
 line_ends = re.compile(r"(?:\r?\n)++").match
@@ -25,9 +25,9 @@ def say(machine: Machine, length: int) -> None:
 
 def scanner_of(machine: Machine) -> Scanner:
     """How text is read where we are."""
-    frames, past, tables = machine.frames, machine.past, machine.tables
+    frames, past, scanners = machine.frames, machine.past, machine.tables.scanners
     if frames.reasoning:
-        return tables.scanner(closers=True)
+        return scanners.get(closers=True)
     if not frames.wrappers and not past.at_message_start:
-        return tables.usual if past.text_seen else tables.first
-    return tables.scanner(first=not past.text_seen, fresh=past.at_message_start, closers=bool(frames.wrappers))
+        return scanners.usual if past.text_seen else scanners.first
+    return scanners.get(first=not past.text_seen, fresh=past.at_message_start, closers=bool(frames.wrappers))

@@ -1,6 +1,6 @@
 """Text in which openers are looked for.
 
-Text flows in one run whose pattern knows the first characters of everything that may begin (`formats/compile.py`); the
+Text flows in one run whose pattern knows the first characters of everything that may begin (`formats/scanner.py`); the
 functions here are entered only where something may. What is held is the beginning of a marker at the end of a piece,
 and a run of line ends, because line ends directly before an opener are markup.
 """
@@ -11,9 +11,10 @@ from collections.abc import Generator
 from statemachine.buffer import Grammar
 from statemachine.candidate import TICK
 from statemachine.emitter import Sink
-from statemachine.formats.compile import MAX_NEWLINES, Found, Marked
 from statemachine.formats.format import Section
 from statemachine.formats.markers import Markers
+from statemachine.formats.scanner import MAX_NEWLINES, Marked
+from statemachine.formats.unmarked import Found
 from statemachine.grammar import call, closers, lines
 from statemachine.grammar.fences import opens_plain_fence
 from statemachine.grammar.objects import opens_plain_array, opens_plain_object
@@ -126,7 +127,7 @@ def marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generato
         machine.past.place = CODE
         return False
     if isinstance(value, str):
-        if value in machine.tables.strays and not (yield from closers.ends_something(machine, value, end)):
+        if value in machine.tables.closers.strays and not (yield from closers.ends_something(machine, value, end)):
             return False
         return closers.in_text(machine, value, newlines, end)
     if isinstance(value, Section):

@@ -619,6 +619,18 @@ class TestCalls:
             ReplyCall("c", "f", '{"a":"😀"}'),
         )
 
+    def test_half_a_character_in_each_of_two_calls_at_once(self):
+        items = [
+            call(0, "a", arguments='{"a":"\ud83d'),
+            call(1, "b", "g", arguments='{"b":"\ud83d'),
+            more('\ude00"}', 0),
+            more('\ude01"}', 1),
+        ]
+        assert self.calls(ROLE, *(say({"tool_calls": [item]}) for item in items), END) == (
+            ReplyCall("a", "f", '{"a":"😀"}'),
+            ReplyCall("b", "g", '{"b":"😁"}'),
+        )
+
     def test_no_arguments_at_all(self):
         assert self.calls(ROLE, say({"tool_calls": [call()]}), END) == (ReplyCall("c", "f", ""),)
 

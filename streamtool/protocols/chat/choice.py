@@ -32,6 +32,7 @@ class _Call:
     name: str | None = None
     custom: bool = False
     pieces: list[str] = Factory(list)
+    joiner: wire.Joiner = Factory(wire.Joiner)
     number: int | None = None
     signature: str | None = None
 
@@ -44,7 +45,7 @@ class ChoiceReader:
     """
 
     __slots__ = (
-        "_arguments", "_calls", "_keys", "_late", "_late_text", "_open", "_reasoning", "_text",
+        "_calls", "_keys", "_late", "_late_text", "_open", "_reasoning", "_text",
         "finished", "index", "kept", "plain", "reason",
     )  # fmt: skip
 
@@ -56,7 +57,6 @@ class ChoiceReader:
         self.reason: Reason | None = None
         self._text = wire.Joiner()
         self._reasoning = wire.Joiner()
-        self._arguments = wire.Joiner()
         self._open: _Call | None = None
         self._calls = 0
         self._keys: set[Key] = set()
@@ -161,8 +161,7 @@ class ChoiceReader:
             arguments = wire.encode(arguments).decode()
         if isinstance(arguments, str) and arguments:
             self.kept += len(arguments)
-            # two calls at once never share half a character, so one joiner serves the open one; the others wait
-            call.pieces.append(self._arguments.feed(arguments) if call is self._open else wire.repaired(arguments))
+            call.pieces.append(call.joiner.feed(arguments))
         if call is not self._open:
             return
         if call.number is None:
@@ -213,7 +212,7 @@ class ChoiceReader:
         call = self._open
         if call is None:
             return
-        rest = self._arguments.close()
+        rest = call.joiner.close()
         self._open = None
         if call.number is None:  # a call that never had a name
             return

@@ -121,14 +121,10 @@ class ReplyReader(StreamReader):
     def feed(self, data: bytes) -> Events:
         """What `data` says."""
         events: Events = []
-        if self.ended:
-            return events
         if self._beginning is not None:
-            data = self._beginning.feed(data)
-            if not data:
-                return events
-            self._beginning = None
-            self._array = ArrayReader() if data[:1] == b"[" else None
+            data = self._begin(self._beginning, data)
+        if self.ended or not data:
+            return events
         if self._array is not None:
             self._elements(self._array, data, events)
             return events
@@ -141,6 +137,13 @@ class ReplyReader(StreamReader):
         if answer.error is not None:
             self._fail(answer.error, events)
         return events
+
+    def _begin(self, beginning: Beginning, data: bytes) -> bytes:
+        data = beginning.feed(data)
+        if data:
+            self._beginning = None
+            self._array = ArrayReader() if data[:1] == b"[" else None
+        return data
 
     def _last(self, events: Events) -> None:
         if self._array is None:

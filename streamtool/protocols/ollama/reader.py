@@ -106,14 +106,10 @@ class ReplyReader(StreamReader):
     def feed(self, data: bytes) -> Events:
         """What `data` says."""
         events: Events = []
-        if self.ended:
-            return events
         if self._beginning is not None:
-            data = self._beginning.feed(data)
-            if not data:
-                return events
-            self._beginning = None
-            self._lines = Lines() if data[:1] in (b"{", b"[") else None
+            data = self._begin(self._beginning, data)
+        if self.ended or not data:
+            return events
         lines = self._lines
         if lines is None:
             return super().feed(data)
@@ -122,6 +118,13 @@ class ReplyReader(StreamReader):
         if lines.error is not None:
             self._fail(lines.error, events)
         return events
+
+    def _begin(self, beginning: Beginning, data: bytes) -> bytes:
+        data = beginning.feed(data)
+        if data:
+            self._beginning = None
+            self._lines = Lines() if data[:1] in (b"{", b"[") else None
+        return data
 
     def _last(self, events: Events) -> None:
         if self._lines is None:

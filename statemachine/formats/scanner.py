@@ -1,0 +1,197 @@
+"""How text is searched for what may begin in it, and for what may close there."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from re import Match
+
+from attrs import frozen
+
+from statemachine.formats.format import Anchor, Format, MessageBody, Section
+from statemachine.formats.markers import END, Markers
+from statemachine.formats.openers import Keys, Opener, Role
+from statemachine.formats.unmarked import Found, Unmarked
+from statemachine.runs import Run
+
+TICK = "`"
+MAX_NEWLINES = 64
+"""Line ends before an opener that are held as markup; older ones of a longer run are text."""
+Marked = Opener | Section | Found | str  # a str is the closer of a wrapper
+
+
+def plain_object(keys: Keys) -> tuple[str, str, str]:
+    """The beginning of an object that is no call: up to a key that no call has, behind at most three short members that
+    name, number or type it; an object with nothing but such members; and what may become one of them.
+    """
+    names = "|".join(map(re.escape, keys))
+    small = (Role.NAME, Role.ID, Role.TYPE)
+    passed = "|".join(re.escape(name) for name, key in keys.items() if key.role in small and not key.decisive)
+    space, text, word = r"[ \t\r\n]{0,64}+", r"[^\"\\\\\x00-\x1f]{0,64}+", r"[\w.+-]{1,32}+"
+    open_brace = rf"\{{{space}"
+    member = rf'"(?:{passed})"{space}:{space}(?:"{text}"|{word}){space},{space}'
+    members = rf"{open_brace}(?:{member}){{0,3}}+"
+    value = rf'"{text}(?:\Z|"{space}\Z)|{word}{space}\Z'
+    begun = rf'{members}(?:\Z|"(?:{text}\Z|(?:{passed})"{space}(?:\Z|:{space}(?:\Z|{value}))))'
+    small_object = rf'{members}"(?:{passed})"{space}:{space}(?:"{text}"|{word}){space}\}}'
+    return rf'{members}"(?!(?:{names})")[^"\\\x00-\x1f]*+"', small_object, begun
+
+
+@frozen
+class Scanner:
+    """How text is read: the runs flow to the next place where something may begin, `at` says what begins there."""
+
+    inside: Run
+    """Inside of a line."""
+    start: Run
+    """At the start of a line."""
+    code: Run
+    """Inside of inline code."""
+    quote: Run | None
+    """Inside of a line of a block quote; None where none counts."""
+    at: Markers[Marked]
+    keys: Mapping[str, Keys]
+    """How an object or array without a marker is read here, by its first character."""
+    plain: Callable[[str, int], Match[str] | None]
+    """The beginning of an object that is no call."""
+    begun: Callable[[str, int], Match[str] | None]
+    """What may become such a beginning."""
+
+
+LINES = r"(?:\r?\n)"
+JSON_CHARS = r"[\s,:0-9eE+\-.truefalsn]++"
+JSON_STRING = r'"(?:[^"\\]++|\\.)*+"'
+JSON_FLAT = (
+    rf"(?:{JSON_CHARS}|{JSON_STRING}|\{{(?:{JSON_CHARS}|{JSON_STRING})*+\}}|\[(?:{JSON_CHARS}|{JSON_STRING})*+\])*+"
+)
+"""JSON between two braces of an object: what it holds, containers that hold no container included."""
+
+
+def text_runs(
+    at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys, *, quotes: bool
+) -> tuple[Run, Run, Run, Run | None]:
+    """Four runs of text in which nothing begins: inside of a line, at its start (only blanks came in it), inline code,
+    and a line of a block quote, if there are any (`quotes`).
+
+    Whole inline code on one line is passed over, and so is a whole line of a block quote, and a small object that is
+    no call by one of its first keys, to its end or to where it stops being JSON. Line ends at the end of a piece wait
+    for what follows them; blanks after them do not, the run changes instead.
+    """
+    first: dict[str, str] = {}
+    for atom, child in at.root.next.items():
+        if atom != TICK:
+            first[atom] = f"{atom}(?!{child.expression(complete='')})"
+    beginning, small, begun = plain_object(keys) if keys else ("(?!)", "(?!)", "(?!)")
+    objects = rf"(?:{small}|{beginning}{JSON_FLAT}(?:\}}|(?=[^}}\]{{\[\"])))"
+    blanks = r"[ \t]*+"
+    opens = f"{openers.expression(complete='')}|{blanks}{line.expression(complete='')}|{blanks}{END}"
+    quoted = rf"(?<!\n){LINES}++(?!{opens})[ \t]*+{first.get('>', '>')}[^\r\n]*+" if quotes else "(?!)"
+    mark = r"[ \t]*+>" if quotes else "(?!)"
+    special = "".join([*first, TICK, r"\r\n"])
+    plain = f"[^{special}]*+"
+    begins = "|".join(
+        [
+            *first.values(),
+            objects,
+            rf"{TICK}[^{TICK}\r\n]*+{TICK}",
+            rf"(?<!\n){LINES}++(?:(?!{mark}|{opens}|\r\Z)|{objects})",
+            rf"{quoted}(?!\Z)",
+            r"\r(?!\n|\Z)",
+        ],
+    )
+    safe = f"{plain}(?:(?:{begins}){plain})*+"
+    held = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
+    waits = rf"{held}(?:\r?\Z|{line.begun()})|\r\Z|(?:{held})?+(?:{openers.begun()}|{begun})"
+    changes = rf"(?<!\n){LINES}++[ \t]++()\Z|{TICK}[^{TICK}\r\n]*+()\Z|{quoted}()\Z"
+    inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
+    at_start = (
+        rf"(?=[^ \t{'>' if quotes else ''}])(?!{line.expression(complete='')})(?:(?![{special}])|{objects}){safe}"
+    )
+    start = Run(rf"[ \t]*+(?:({line.begun()}|{begun})|{at_start}())?+")
+    code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{safe}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
+    inside.others = {2: start, 3: code}
+    start.others = code.others = {2: inside}
+    if not quotes:
+        return inside, start, code, None
+    quote = Run(rf"[^\r\n]*+(?:(?!)()|(?!\Z){safe}()\Z)?+", search=re.compile(r"[\r\n]").search)
+    inside.others[4] = quote
+    quote.others = {2: inside}
+    return inside, start, code, quote
+
+
+@frozen
+class Closers:
+    """What may close something in text."""
+
+    every: tuple[str, ...]
+    """Of wrappers, messages and spans: they count while something is open."""
+    lone: frozenset[str]
+    """Of reasoning: one that stands first in a reply closes what the prompt has opened."""
+    strays: frozenset[str]
+    """Special tokens, of spans and messages: they count always."""
+
+    @classmethod
+    def of(cls, formats: Iterable[Format], sections: Sequence[Section]) -> "Closers":
+        """Those of a set of formats, and of the sections."""
+        every: dict[str, None] = {}
+        for form in formats:
+            every.update((close, None) for _, close in form.wrappers)
+            for variant in form.variants:
+                if isinstance(variant.body, MessageBody):
+                    every.update((end, None) for end in variant.body.ends)
+        every.update((section.close, None) for section in sections)
+        lone = frozenset(section.close for section in sections if not section.text)
+        return cls(
+            tuple(every), lone, frozenset(section.close for section in sections if section.anchor is Anchor.ANYWHERE)
+        )
+
+
+class Scanners:
+    """How text is read, wherever it stands: a scanner for each situation, made when it is first needed."""
+
+    __slots__ = ("_closers", "_line", "_made", "_openers", "_sections", "_unmarked", "first", "usual")
+
+    def __init__(
+        self,
+        openers: Sequence[tuple[str, Marked]],
+        line: Markers[Marked],
+        sections: Sequence[Section],
+        closers: Closers,
+        unmarked: Unmarked,
+    ) -> None:
+        self._openers = openers
+        self._line = line
+        self._sections = sections
+        self._closers = closers
+        self._unmarked = unmarked
+        self._made: dict[tuple[bool, bool, bool], Scanner] = {}
+        self.first = self.get(first=True, fresh=True)
+        """While reasoning may open."""
+        self.usual = self.get()
+        """After that, with no wrapper open."""
+
+    def get(self, *, first: bool = False, fresh: bool = False, closers: bool = False) -> Scanner:
+        """The scanner for text: `first` while reasoning may open, `fresh` while spans of special tokens may; with
+        `closers` while something is open.
+        """
+        known = self._made.get((first, fresh, closers))
+        if known is None:
+            known = self._made[first, fresh, closers] = self._make(first=first, fresh=fresh, closers=closers)
+        return known
+
+    def _make(self, *, first: bool, fresh: bool, closers: bool) -> Scanner:
+        markers = list(self._openers)
+        if fresh:
+            markers += [(section.open, section) for section in self._sections if section.anchor is Anchor.ANYWHERE]
+        if first:
+            markers += [(section.open, section) for section in self._sections if section.anchor is Anchor.REPLY]
+            if self._unmarked.expressions:
+                markers.append(("[{*}{a}", Found.LIST))
+        taken = {marker for marker, _ in markers}
+        known = self._closers
+        ends = known.every if closers else known.strays | known.lone if first else known.strays
+        markers += [(close, close) for close in sorted(ends) if close not in taken]
+        openers: Markers[Marked] = Markers(markers)
+        at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])
+        keys = self._unmarked.reply if first else self._unmarked.anywhere
+        runs = text_runs(at, openers, self._line, keys.get("{", {}), quotes=not closers)
+        plain, small, begun = plain_object(keys["{"]) if "{" in keys else ("(?!)", "(?!)", "(?!)")
+        return Scanner(*runs, at, keys, re.compile(f"{small}|{plain}").match, re.compile(begun).match)
