@@ -9,8 +9,10 @@ from collections.abc import Generator
 from json.encoder import encode_basestring
 
 from statemachine import schema
+from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import Marker, Tables, Tag, blanks, closing, is_key, look, tag_at
-from statemachine.bodies.raw_value import Level, Quoted, RawValue, Slot
+from statemachine.bodies.quoted_value import Quoted
+from statemachine.bodies.raw_value import RawValue
 from statemachine.buffer import Grammar, Mismatch
 from statemachine.grammar.closers import sibling
 from statemachine.machine import Machine

@@ -297,10 +297,7 @@ def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
 
 
 def nested(machine: Machine, keys: Keys, found: Key, key_name: str) -> Grammar:
-    """A call nested under a key.
-
-    An object with the key `function` need not be one: `tool_choice` and descriptions of tools have it too.
-    """
+    """A call nested under a key. `function` alone says nothing: `tool_choice` and descriptions of tools have it too."""
     candidate = machine.candidate
     if candidate.format is None:
         candidate.format = found.format

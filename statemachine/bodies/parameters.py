@@ -9,8 +9,8 @@ import json
 from statemachine import schema
 from statemachine.bodies import json_object
 from statemachine.bodies.elements import key, opens_key, slot_of, value
+from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import Marker, Tables, closing, look, tables
-from statemachine.bodies.raw_value import Level, Slot
 from statemachine.buffer import Grammar, Mismatch
 from statemachine.formats.format import Format, Parameters
 from statemachine.grammar.closers import sibling

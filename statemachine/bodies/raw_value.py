@@ -16,9 +16,8 @@ be JSON of a type that the schema allows; at the first other character it is a s
 
 from collections.abc import Generator, Sequence
 
-from attrs import define, field, frozen
-
 from statemachine import schema
+from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
@@ -41,59 +40,6 @@ from statemachine.machine import Machine
 from statemachine.runs import quote
 
 QUOTES = frozenset("\"'`")
-
-
-@define
-class Level:
-    """Where keys stand: the call itself, or a value that is made of keys and values."""
-
-    node: schema.Node | None
-    """What the schema says of it."""
-    names: tuple[str, ...] = ()
-    """The declared parameters of the call."""
-    given: set[str] = field(factory=set)
-    """Keys that were given."""
-    key: str = ""
-    """The key whose value it is."""
-    array: bool | None = False
-    """Its values are items, whatever their keys; None: not known yet."""
-    implied: bool = False
-    """The value before had no closer: its end was implied by what followed."""
-    sound: bool = True
-    """No value has swallowed what may have been markup of its call."""
-
-    def member(self, key: str) -> schema.Node | None:
-        """What the schema says of the value of a key."""
-        if self.node is None:
-            return None
-        return self.node.items() if self.array else self.node.member(key)
-
-    def takes(self, key: str, *, closed: bool) -> bool:
-        """True if a key may come next.
-
-        Any key may once the value before it was `closed`, or is as good as closed; else only one that is declared and
-        was not given.
-        """
-        if closed or not key:
-            return bool(key)
-        if self.key:
-            declared = not self.array and self.node is not None and self.node.deep and key not in self.given
-            return declared and self.member(key) is not None
-        return key in self.names and key not in self.given
-
-    def undeclared(self, key: str) -> bool:
-        """True if parameters are declared, and this one is not."""
-        return bool(self.names) and key not in self.names and self.member(key) is None
-
-
-@frozen
-class Slot:
-    """Whose value comes next, and what it may be."""
-
-    key: str
-    types: frozenset[str]
-    node: schema.Node | None
-    """What the schema says of it."""
 
 
 class RawValue:
@@ -391,59 +337,6 @@ class RawValue:
             raise Mismatch
         reader.take(offset)
         return char
-
-
-class Quoted(RawValue):
-    """A value between quotes of its format, opened already, in which no other marker counts."""
-
-    __slots__ = ()
-
-    def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot) -> None:
-        super().__init__(machine, table, levels, slot, trimmed=False)
-        if table.quoted is not None:
-            self.run = table.quoted.run
-
-    def stops(self, offset: int) -> Generator[None, None, bool]:
-        """True if the quote's closer stands here and the value's closer, or what implies it, follows."""
-        machine = self.machine
-        reader = machine.reader
-        mark, end = yield from self.unquote(offset)
-        if mark is not Marker.VALUE_END:
-            if reader.ended:
-                yield from reader.more()
-            return False
-        after = yield from blanks(machine, end)
-        if after < 0:
-            return False
-        if self.shown.balances:
-            end = yield from self.closer(after)
-            return end > 0 and (yield from self.ends_call(end))
-        if reader.ended and reader.at + after >= len(reader.text):
-            return True
-        return (yield from self.closer(after)) > 0 or (yield from super().stops(after))
-
-    def show(self) -> Generator[None, None, int]:
-        """Length of what stands here: a quote that the value shows opens or closes, or one character."""
-        mark, end = yield from self.unquote(0)
-        if mark is Marker.OPEN:
-            self.shown.open(Kind.QUOTE)
-        elif mark is Marker.VALUE_END:
-            self.shown.close_key()
-        return end or 1
-
-    def unquote(self, offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
-        """The quote's closer, or another quote's opener, and where it ends."""
-        if self.table.quoted is None:
-            return None, 0
-        return (yield from look(self.machine, self.table.quoted.markers, offset))
-
-    def close(self) -> Grammar:
-        """The closers of the quote and of the value, when they are there."""
-        mark, end = yield from self.unquote(0)
-        if mark is Marker.VALUE_END:
-            after = yield from blanks(self.machine, end)
-            self.machine.reader.take(max(after, end))
-        yield from super().close()
 
 
 class Strict(JsonState):
