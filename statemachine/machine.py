@@ -8,7 +8,7 @@ for a call. It is rejected by a `Mismatch`, which `grammar/call.py` handles in o
 
 from enum import Enum
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from statemachine.buffer import Grammar
 from statemachine.candidate import NOTHING, Candidate
@@ -70,6 +70,8 @@ class Past:
     """Visible text came."""
     at_message_start: bool = True
     """Nothing but white space came since the reply began, or since a message or section of special tokens ended."""
+    shown: set[str] = field(factory=set)
+    """Closers of reasoning that are text from here on: their openers were, or one that closed nothing has come."""
 
     def saw(self) -> None:
         """Visible text has come."""

@@ -117,6 +117,11 @@ def text_runs(
     return inside, start, code, quote
 
 
+def is_tag(section: Section) -> bool:
+    """True for reasoning between tags (`<think>`): behind text they are looked for too."""
+    return section.anchor is Anchor.REPLY and not section.text and section.close.startswith("</")
+
+
 @frozen
 class Closers:
     """What may close something in text."""
@@ -185,9 +190,12 @@ class Scanners:
             markers += [(section.open, section) for section in self._sections if section.anchor is Anchor.REPLY]
             if self._unmarked.expressions:
                 markers.append(("[{*}{a}", Found.LIST))
+        else:
+            markers += [(section.open, section) for section in self._sections if is_tag(section)]
         taken = {marker for marker, _ in markers}
         known = self._closers
-        ends = known.every if closers else known.strays | known.lone if first else known.strays
+        tags = frozenset(section.close for section in self._sections if is_tag(section))
+        ends = known.every if closers else known.strays | (known.lone if first else tags)
         markers += [(close, close) for close in sorted(ends) if close not in taken]
         openers: Markers[Marked] = Markers(markers)
         at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])

@@ -68,6 +68,40 @@ def in_text(machine: Machine, close: str, newlines: int, end: int) -> bool:
     return True
 
 
+def closes_nothing(machine: Machine, close: str, newlines: int, end: int) -> Generator[None, None, bool]:
+    """True if the closer of reasoning that stands here closes what nobody saw open: the prompt's, or none.
+
+    Behind text it does if a line end stands on one side of it, or the reply ends there; but only the first one in a
+    reply, and none whose opener was text: then the reply is about such tags.
+    """
+    reader, frames, past = machine.reader, machine.frames, machine.past
+    if not past.text_seen or close not in machine.tables.closers.lone or close in past.shown:
+        return False
+    if close in machine.tables.closers.strays or close in frames.reasoning or close in frames.wrappers:
+        return False
+    while reader.at + end >= len(reader.text) and not reader.ended:
+        yield
+    return newlines > 0 or ends_line(machine, end)
+
+
+def ends_line(machine: Machine, end: int) -> bool:
+    """True if a line end, or the end of the reply, stands `end` characters from here."""
+    reader = machine.reader
+    return reader.at + end >= len(reader.text) or reader.text[reader.at + end] in "\r\n"
+
+
+def drop(machine: Machine, close: str, newlines: int, end: int) -> None:
+    """A closer that closes nothing is markup, and so are the line ends before it if others follow."""
+    reader = machine.reader
+    machine.past.shown.add(close)
+    if not ends_line(machine, end):
+        say(machine, newlines)
+        end -= newlines
+    reader.sink = Sink.SYNTAX
+    reader.take(end)
+    reader.sink = machine.frames.top.sink
+
+
 # ---- after a call, or a wrapper
 
 

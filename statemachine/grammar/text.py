@@ -11,7 +11,7 @@ from collections.abc import Generator
 from statemachine.buffer import Grammar
 from statemachine.candidate import TICK
 from statemachine.emitter import Sink
-from statemachine.formats.format import Section
+from statemachine.formats.format import Anchor, Section
 from statemachine.formats.markers import Markers
 from statemachine.formats.scanner import MAX_NEWLINES, Marked
 from statemachine.formats.unmarked import Found
@@ -129,9 +129,13 @@ def marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generato
     if isinstance(value, str):
         if value in machine.tables.closers.strays and not (yield from closers.ends_something(machine, value, end)):
             return False
+        if (yield from closers.closes_nothing(machine, value, newlines, end)):
+            closers.drop(machine, value, newlines, end)
+            return False
         return closers.in_text(machine, value, newlines, end)
     if isinstance(value, Section):
-        if machine.frames.reasoning:
+        if machine.frames.reasoning or (machine.past.text_seen and value.anchor is Anchor.REPLY):
+            machine.past.shown.add(value.close)
             say(machine, newlines + 1)
             return False
         section(machine, value, end)
