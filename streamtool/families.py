@@ -1,9 +1,10 @@
 """What is known of a model by its name: which format it is taught, what else it may write, and one bad habit.
 
 A small table, read from top to bottom; the first row that matches counts, and a model of no known family is taught
-`tool_call`. Patterns look at the last part of the name (`org/Name-7B-Instruct-GGUF` and `name:tag` are found by
-`name`), whatever its letter case; `_` is `-` to them, and a pattern stands between letters of other words on neither
-side. Everything here is a default that settings and rules overrule.
+`tool_call`. A version that is yet to come is taken to write what the newest known one does. Patterns look at the last
+part of the name (`org/Name-7B-Instruct-GGUF` and `name:tag` are found by `name`), whatever its letter case; `_` is `-`
+to them, and a pattern stands between letters of other words on neither side. Everything here is a default that settings
+and rules overrule.
 
 A family is taught its own format only if what the model then has to write is ordinary text. A marker that is a special
 token of the model's tokenizer may be stripped by the server that runs it, so it is listened for, but not taught.
@@ -39,8 +40,8 @@ FAMILIES: tuple[Family, ...] = (
     # what they write is text
     Family(r"claude", "invoke"),
     Family(r"qwen-?3-?coder", "qwen3_coder"),
-    Family(r"qwen-?3\.[56]", "qwen3_coder", calls_in_reasoning=True),
-    Family(r"step-?3\.5", "qwen3_coder"),
+    Family(r"qwen-?(?:3\.[5-9]|[4-9](?:\.\d)?)", "qwen3_coder", calls_in_reasoning=True),
+    Family(r"step-?(?:3\.[5-9]|[4-9](?:\.\d)?)", "qwen3_coder"),
     Family(r"nemotron-?3", "qwen3_coder"),
     Family(r"nemotron-(?:nano|super|ultra)", "nemotron"),
     Family(r"mimo", "mimo"),
@@ -48,13 +49,13 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"minimax-?m1", "minimax_m1"),
     Family(r"minimax-?m2", "minimax_m2", calls_in_reasoning=True),
     Family(r"glm-?4\.[56]v?", "glm45"),
-    Family(r"glm-?(?:4\.7|5)", "glm47"),
-    Family(r"ling-?3", "glm45", calls_in_reasoning=True),
+    Family(r"glm-?(?:4\.[7-9]|[5-9](?:\.\d)?)", "glm47"),
+    Family(r"ling-?[3-9]", "glm45", calls_in_reasoning=True),
     Family(r"hunyuan-?a13b", "hunyuan_a13b"),
-    Family(r"hunyuan-?v?[34]|hy-?[34]", "hunyuan_v3"),
+    Family(r"hunyuan-?v?[3-9]|hy-?[3-9]", "hunyuan_v3"),
     Family(r"longcat", "longcat"),
     Family(r"dots\.?v?llm\d?", "dots"),
-    Family(r"minicpm-?5", "minicpm5"),
+    Family(r"minicpm-?[5-9]", "minicpm5"),
     Family(r"olmo-?3", "olmo3"),
     Family(r"phi-?4-mini", "phi4"),
     Family(r"xlam", "xlam"),
@@ -64,8 +65,8 @@ FAMILIES: tuple[Family, ...] = (
     # it is special tokens, or what everybody is taught
     Family(r"functionary", listen=("functionary",)),
     Family(r"ernie", listen=("ernie",)),
-    Family(r"kimi-?k[23]", calls_in_reasoning=True),
-    Family(r"deepseek-?v4", calls_in_reasoning=True),
+    Family(r"kimi-?k[2-9]", calls_in_reasoning=True),
+    Family(r"deepseek-?v[4-9]", calls_in_reasoning=True),
 )
 
 
