@@ -112,6 +112,8 @@ def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
     if tag is None:
         raise Mismatch
     reader.take(tag.end)
+    if tag.repair:
+        machine.candidate.json.mend(tag.repair)
     return tag
 
 

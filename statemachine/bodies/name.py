@@ -174,7 +174,7 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body) -> Generator
             name = yield from attribute_text(machine)
             spelled = pattern_of(rule.spelling)(name) if rule.spelling != PLAIN else None
             named(machine, spelled["name"] if spelled else name)
-            reading = Reading(machine, tables(body, form.close))
+            reading = Reading(machine, tables(body, form.openers, form.close))
         else:
             yield from argument(machine, reading, key)
     if reading is None:

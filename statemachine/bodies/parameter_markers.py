@@ -60,6 +60,7 @@ TYPES = {
 class Marker(Enum):
     """What a marker inside of a call is."""
 
+    CALL = "the opener of a call"
     KEY = "a key opener"
     VALUE_END = "the value's closer"
     CALL_END = "the call's closer"
@@ -80,6 +81,8 @@ class Tables:
     """What a declaration compiles into."""
 
     body: Parameters
+    openers: tuple[str, ...]
+    """What opens a call."""
     close: str
     """The call's closer."""
     keyed: bool
@@ -101,28 +104,32 @@ class Tables:
 
 
 @lru_cache(maxsize=256)
-def tables(body: Parameters, close: str) -> Tables:
-    """The markers of a declaration in a call with this closer."""
+def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
+    """The markers of a declaration in a call with these openers and this closer."""
     before, keyed, after = body.close.partition("{key}")
     ends = [(close, Marker.CALL_END)] if close else []
     ends += [(body.key, Marker.KEY), (f"{before}{{a}}" if keyed else body.close, Marker.VALUE_END)]
     around = [
         (text, mark) for pair in body.wrappers for text, mark in zip(pair, (Marker.OPEN, Marker.CLOSE), strict=True)
     ]
-    plain = inside(ends, trimmed=False)
+    within = [*((opener, Marker.CALL) for opener in openers), *ends]
+    plain = inside(within, trimmed=False)
     closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD})(?:\Z|{Markers([(after, True)]).expression()})"
     return Tables(
         body,
+        openers,
         close,
         bool(keyed),
         Markers(ends + around),
         plain,
-        inside(ends, trimmed=True) if body.trim else plain,
+        inside(within, trimmed=True) if body.trim else plain,
         Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
         Markers([(body.type_marks[1], False)]) if body.type_marks else None,
         re.compile(closing if keyed else "(?!)").match,
         Markers([(body.quote[0], Marker.OPEN)]) if body.quote else None,
-        inside([(body.quote[1], Marker.VALUE_END)], trimmed=False) if body.quote else None,
+        inside([(body.quote[0], Marker.OPEN), (body.quote[1], Marker.VALUE_END)], trimmed=False)
+        if body.quote
+        else None,
     )
 
 
@@ -140,13 +147,12 @@ def own_run(table: Tables, key: str, names: tuple[str, ...], *, trimmed: bool) -
     It stops only at what may end this value; other tags flow.
     """
     opener = table.body.key.removesuffix("{a}")
-    starts: list[str] = []
-    for name in sorted(names):
-        if one_word(name) and not (starts and name.startswith(starts[-1])):
-            starts.append(name)
-    ends = dict.fromkeys([table.body.close.replace("{key}", key), *([table.close] if table.close else [])])
-    markers = [(text, Marker.VALUE_END) for text in ends] + [(opener + name, Marker.KEY) for name in starts]
-    return flowing_run(Markers(markers), convert=quote, trim=trimmed)
+    ends = [table.body.close.replace("{key}", key), *([table.close] if table.close else [])]
+    stops: list[str] = []
+    for text in sorted([*ends, *table.openers, *(opener + name for name in names if one_word(name))]):
+        if not (stops and text.startswith(stops[-1])):
+            stops.append(text)
+    return flowing_run(Markers((text, True) for text in stops), convert=quote, trim=trimmed)
 
 
 # ---- looking ahead: offsets are counted from what is consumed, so that they survive a wait
@@ -202,6 +208,8 @@ class Tag:
     """The types that its value is marked with; every type, if it is not."""
     end: int
     """Where its value begins, counted from here."""
+    repair: str = ""
+    """What had to be mended."""
 
 
 def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
@@ -219,7 +227,7 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
         if found is not None and found.lastindex:
             break
         if found is None and stop < len(reader.text):
-            return None
+            return (yield from value_in_tag(machine, table, offset, stop - reader.at))
         yield from reader.more()
     end = found.end() - reader.at
     tag = reader.text[reader.at + offset : stop]
@@ -230,6 +238,18 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
     if table.type_ends is not None and table.ends.values[found.lastindex - 1]:
         kind, end = yield from type_at(machine, table.type_ends, end)
     return Tag(key, TYPES.get(kind.strip().lower(), schema.ANY), end)
+
+
+def value_in_tag(machine: Machine, table: Tables, offset: int, end: int) -> Generator[None, None, Tag | None]:
+    """The key of a tag that was never ended and holds its value: `<parameter=k=v</parameter>`."""
+    reader = machine.reader
+    key, equals, _ = reader.text[reader.at + offset : reader.at + end].partition("=")
+    if not equals or table.body.key_rule.attribute or table.keyed or not one_word(key):
+        return None
+    mark, _ = yield from look(machine, table.between, end)
+    if mark is not Marker.VALUE_END:
+        return None
+    return Tag(key, schema.ANY, offset + len(key) + 1, repair="value_in_tag")
 
 
 def type_at(machine: Machine, ends: Markers[bool], offset: int) -> Generator[None, None, tuple[str, int]]:
@@ -272,8 +292,13 @@ def attribute_of(tag: str, name: str) -> str:
 
 def is_key(machine: Machine, table: Tables, offset: int) -> Generator[None, None, str]:
     """The key `offset` characters from here, behind its opener; "" if there is none, or the text ends inside of it."""
-    try:
-        tag = yield from tag_at(machine, table, offset)
-    except (Ended, Mismatch):
-        return ""
+    tag = yield from tag_if_any(machine, table, offset)
     return tag.key if tag is not None else ""
+
+
+def tag_if_any(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
+    """The key `offset` characters from here, behind its opener; None too if the text ends inside of it."""
+    try:
+        return (yield from tag_at(machine, table, offset))
+    except (Ended, Mismatch):
+        return None

@@ -42,7 +42,7 @@ def typed_text(text: str, types: frozenset[str]) -> str:
 def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
     """The parameters, to the call's closer (not consumed), or to where another span begins."""
     reader = machine.reader
-    table = tables(body, form.close)
+    table = tables(body, form.openers, form.close)
     reading = Reading(machine, table)
     candidate = machine.candidate
     while True:
@@ -59,10 +59,14 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
         elif mark is Marker.CALL_END:
             reading.end()
             return
-        elif mark in (Marker.OPEN, Marker.CLOSE) or (mark is Marker.VALUE_END and not table.keyed):
+        elif mark in (Marker.OPEN, Marker.CLOSE):
             reader.take(length)
+        elif mark is Marker.VALUE_END and not table.keyed:
+            reading.surplus(length)
         elif table.keyed and (closed := (yield from closing(machine, table, 0)))[0] in reading.level.given:
-            reader.take(closed[1])
+            reading.surplus(closed[1])
+        elif reader.text[reader.at] == ">" and reading.level.given:
+            reading.surplus(1)
         elif around(machine) and (yield from sibling(machine, 0)):
             candidate.json.mend("missing_closer")
             reading.end()
@@ -101,7 +105,12 @@ class Reading:
             reader.out("{")
         reader.out("}")
         machine.candidate.json.stack.clear()
-        machine.candidate.complete = True
+        machine.candidate.complete = self.level.sound
+
+    def surplus(self, length: int) -> None:
+        """A closer, or a bracket behind one, that closes nothing."""
+        self.machine.reader.take(length)
+        self.machine.candidate.json.mend("surplus_closer")
 
     def open_key(self, name: str) -> frozenset[str]:
         """The key goes out; the types that its value may have."""
@@ -110,6 +119,8 @@ class Reading:
         candidate = machine.candidate
         if name in self.level.given:
             candidate.json.mend("repeated_key")
+        elif candidate.known and self.level.undeclared(name):
+            candidate.json.mend("undeclared_key")
         first = not candidate.begun
         machine.begin()
         candidate.json.stack[:] = ["}"]

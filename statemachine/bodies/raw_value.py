@@ -7,25 +7,42 @@ follow it (rule "Raw values" of `docs/design.md`):
 * a key opener, when it names a parameter of the schema that was not yet given (no schema: at a line start);
 * the call's closer, when an outer closer, a sibling opener or the end follows.
 
+What the value shows of such markup is a stack of its own (`shown`): an opener that does not count lies on it until its
+closer comes, and while it does, no other marker counts that may belong to it. So a whole call, or a page about calls,
+comes out as it stands.
+
 A value that must be a string flows from its first character. One that may be something else is held while it may still
 be JSON of a type that the schema allows; at the first other character it is a string and flows.
 """
 
 from collections.abc import Generator, Sequence
+from enum import Enum
 
 from attrs import define, field, frozen
 
 from statemachine import schema
-from statemachine.bodies.parameter_markers import Marker, Tables, blanks, closing, is_key, look, own_run
+from statemachine.bodies.parameter_markers import (
+    Marker,
+    Tables,
+    blanks,
+    closing,
+    is_key,
+    look,
+    own_run,
+    tag_if_any,
+)
 from statemachine.buffer import Ended, Grammar, Mismatch
 from statemachine.emitter import Sink
-from statemachine.grammar.closers import sibling
+from statemachine.grammar.closers import after_sibling, sibling
 from statemachine.json import text as json_text
 from statemachine.json.numbers import number
 from statemachine.json.state import WORDS, JsonState
 from statemachine.json.typed import Typed
 from statemachine.machine import Machine
 from statemachine.runs import quote
+
+
+QUOTES = frozenset("\"'`")
 
 
 @define
@@ -42,6 +59,10 @@ class Level:
     """The key whose value it is."""
     array: bool | None = False
     """Its values are items, whatever their keys; None: not known yet."""
+    implied: bool = False
+    """The value before had no closer: its end was implied by what followed."""
+    sound: bool = True
+    """No value has swallowed what may have been markup of its call."""
 
     def member(self, key: str) -> schema.Node | None:
         """What the schema says of the value of a key."""
@@ -52,17 +73,19 @@ class Level:
     def takes(self, key: str, *, closed: bool) -> bool:
         """True if a key may come next.
 
-        It may if it is declared and was not given. Where nothing is declared, and in an object that may have members
-        which are not declared, it may only if the value before it was `closed`, or as good as closed.
+        Any key may once the value before it was `closed`, or is as good as closed; else only one that is declared and
+        was not given.
         """
-        if not key:
-            return False
+        if closed or not key:
+            return bool(key)
         if self.key:
             declared = not self.array and self.node is not None and self.node.deep and key not in self.given
-            return closed or (declared and self.member(key) is not None)
-        if key in self.given:
-            return False
-        return key in self.names if self.names else closed
+            return declared and self.member(key) is not None
+        return key in self.names and key not in self.given
+
+    def undeclared(self, key: str) -> bool:
+        """True if parameters are declared, and this one is not."""
+        return bool(self.names) and key not in self.names and self.member(key) is None
 
 
 @frozen
@@ -75,10 +98,19 @@ class Slot:
     """What the schema says of it."""
 
 
+class Shown(Enum):
+    """Markup that a value shows, while it is open."""
+
+    CALL = "a call"
+    KEY = "a key"
+    MENTION = "a key, which a blank follows: more likely a word of a sentence"
+    QUOTE = "a quote like the one around the value"
+
+
 class RawValue:
     """The value of a key, whose opener has been read."""
 
-    __slots__ = ("inside", "key", "levels", "machine", "run", "slot", "table", "trimmed")
+    __slots__ = ("inside", "key", "levels", "machine", "run", "shown", "slot", "sound", "table", "trimmed")
 
     def __init__(self, machine: Machine, table: Tables, levels: Sequence[Level], slot: Slot, *, trimmed: bool) -> None:
         inside = table.trimmed if trimmed else table.plain
@@ -90,6 +122,9 @@ class RawValue:
         self.key = slot.key
         self.trimmed = trimmed
         """The line end before the closer is markup."""
+        self.shown: list[Shown] = []
+        self.sound = True
+        """False once markup was shown that may have been the call's, if the value has no closer of its own."""
         self.inside = inside.markers
         self.run = inside.run
         names = levels[-1].names
@@ -119,7 +154,7 @@ class RawValue:
                 continue
             if (yield from self.stops(0)):
                 break
-            reader.out(quote(reader.take(1, "argument")))
+            reader.out(quote(reader.take((yield from self.show()), "argument")))
         reader.out('"')
         yield from self.close()
 
@@ -130,8 +165,15 @@ class RawValue:
         length = yield from self.closer(0)
         if length:
             reader.take(length)
+            sound = self.sound or not self.levels[-1].implied
+            sound = sound and (Shown.KEY not in self.shown or Shown.CALL in self.shown)
         else:
             machine.candidate.json.mend("missing_closer")
+            sound = self.sound and Shown.KEY not in self.shown
+        self.levels[-1].implied = not length
+        if not sound:
+            self.levels[0].sound = False
+            machine.candidate.json.mend("shown_markup")
 
     def closer(self, offset: int) -> Generator[None, None, int]:
         """Where the closer of the value that stands `offset` characters from here ends; 0 if none stands there."""
@@ -148,20 +190,76 @@ class RawValue:
         mark, end = yield from look(machine, self.inside, offset)
         if mark is Marker.KEY:
             level = self.levels[-1]
-            at_line_start = not self.table.keyed and reader.text[reader.at + offset] in "\r\n"
-            return level.takes((yield from is_key(machine, self.table, end)), closed=at_line_start)
+            closed = not (self.table.keyed or level.names) and reader.text[reader.at + offset] in "\r\n"
+            free = all(mark is Shown.MENTION for mark in self.shown)
+            return free and level.takes((yield from is_key(machine, self.table, end)), closed=closed)
         if self.table.keyed and mark is not None:
             key, after = yield from closing(machine, self.table, offset)
             around = self.around(key)
             if around:
+                if key == self.key and self.balances():
+                    return (yield from self.ends_call(after))
                 return (yield from self.may_follow(after, around))
         elif mark is Marker.VALUE_END:
+            if self.balances():
+                return (yield from self.ends_call(end))
             return (yield from self.may_follow(end, self.levels))
         if mark is Marker.CALL_END:
-            return (yield from sibling(machine, end))
-        if reader.ended:
+            return Shown.CALL not in self.shown and (yield from self.may_end(end))
+        if reader.ended and mark is None:
             yield from reader.more()
         return False
+
+    def balances(self) -> bool:
+        """True if a value's closer closes a key that the value shows."""
+        return bool(self.shown) and self.shown[-1] is not Shown.CALL
+
+    def ends_call(self, offset: int) -> Generator[None, None, bool]:
+        """True if the call's end follows directly, and no call that the value shows could end there."""
+        if Shown.CALL in self.shown:
+            return False
+        offset = yield from blanks(self.machine, offset)
+        mark, end = (yield from look(self.machine, self.table.between, offset)) if offset >= 0 else (None, 0)
+        return mark is Marker.CALL_END and (yield from self.may_end(end))
+
+    def may_end(self, offset: int) -> Generator[None, None, bool]:
+        """True if the call may have ended `offset` characters from here: no closer of a value stands behind."""
+        end = yield from after_sibling(self.machine, offset)
+        if end < 0:
+            return False
+        end = yield from blanks(self.machine, end)
+        mark, _ = (yield from look(self.machine, self.table.between, end)) if end >= 0 else (None, 0)
+        return mark is not Marker.VALUE_END
+
+    def show(self) -> Generator[None, None, int]:
+        """Length of what stands here, which is text of the value; what it shows is remembered."""
+        machine = self.machine
+        mark, end = yield from look(machine, self.inside, 0)
+        if mark is None:
+            return 1
+        if mark is Marker.CALL:
+            self.shown.append(Shown.CALL)
+        elif mark is Marker.KEY:
+            yield from self.show_key(end)
+        elif mark is Marker.CALL_END and Shown.CALL in self.shown:
+            while self.shown.pop() is not Shown.CALL:
+                pass
+            self.sound = False
+        elif not self.table.keyed or (yield from closing(machine, self.table, 0))[0] == self.key:
+            self.sound = self.balances() and self.shown.pop() is Shown.MENTION and self.sound
+        return end
+
+    def show_key(self, offset: int) -> Grammar:
+        """A key's opener; between quotes it is a word."""
+        reader = self.machine.reader
+        tag = yield from tag_if_any(self.machine, self.table, offset)
+        if tag is None or (self.table.keyed and tag.key != self.key):
+            return
+        while reader.at + tag.end >= len(reader.text) and not reader.ended:
+            yield
+        follows = reader.text[reader.at + tag.end : reader.at + tag.end + 1]
+        if follows not in QUOTES:
+            self.shown.append(Shown.MENTION if follows == " " else Shown.KEY)
 
     def around(self, key: str) -> Sequence[Level]:
         """The levels that stay open where the closer of a key stands; none if it closes nothing that is open."""
@@ -177,9 +275,13 @@ class RawValue:
         offset = yield from blanks(machine, offset)
         if offset < 0:
             return False
+        if reader.text.startswith(">", reader.at + offset):
+            offset = yield from blanks(machine, offset + 1)
         mark, end = yield from look(machine, self.table.between, offset)
         if mark is Marker.KEY:
             follows = levels[-1].takes((yield from is_key(machine, self.table, end)), closed=True)
+        elif mark is Marker.VALUE_END and not self.table.keyed:
+            return (yield from self.may_follow(end, levels))
         elif mark is Marker.VALUE_END:
             key, _ = yield from closing(machine, self.table, offset)
             follows = any(level.key == key for level in levels[1:])
@@ -330,12 +432,24 @@ class Quoted(RawValue):
         after = yield from blanks(machine, end)
         if after < 0:
             return False
+        if self.shown:
+            end = yield from self.closer(after)
+            return end > 0 and (yield from self.ends_call(end))
         if reader.ended and reader.at + after >= len(reader.text):
             return True
         return (yield from self.closer(after)) > 0 or (yield from super().stops(after))
 
+    def show(self) -> Generator[None, None, int]:
+        """Length of what stands here: a quote that the value shows opens or closes, or one character."""
+        mark, end = yield from self.unquote(0)
+        if mark is Marker.OPEN:
+            self.shown.append(Shown.QUOTE)
+        elif mark is Marker.VALUE_END and self.shown:
+            self.shown.pop()
+        return end or 1
+
     def unquote(self, offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
-        """The quote's closer, and where it ends."""
+        """The quote's closer, or another quote's opener, and where it ends."""
         if self.table.quoted is None:
             return None, 0
         return (yield from look(self.machine, self.table.quoted.markers, offset))

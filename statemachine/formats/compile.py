@@ -252,8 +252,9 @@ class Compiled:
         """An opener for each tool, in a format whose opener is the tool's name."""
         for tool in tools:
             if re.fullmatch(r"[\w.:-]+", tool):
-                own = evolve(form, close=form.close.replace("{tool}", tool))
-                opener = self.openers.setdefault(literal.replace("{tool}", tool), Opener(literal))
+                text = literal.replace("{tool}", tool)
+                own = evolve(form, openers=(text,), close=form.close.replace("{tool}", tool))
+                opener = self.openers.setdefault(text, Opener(literal))
                 opener.tool = opener.tool or (own, variant, tool)
 
     def _unmarked(self) -> None:

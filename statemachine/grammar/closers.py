@@ -93,6 +93,8 @@ def after_call(machine: Machine, call: Candidate) -> Generator[None, None, bool]
         if not length:
             break
         reader.take(length)
+        if close[-1] == ">" and not shown:
+            yield from second_bracket(machine)
         if close in frames.wrappers:
             frames.unwrap(close)
         pending = pending[pending.index(close) + 1 :]
@@ -100,6 +102,15 @@ def after_call(machine: Machine, call: Candidate) -> Generator[None, None, bool]
     past.place = INSIDE
     reader.sink = frames.top.sink
     return not shown
+
+
+def second_bracket(machine: Machine) -> Grammar:
+    """A bracket too many behind a closer (`</function>>`) is markup."""
+    reader = machine.reader
+    while reader.at >= len(reader.text):
+        yield from reader.more()
+    if reader.text[reader.at] == ">":
+        reader.take(1)
 
 
 def line_ends_after(machine: Machine) -> Grammar:
@@ -163,7 +174,12 @@ def closes(machine: Machine) -> Generator[None, None, bool]:
 
 
 def sibling(machine: Machine, offset: int, *, own: bool = False) -> Generator[None, None, bool]:
-    """True if what follows here, `offset` characters on, can only follow a call.
+    """True if what follows here, `offset` characters on, can only follow a call (`after_sibling`)."""
+    return (yield from after_sibling(machine, offset, own=own)) >= 0
+
+
+def after_sibling(machine: Machine, offset: int, *, own: bool = False) -> Generator[None, None, int]:
+    """Where the marker ends that follows here, `offset` characters on, and can only follow a call; −1 if none does.
 
     That is, after white space, a closer of something around, an opener or the end; `own`: the call's own closer counts
     too.
@@ -178,22 +194,23 @@ def sibling(machine: Machine, offset: int, *, own: bool = False) -> Generator[No
         end = found.end() if found else 0
         if end >= len(reader.text):
             if reader.ended:
-                return True
+                return len(reader.text) - reader.at
         elif end - reader.at - offset > MAX_BLANKS:
-            return False
+            return -1
         else:
             at_line_start = "\n" in reader.text[reader.at + offset : end]
             marker = tables.line.match(reader.text, end) if at_line_start else None
             if marker is not None and marker.lastindex:
-                return True
+                return marker.end() - reader.at
             marker = marker or markers.match(reader.text, end)
             if marker is None:
-                return False
+                return -1
             if marker.lastindex:
                 value = markers.values[marker.lastindex - 1]
-                return value in allowed if isinstance(value, str) else not isinstance(value, Found)
+                follows = value in allowed if isinstance(value, str) else not isinstance(value, Found)
+                return marker.end() - reader.at if follows else -1
             if reader.ended:  # cut in the middle of a marker
-                return reader.text[end] not in "{[`"
+                return len(reader.text) - reader.at if reader.text[end] not in "{[`" else -1
         yield
 
 
