@@ -76,6 +76,30 @@ def quote_opens(machine: Machine, table: Tables) -> Generator[None, None, bool]:
     return True
 
 
+# ---- all arguments in one value
+
+
+def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, None, bool]:
+    """True if the key whose opener has been read holds all arguments in one object; then the object is next."""
+    reader, whole = machine.reader, table.body.whole
+    if not whole or machine.candidate.begun or not level.undeclared(whole):
+        return False
+    tag = yield from tag_at(machine, table, 0)
+    offset = (yield from blanks(machine, tag.end)) if tag is not None and tag.key == whole else -1
+    if offset < 0 or not reader.text.startswith("{", reader.at + offset):
+        return False
+    reader.take(offset)
+    return True
+
+
+def value_end(machine: Machine, table: Tables) -> Grammar:
+    """The closer of a value that ended by itself is skipped, if it is there."""
+    offset = yield from blanks(machine, 0)
+    mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
+    if mark is Marker.VALUE_END:
+        machine.reader.take(end)
+
+
 # ---- elements
 
 

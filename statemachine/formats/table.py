@@ -461,26 +461,49 @@ TABLE = (
     Format(
         "deepseek_v32",
         wrappers=(
-            ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
-            ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
-            ("<｜DSML｜ calls>", "</｜DSML｜ calls>"),
+            ("<{|}DSML{|}function_calls>", "</{|}DSML{|}function_calls>"),
+            ("<{|}DSML{|}tool_calls>", "</{|}DSML{|}tool_calls>"),
+            ("<{|}DSML{|} calls>", "</{|}DSML{|} calls>"),
         ),
-        around="<｜DSML｜function_calls>",
-        openers=("<｜DSML｜invoke{ }",),
+        around="<{|}DSML{|}function_calls>",
+        openers=("<{|}DSML{|}invoke{ }",),
         variants=(
             Variant(
                 Parameters(
-                    key="<｜DSML｜parameter{ }",
+                    key="<{|}DSML{|}parameter{ }",
                     key_rule=NameRule(attribute="name"),
-                    close="</｜DSML｜parameter>",
+                    close="</{|}DSML{|}parameter>",
                     type_attribute="string",
+                    whole="arguments",
                 ),
                 INVOKE_NAME,
             ),
         ),
-        close="</｜DSML｜invoke>",
+        close="</{|}DSML{|}invoke>",
         models="DeepSeek V3.2, V4",
-        about='`string="true"` says that a value is raw text, `string="false"` that it is JSON.',
+        about='`string="true"` says that a value is raw text, `string="false"` that it is JSON. The bars may be plain, '
+        "double (`‖`) or two each; a parameter `arguments` that the tool does not have may hold all arguments.",
+    ),
+    Format(
+        "deepseek_v41",
+        wrappers=(("<{|}DSML{|} calls>", "</{|}DSML{|} calls>"),),
+        around="<{|}DSML{|} calls>",
+        openers=("<{|}DSML{|} invoke{ }",),
+        variants=(
+            Variant(
+                Parameters(
+                    key="<{|}DSML{|} parameter{ }",
+                    key_rule=NameRule(attribute="name"),
+                    close="</{|}DSML{|} parameter>",
+                    type_attribute="string",
+                    whole="arguments",
+                ),
+                INVOKE_NAME,
+            ),
+        ),
+        close="</{|}DSML{|} invoke>",
+        models="DeepSeek V4.1",
+        about="As `deepseek_v32`, with a blank in each tag.",
     ),
     Format(
         "gigachat35",
