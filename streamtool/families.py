@@ -50,6 +50,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"glm-?4\.[56]v?", "glm45"),
     Family(r"glm-?(?:4\.7|5)", "glm47"),
     Family(r"ling-?3", "glm45", calls_in_reasoning=True),
+    Family(r"iquest-?q1", "iquest"),
     Family(r"hunyuan-?a13b", "hunyuan_a13b"),
     Family(r"hunyuan-?v?[34]|hy-?[34]", "hunyuan_v3"),
     Family(r"longcat", "longcat"),

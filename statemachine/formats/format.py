@@ -10,7 +10,7 @@ Markers are literal text with pieces of pattern in braces:
     {_}    optional blanks (space, tab)
     { }    one character of white space
     {*}    optional white space, line ends included
-    {|}    a vertical bar, plain, full-width or double, or two of them: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`
+    {|}    a vertical bar (plain, full-width or double), or two: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`
     {a}    a letter follows (it is not part of the marker)
     {key}  in the closer of a value: the key that opened it
     {tool} in the opener and the closer of a call: the name of an offered tool

@@ -62,13 +62,13 @@ TABLE = (
     ),
     Format(
         "invoke",
-        wrappers=(("<{ns}function_calls>", "</{ns}function_calls>"),),
+        wrappers=(("<tool_calls{:}>", "</tool_calls{:}>"), ("<{ns}function_calls>", "</{ns}function_calls>")),
         openers=("<{ns}invoke{ }",),
         variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="Claude",
-        about="Around the calls `<function_calls>` may stand, around the parameters `<parameter_list>`; every tag may "
-        "carry a namespace prefix; quotes may be double, single or missing. The attribute style, "
+        about="Around the calls `<function_calls>` or `<tool_calls>` may stand, around the parameters "
+        "`<parameter_list>`; every tag may carry a namespace prefix; quotes may be double, single or missing. The attribute style, "
         '`<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its own line ends included.',
     ),
     Format(
@@ -308,7 +308,7 @@ TABLE = (
                     key_rule=NameRule(ends=("</longcat_arg_key>{*}<longcat_arg_value>",)),
                     close="</longcat_arg_value>",
                 ),
-                NameRule(ends=("<longcat_arg_key>", "</longcat_tool_call>")),
+                NameRule(ends=("<longcat_arg_key>", "</longcat_tool_call>", "{")),
             ),
         ),
         close="</longcat_tool_call>",
@@ -433,15 +433,16 @@ TABLE = (
     Format(
         "glm45",
         openers=("<tool_call{:}>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>", "{"))),),
         close="</tool_call{:}>",
         sections=(Section("<role>ASSISTANT</role>", "<|role_end|>", text=True),),
         models="GLM 4.5, GLM 4.6, Ling 3",
+        about="One JSON object may follow the name.",
     ),
     Format(
         "glm47",
         openers=("<tool_call{:}>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>", "{"))),),
         close="</tool_call{:}>",
         lines=False,
         alias_of="glm45",
@@ -449,11 +450,19 @@ TABLE = (
         about="As `glm45`, without line ends.",
     ),
     Format(
+        "iquest",
+        openers=("<iquest_tool_call>",),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquest_tool_call>", "{"))),),
+        close="</iquest_tool_call>",
+        models="IQuest Q1",
+        about="The body of `glm45` in tags of its own.",
+    ),
+    Format(
         "hunyuan_v3",
         wrappers=(("<tool_calls{:}>", "</tool_calls{:}>"),),
         around="<tool_calls{:}>",
         openers=("<tool_call{:}>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>", "{"))),),
         close="</tool_call{:}>",
         models="Hunyuan 3, 4",
         about="Version 4 writes no `<tool_sep>`; each tag may carry a `:suffix`.",
