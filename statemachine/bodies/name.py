@@ -39,7 +39,7 @@ def ends_of(rule: NameRule) -> Markers[str]:
 def pattern_of(spelling: str) -> Pattern:
     """How a name is written (`NameRule.spelling`); what stands around it may be missing."""
     before, _, after = spelling.partition("{name}")
-    after = re.escape(after).replace(r"\{index\}", r"\d+").replace(r"\{name\}", "(?P=name)")
+    after = re.escape(after).replace(r":\{index\}", r"[:!]\d+").replace(r"\{name\}", "(?P=name)")
     return re.compile(rf"(?:{re.escape(before)})?+(?P<name>.+?)(?:{after})?\Z").match
 
 
@@ -111,9 +111,10 @@ def plain(
         reader.take(length)
     if rule is not None and rule.spelling != PLAIN:
         found = pattern_of(rule.spelling)(name)
-        if found and "{index}" in rule.spelling:
-            machine.candidate.id = name
-        name = found["name"] if found else name
+        name, spelled = found["name"] if found else name, name
+        if "{index}" in rule.spelling:
+            machine.candidate.id = spelled
+            name = (name.isdecimal() and machine.tools.sole) or name
     named(machine, name)
     return form, variant
 

@@ -53,7 +53,8 @@ class NameRule:
     """Words that may stand before the name (`@tool f`); attributes that are no arguments."""
     spelling: str = "{name}"
     """How the name is written, `functions.{name}:{index}` for instance; what stands around it may be missing. With an
-    `{index}` (of the call in the reply) the whole is the call's id."""
+    `{index}` (of the call in the reply) the whole is the call's id; `!` may stand before the index in place of `:`, and
+    the index alone is a call of the only tool that is offered."""
 
 
 @frozen

@@ -68,8 +68,9 @@ TABLE = (
         close="</{ns}invoke>",
         models="Claude",
         about="Around the calls `<function_calls>` or `<tool_calls>` may stand, around the parameters "
-        "`<parameter_list>`; every tag may carry a namespace prefix; quotes may be double, single or missing. The attribute style, "
-        '`<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its own line ends included.',
+        "`<parameter_list>`; every tag may carry a namespace prefix; quotes may be double, single or missing. The "
+        'attribute style, `<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its own line '
+        "ends included.",
     ),
     Format(
         "fenced",
