@@ -128,6 +128,8 @@ class Expression:
 
     brackets: str = "()"
     """Around the arguments."""
+    other_brackets: str = ""
+    """Brackets that may stand in their place."""
     assign: str = "="
     """Between a key and its value."""
     quote: str = ""

@@ -701,7 +701,7 @@ TABLE = (
     Format(
         "gemma4",
         openers=("<|tool_call>{*}call:",),
-        variants=(Variant(Expression(brackets="{}", assign=":", quote='<|"|>')),),
+        variants=(Variant(Expression(brackets="{}", other_brackets="()", assign=":", quote='<|"|>')),),
         close="<tool_call|>",
         sections=(
             Section("<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
@@ -713,7 +713,7 @@ TABLE = (
     Format(
         "functiongemma",
         openers=("<start_function_call>{*}call:",),
-        variants=(Variant(Expression(brackets="{}", assign=":", quote="<escape>")),),
+        variants=(Variant(Expression(brackets="{}", other_brackets="()", assign=":", quote="<escape>")),),
         close="<end_function_call>",
         lines=False,
         models="FunctionGemma",
