@@ -48,6 +48,8 @@ class Candidate:
     """Its object said something to the reader: it need not be a call."""
     self_closed: bool = False
     """Its tag ended itself: no closer of its own follows."""
+    first: bool = False
+    """Nothing but line ends stands before it in its line, or in the reply."""
     open_value: bool = False
     """Inside a raw value."""
 

@@ -12,6 +12,7 @@ from statemachine.formats.compile import Found, Marked
 from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Keys, Opener, Opening
+from statemachine.grammar.closers import empty
 from statemachine.grammar.saying import scanner_of
 from statemachine.json.text import space
 from statemachine.machine import Machine
@@ -55,6 +56,8 @@ def openers(machine: Machine, opener: Opener, length: int) -> Generator[None, No
 def body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
     """What follows the last opener."""
     reader = machine.reader
+    if (yield from empty(machine, tuple(opener.closes))):
+        return
     if opener.tool is not None:
         yield from tag_of_tool(machine, *opener.tool)
     elif opener.open is not None and (yield from opens(machine, opener)):
