@@ -96,7 +96,8 @@ def headed(form: Format, variant: Variant, call: Written, index: int) -> str:
     """A call whose name follows the opener, and JSON the name."""
     rule = variant.name_rule or NameRule()
     end, close, arguments = spelled(rule.ends[0]), closer(form), arguments_of(call)
-    start = spelled(form.openers[0]) + named(rule.spelling, call, index)
+    number = f"{index}{rule.id_end}" if rule.id_end else ""
+    start = spelled(form.openers[0]) + number + named(rule.spelling, call, index)
     if end.startswith(TICK):  # a fence stands on lines of its own
         return f"{start}\n{end}\n{arguments}\n{close}"
     if not form.lines:

@@ -47,6 +47,8 @@ class NameRule:
     """`<invoke name="f" k="V">`: the attribute with the name; the others are arguments, `ends` end the tag."""
     id: str = ""
     """Marker of an id that may stand between the name and its end."""
+    id_end: str = ""
+    """Marker that ends an id which stands before the name."""
     one_line: bool = False
     """The name and its end stand on one line."""
     ignored_words: tuple[str, ...] = ()

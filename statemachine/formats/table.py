@@ -187,6 +187,28 @@ TABLE = (
         about="The name stands inside of the call's id.",
     ),
     Format(
+        "solar",
+        wrappers=(("<|begin|>assistant{*}<|tool_calls|>", "<|calls|>"), ("<|tool_calls|>", "<|calls|>")),
+        around="<|tool_calls|>",
+        openers=("<|tool_call:begin|>",),
+        variants=(
+            Variant(
+                Json(),
+                NameRule(ends=("<|tool_call:args|>", "<|tool_call:end|>"), id_end="<|tool_call:name|>"),
+            ),
+        ),
+        close="<|tool_call:end|>",
+        sections=(
+            Section("<|think|>", "<|end|>", anchor=Anchor.ANYWHERE),
+            Section("<|begin|>assistant{*}<|think|>", "<|end|>", anchor=Anchor.ANYWHERE),
+            Section("<|content|>", "<|end|>", text=True, anchor=Anchor.ANYWHERE),
+            Section("<|begin|>assistant{*}<|content|>", "<|end|>", text=True, anchor=Anchor.ANYWHERE),
+        ),
+        lines=False,
+        models="Solar Open",
+        about="Before the name stands the call's id.",
+    ),
+    Format(
         "granite",
         openers=("<|tool_call|>", "<function_call>"),
         variants=(Variant(ARRAY),),
