@@ -8,10 +8,11 @@ import re
 from collections.abc import Generator
 from functools import lru_cache
 
-from statemachine.bodies import json_object
+from statemachine.bodies import json_object, parameters
 from statemachine.bodies.name import named
+from statemachine.bodies.parameter_markers import Marker, look, tables
 from statemachine.buffer import Grammar, Mismatch
-from statemachine.formats.format import Format, MessageBody
+from statemachine.formats.format import Format, MessageBody, Parameters
 from statemachine.formats.markers import Markers
 from statemachine.grammar.closers import sibling
 from statemachine.machine import Machine
@@ -66,8 +67,17 @@ def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Gramma
         machine.wrap(body.ends)
         return
     named(machine, name)
-    yield from json_object.read(machine)
+    if body.parameters is not None and (yield from begins_parameters(machine, form, body.parameters)):
+        yield from parameters.read(machine, form, body.parameters)
+    else:
+        yield from json_object.read(machine)
     machine.finish()
+
+
+def begins_parameters(machine: Machine, form: Format, body: Parameters) -> Generator[None, None, bool]:
+    """True if marked parameters stand here."""
+    mark, _ = yield from look(machine, tables(body, form.openers, form.close).between, 0)
+    return mark is Marker.KEY
 
 
 def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, str]:

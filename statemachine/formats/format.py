@@ -96,6 +96,8 @@ class Envelope:
     """The key whose string is reasoning (strict one-object protocol)."""
     final: tuple[str, ...] = ()
     """The path of keys to the visible text (strict one-object protocol)."""
+    by_keys: bool = False
+    """Its wrappers stand around other objects too: directly in one, only its keys say that an object is a call."""
 
 
 @frozen(cache_hash=True)
@@ -161,6 +163,8 @@ class MessageBody:
     """The header of a call, up to `begin`, with {name} in it."""
     ends: tuple[str, ...] = ()
     """What may close a message."""
+    parameters: Parameters | None = None
+    """Marked parameters that may stand in place of the object."""
 
 
 Body = Json | Envelope | Parameters | Expression | MessageBody

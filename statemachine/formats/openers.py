@@ -99,6 +99,7 @@ class Opener:
     __slots__ = (
         "_children",
         "blank",
+        "by_keys",
         "children",
         "close",
         "closes",
@@ -127,6 +128,8 @@ class Opener:
         """As a wrapper: its closer."""
         self.closes: dict[str, None] = {}
         """What may close a block that it opens."""
+        self.by_keys = False
+        """Only the keys of an object that follows say that it is a call."""
         self.line = False
         """Only blanks may stand between the opener and a name."""
         self.blank = False
@@ -172,6 +175,7 @@ class Opener:
             self.keys.setdefault("[", keys)
         if self.close and not self.keys:
             self.keys["{"] = self.keys["["] = keys_of([around[self.literal]])
+            self.by_keys = envelope_of(around[self.literal]).by_keys
         if self.close:
             self.closes[self.close] = None
         ends: dict[str, tuple[Format, Variant, str]] = {}

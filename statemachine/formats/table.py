@@ -42,6 +42,7 @@ ARG_KEYS = Parameters(
     key="<arg_key{:}>", key_rule=NameRule(ends=("</arg_key{:}>{*}<arg_value{:}>",)), close="</arg_value{:}>"
 )
 
+RFL = Parameters(key="<rfl:parameter{ }", key_rule=NameRule(attribute="name"), close="</rfl:parameter>", trim=True)
 TABLE = (
     # ---- taught to models that have no tools of their own
     Format(
@@ -125,6 +126,25 @@ TABLE = (
         about="`Thought:` lines before it are text. An invented `Observation:` after it is not a result.",
     ),
     # ---- JSON arguments, native to models
+    Format(
+        "function_call",
+        wrappers=(("<tools>", "</tools>"), ("<function>", "</function>")),
+        openers=("<function-call>",),
+        variants=(Variant(Envelope(by_keys=True)),),
+        close="</function-call>",
+        models="Qwen 2.5 Coder",
+        about="`<tools>` and `<function>` may stand in place of the tag. Since a list of tools may stand in these, "
+        "a call in them is believed only once name and arguments key have been read.",
+    ),
+    Format(
+        "hyperclova",
+        openers=("-> tool/function_call",),
+        variants=(Variant(ARRAY),),
+        close="<|im_end|>",
+        closed=False,
+        anchor=Anchor.LINE,
+        models="HyperCLOVA X",
+    ),
     Format(
         "llama3",
         openers=("<|python_tag|>",),
@@ -303,7 +323,7 @@ TABLE = (
         variants=(
             Variant(
                 MessageBody(
-                    openers=("<|start|>assistant", "<|channel|>"),
+                    openers=("<|start|>assistant", "<|start|><|channel|>", "<|channel|>"),
                     begin="<|message|>",
                     recipient="to=",
                     channel="<|channel|>",
@@ -311,14 +331,15 @@ TABLE = (
                     text=("final", "commentary", "assistant", "user"),
                     written="<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json",
                     ends=("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>"),
+                    parameters=RFL,
                 ),
             ),
         ),
         close="<|call|>",
         lines=False,
-        models="gpt-oss",
+        models="gpt-oss, Beam",
         about="The header of a message says what it is: the channel `analysis` is reasoning, a recipient other than "
-        "the user is a tool.",
+        "the user is a tool. Beam writes `<rfl:parameter name=…>` in place of the object.",
     ),
     Format(
         "longcat",

@@ -69,6 +69,8 @@ def body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
     elif opener.keys and reader.text[reader.at] in "{[":
         if opener.close:
             machine.candidate.wrappers.append(opener.close)
+        if opener.by_keys:
+            machine.mark(False)
         yield from envelope(machine, opener.keys[reader.text[reader.at]])
     elif opener.ends is None or (opener.line and not directly_follows(opener, reader.hold.text(start))):
         raise Mismatch

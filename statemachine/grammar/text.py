@@ -171,5 +171,6 @@ def section(machine: Machine, found: Section, end: int) -> None:
     machine.reader.take(end)
     if found.text:
         machine.frames.wrap((found.close,))
+        machine.past.place = START
     else:
         machine.frames.go(Input.THINK, found.close)
