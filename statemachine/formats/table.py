@@ -682,6 +682,10 @@ TABLE = (
             ),
         ),
         close="</atem:invoke>",
+        sections=(
+            Section("to=self<|message|>", "<|eom|>"),
+            Section("to=user<|message|>", "<|eot|>", text=True),
+        ),
         models="Muse",
     ),
     Format(
