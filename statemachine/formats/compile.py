@@ -157,6 +157,7 @@ class Compiled:
         "bare_reply",
         "begun_fence",
         "closers",
+        "empty",
         "fence_expressions",
         "fence_infos",
         "fenced",
@@ -186,6 +187,13 @@ class Compiled:
         """Closers of reasoning: one that stands first in a reply closes what the prompt has opened."""
         self.strays = frozenset(section.close for section in self.sections if section.anchor is Anchor.ANYWHERE)
         """Closers that are special tokens, of spans and messages."""
+        self.empty = frozenset(
+            f"{section.open}{{*}}{section.close}"
+            for section in self.sections
+            if section.anchor is Anchor.ANYWHERE and not section.text
+        )
+        """Reasoning between special tokens that holds nothing: at the end of a reply it is as good as such a closer."""
+        self.strays |= self.empty
         self.closers = self._closers()
         """Every closer that may count in text while something is open."""
         lines: list[tuple[str, Marked]] = [
@@ -341,7 +349,8 @@ class Compiled:
                 if self.bare_list:
                     markers.append(("[{*}{a}", Found.LIST))
             taken = {marker for marker, _ in markers}
-            ends = self.closers if closers else self.strays | self.lone if first else self.strays
+            ends = frozenset(self.closers) if closers else self.strays | self.lone if first else self.strays
+            ends = ends - self.empty if fresh else ends | self.empty
             markers += [(close, close) for close in sorted(ends) if close not in taken]
             openers: Markers[Marked] = Markers(markers)
             at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])
