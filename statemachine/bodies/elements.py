@@ -40,11 +40,29 @@ def slot_of(node: schema.Node | None, tag: Tag) -> Slot:
 
 def leaf(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Grammar:
     """A raw value."""
+    if (yield from empty(machine, table, slot)):
+        return
     trimmed = table.body.trim and (yield from line_end(machine))
     if (yield from quote_opens(machine, table)):
         yield from Quoted(machine, table, levels, slot).read()
     else:
         yield from RawValue(machine, table, levels, slot, trimmed=trimmed).read()
+
+
+def empty(machine: Machine, table: Tables, slot: Slot) -> Generator[None, None, bool]:
+    """True if nothing stands in an array or an object that could be made of elements: it is empty, and no string."""
+    reader = machine.reader
+    kinds = slot.types - {"null"}
+    if not table.body.item or not kinds or not kinds <= {"array", "object"}:
+        return False
+    offset = yield from blanks(machine, 0)
+    name, end = (yield from closing(machine, table, offset)) if offset >= 0 else ("", 0)
+    if name != slot.key:
+        return False
+    reader.take(end)
+    reader.out("[]" if "array" in kinds else "{}")
+    machine.candidate.open_value = False
+    return True
 
 
 def line_end(machine: Machine) -> Generator[None, None, bool]:
