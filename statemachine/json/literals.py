@@ -7,8 +7,8 @@ read one by one.
 
 What is legal in the language is no mend. What is not, and is read all the same, is named: `bare_word` (a word that is
 no literal, where a string may stand), `unquoted_key`, `control_character` (a line end in a string of one line),
-`plain_quotes` (quotes where the language has markers), `trailing_comma`, `python_literal` (`NaN` and kin, which are
-null). `(…)` is an array, also around one value.
+`plain_quotes` (quotes where the language has markers), `inner_quote` (a quote inside of a string, before a word),
+`trailing_comma`, `python_literal` (`NaN` and kin, which are null). `(…)` is an array, also around one value.
 """
 
 import re
@@ -53,6 +53,8 @@ coded = re.compile(r"\\(?:x([0-9a-fA-F]{2})|U([0-9a-fA-F]{8})|([0-7]{1,3})|\r?\n
 begun = re.compile(
     r"\\(?:x[0-9a-fA-F]?+|U[0-9a-fA-F]{0,7}+|u[0-9a-fA-F]{0,3}+|[0-7]{1,2}+|\r)?+\Z",
 ).match
+inner = re.compile(r"(\w)|[ \t]{0,16}+(?:\Z|(\w))").match
+"""What follows a quote, if a word does, directly or after blanks."""
 prefix = re.compile(r"[rRbBuUfF]{0,2}+").match
 bare_word = re.compile(r"[A-Za-z_][\w.-]*+").match
 python_key = re.compile(r"[A-Za-z_$][\w$-]*+|[0-9-][0-9.]*+").match
@@ -280,7 +282,7 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
     state.quoted = True
     if found.mend:
         state.mend(found.mend)
-    run = found.run
+    run, again = found.run, False
     reader.take(found.length, "argument")
     reader.out('"')
     while True:
@@ -288,7 +290,12 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif reader.text.startswith(found.closer, reader.at):
-            break
+            if len(found.closer) > 1 or found.raw or not (yield from inside(reader, again=again)):
+                break
+            state.mend("inner_quote")
+            again = True
+            reader.take(1, "repair")
+            reader.out('\\"' if found.closer == '"' else found.closer)
         elif reader.text[reader.at] == "\\" and not found.raw:
             yield from escape(reader)
         elif reader.text[reader.at] in "\r\n" and found.lenient is not None:
@@ -299,6 +306,14 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
     state.quoted = False
     reader.take(len(found.closer), "argument")
     reader.out('"')
+
+
+def inside(reader: Reader, *, again: bool) -> Generator[None, None, bool]:
+    """True if a quote that could close its string stands inside of a word (`it's`); after another, before a word."""
+    while not reader.ended and (rest := inner(reader.text, reader.at + 1)) and not rest.lastindex:
+        yield from reader.more()
+    found = inner(reader.text, reader.at + 1)
+    return found is not None and (found.lastindex == 1 or (again and found.lastindex == 2))
 
 
 def escape(reader: Reader) -> Grammar:
