@@ -120,7 +120,7 @@ class Machine:
 
     def open(self) -> None:
         """A candidate starts."""
-        self.candidate = Candidate()
+        self.candidate = Candidate(first=self.past.place is START or not self.past.text_seen)
         self.frames.go(Input.OPEN, candidate=self.candidate)
         self.past.place = INSIDE
         self.hold()

@@ -136,6 +136,11 @@ class Toolset:
         """Every name is a tool."""
         return self._schemas is None
 
+    @property
+    def sole(self) -> str:
+        """The only tool that is offered; "" if there are several, or any name is one."""
+        return next(iter(self._schemas)) if self._schemas is not None and len(self._schemas) == 1 else ""
+
     def __contains__(self, name: str) -> bool:
         return self._schemas is not None and name in self._schemas
 

@@ -17,6 +17,7 @@ from statemachine.writing.bodies import envelope, expression, parameters
 __all__ = ["Written", "write"]
 
 TICK = "`"
+one_id = re.compile(r"[\w.:-]+").fullmatch
 
 
 def write(calls: Iterable[Written], format: str | Format) -> str:
@@ -92,11 +93,17 @@ def named(spelling: str, call: Written, index: int) -> str:
     return re.sub(r"\{(?:name|index)\}", lambda found: parts[found[0]], spelling)
 
 
+def id_of(rule: NameRule, call: Written, index: int) -> str:
+    """The id of a call, and what ends it, in a format that has a place for it before the name."""
+    given = str(getattr(call, "id", None) or index)
+    return f"{given if one_id(given) else index}{rule.id_end}" if rule.id_end else ""
+
+
 def headed(form: Format, variant: Variant, call: Written, index: int) -> str:
     """A call whose name follows the opener, and JSON the name."""
     rule = variant.name_rule or NameRule()
     end, close, arguments = spelled(rule.ends[0]), closer(form), arguments_of(call)
-    start = spelled(form.openers[0]) + named(rule.spelling, call, index)
+    start = spelled(form.openers[0]) + id_of(rule, call, index) + named(rule.spelling, call, index)
     if end.startswith(TICK):  # a fence stands on lines of its own
         return f"{start}\n{end}\n{arguments}\n{close}"
     if not form.lines:

@@ -51,6 +51,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"glm-?4\.[56]v?", "glm45"),
     Family(r"glm-?(?:4\.[7-9]|[5-9](?:\.\d)?)", "glm47"),
     Family(r"ling-?[3-9]", "glm45", calls_in_reasoning=True),
+    Family(r"iquest-?q1", "iquest"),
     Family(r"hunyuan-?a13b", "hunyuan_a13b"),
     Family(r"hunyuan-?v?[3-9]|hy-?[3-9]", "hunyuan_v3"),
     Family(r"longcat", "longcat"),

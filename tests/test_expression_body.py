@@ -321,7 +321,7 @@ def test_an_unknown_call_is_text_to_its_end_and_nothing_in_it_is_read() -> None:
     assert outcome(text, PYTHON) == [Text(text)]
     assert outcome(text + "\nf(a=1)", PYTHON) == [Text(text + "\n"), call('{"a": 1}')]
     assert outcome(f"[f(), {text}, g()]", LIST) == [call("{}"), Text(text), call("{}", name="g")]
-    assert outcome(f"[{text}, g()]", LIST) == [Text(text), call("{}", name="g")]
+    assert outcome(f"[{text}, g()]", LIST) == [Text(f"[{text}, "), call("{}", name="g")]
     assert outcome(text, PYTHON, unknown="discard") == [Discard(text, "unknown")]
 
 

@@ -41,6 +41,7 @@ TAUGHT = {
     "zai-org/GLM-4.9": "glm47",
     "THUDM/GLM-4-9B-0414": "tool_call",
     "inclusionAI/Ling-3.0-flash": "glm45",
+    "IQuestLab/IQuest-Q1-Instruct": "iquest",
     "tencent/Hunyuan-A13B-Instruct": "hunyuan_a13b",
     "tencent/Hunyuan-4B-Instruct": "tool_call",
     "tencent/Hy3-preview": "hunyuan_v3",

@@ -114,6 +114,9 @@ def test_reasoning_spans() -> None:
         "<|channel>{*}<|channel>thought": "<channel|>",
         "<|content_thinking|>": "<|end_message|>",
         "<|message_model|>{*}<|content_thinking|>": "<|end_message|>",
+        "to=self<|message|>": "<|eom|>",
+        "<|think|>": "<|end|>",
+        "<|begin|>assistant{*}<|think|>": "<|end|>",
         "<|open|>think<|sep|>": "<|close|>think<|sep|>",
         "Here are my reasoning steps:\n": "[BEGIN FINAL RESPONSE]",
     }

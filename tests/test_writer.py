@@ -136,12 +136,13 @@ def test_keys_that_are_no_names_of_parameters() -> None:
     assert parse(write([call], "lfm2"), ["f"], formats=["lfm2"])[1] == [call]
 
 
-@pytest.mark.parametrize("key", ["#", "#a", "//", "/*", "/a", "a#b"])
+@pytest.mark.parametrize("key", ["#", "#a", "//", "/*", "/a", "a#b", ")", ")a", "a)"])
 @pytest.mark.parametrize("form", ["functiongemma", "gemma4"])
-def test_a_key_that_begins_like_a_comment_is_quoted(form: str, key: str) -> None:
-    arguments = json.dumps({key: 1, "b": 2})
+def test_a_key_that_begins_like_something_else_is_quoted(form: str, key: str) -> None:
+    """Like a comment, or like the end of what it stands in."""
+    arguments = json.dumps({key: 1, "b": {key: 2}})
     _, [call] = parse(write([Call("f", arguments)], form), ["f"], formats=[form])
-    assert json.loads(call.arguments) == {key: 1, "b": 2}
+    assert json.loads(call.arguments) == {key: 1, "b": {key: 2}}
 
 
 def test_strings_are_written_as_python_reads_them_too() -> None:

@@ -42,11 +42,29 @@ def slot_of(node: schema.Node | None, tag: Tag) -> Slot:
 
 def leaf(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Grammar:
     """A raw value."""
+    if (yield from empty(machine, table, slot)):
+        return
     trimmed = table.body.trim and (yield from line_end(machine))
     if (yield from quote_opens(machine, table)):
         yield from Quoted(machine, table, levels, slot).read()
     else:
         yield from RawValue(machine, table, levels, slot, trimmed=trimmed).read()
+
+
+def empty(machine: Machine, table: Tables, slot: Slot) -> Generator[None, None, bool]:
+    """True if nothing stands in an array or an object that could be made of elements: it is empty, and no string."""
+    reader = machine.reader
+    kinds = slot.types - {"null"}
+    if not table.body.item or not kinds or not kinds <= {"array", "object"}:
+        return False
+    offset = yield from blanks(machine, 0)
+    name, end = (yield from closing(machine, table, offset)) if offset >= 0 else ("", 0)
+    if name != slot.key:
+        return False
+    reader.take(end)
+    reader.out("[]" if "array" in kinds else "{}")
+    machine.candidate.arguments.open_value = False
+    return True
 
 
 def line_end(machine: Machine) -> Generator[None, None, bool]:
@@ -76,6 +94,30 @@ def quote_opens(machine: Machine, table: Tables) -> Generator[None, None, bool]:
         return False
     reader.take(end)
     return True
+
+
+# ---- all arguments in one value
+
+
+def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, None, bool]:
+    """True if the key whose opener has been read holds all arguments in one object; then the object is next."""
+    reader, whole = machine.reader, table.body.whole
+    if not whole or machine.candidate.arguments.begun or not level.undeclared(whole):
+        return False
+    tag = yield from tag_at(machine, table, 0)
+    offset = (yield from blanks(machine, tag.end)) if tag is not None and tag.key == whole else -1
+    if offset < 0 or not reader.text.startswith("{", reader.at + offset):
+        return False
+    reader.take(offset)
+    return True
+
+
+def value_end(machine: Machine, table: Tables) -> Grammar:
+    """The closer of a value that ended by itself is skipped, if it is there."""
+    offset = yield from blanks(machine, 0)
+    mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
+    if mark is Marker.VALUE_END:
+        machine.reader.take(end)
 
 
 # ---- elements

@@ -95,9 +95,12 @@ def call(machine: Machine, body: Expression) -> Grammar:
     reader = machine.reader
     candidate = machine.candidate
     name = yield from word(machine)
+    head, _, again = name.partition(body.assign)
+    name = head if head == again else name  # it is written twice: `f:f`
     if candidate.marked:
         yield from machine.blank()
-    if reader.text[reader.at] != body.brackets[0]:
+    brackets = next((pair for pair in (body.brackets, body.other_brackets) if reader.text[reader.at] in pair[:1]), "")
+    if not brackets:
         raise Mismatch
     machine.named(name)
     if not candidate.known:
@@ -109,7 +112,7 @@ def call(machine: Machine, body: Expression) -> Grammar:
         return
     machine.begin()
     reader.take(1)
-    yield from Arguments(machine, body).read()
+    yield from Arguments(machine, body, brackets[1]).read()
     candidate.arguments.complete = True
 
 
@@ -136,16 +139,18 @@ def unread(machine: Machine, body: Expression) -> Grammar:
 class Arguments:
     """The arguments of one call."""
 
-    __slots__ = ("body", "free", "machine", "opened", "schema", "typed")
+    __slots__ = ("body", "close", "free", "machine", "opened", "schema", "typed")
 
-    def __init__(self, machine: Machine, body: Expression) -> None:
+    def __init__(self, machine: Machine, body: Expression, close: str) -> None:
         self.machine = machine
         self.body = body
+        self.close = close
+        """The bracket that ends them."""
         self.opened = False
         """The object has begun."""
         candidate = machine.candidate
         self.schema = machine.tools.schema(candidate.name) if candidate.known else None
-        self.free = list(schema.properties(self.schema)) if body.brackets == "()" else []
+        self.free = list(schema.properties(self.schema)) if close == ")" else []
         """Parameters that take positional arguments."""
         state = candidate.arguments.json
         state.dialect = dialect_of(body)
@@ -158,10 +163,10 @@ class Arguments:
         state = machine.candidate.arguments.json
         state.cut = True
         yield from self.blank()
-        if reader.text[reader.at] == "{" and self.body.brackets == "()" and self.in_one():
+        if reader.text[reader.at] == "{" and self.close == ")" and self.in_one():
             yield from self.instead()
             return
-        while reader.text[reader.at] != self.body.brackets[1]:
+        while reader.text[reader.at] != self.close:
             yield from self.argument()
             yield from self.blank()
             if reader.text[reader.at] == ",":
@@ -191,7 +196,7 @@ class Arguments:
         machine = self.machine
         reader = machine.reader
         char = reader.text[reader.at]
-        if char == self.body.brackets[1]:
+        if char == self.close:
             return True
         if (char == "]" and self.body.array) or (yield from sibling(machine, 0, own=True)):
             machine.candidate.arguments.json.mend("missing_closer")
@@ -202,7 +207,7 @@ class Arguments:
         """Consumes the closing bracket, if it is there."""
         machine = self.machine
         reader = machine.reader
-        if reader.text[reader.at] == self.body.brackets[1]:
+        if reader.text[reader.at] == self.close:
             reader.take(1)
 
     def open(self) -> bool:
@@ -237,7 +242,7 @@ class Arguments:
         reader = machine.reader
         arguments = machine.candidate.arguments
         state = arguments.json
-        key = yield from self.marked_key() if self.body.assign == ":" else self.key()
+        key = yield from self.marked_key() if self.close == "}" else self.key()
         if key is None:
             key = self.position()
         if key in arguments.given:

@@ -8,25 +8,26 @@ import re
 from collections.abc import Generator
 from functools import lru_cache
 
-from statemachine.bodies import json_object
+from statemachine.bodies import json_object, parameters
 from statemachine.bodies.name import named
+from statemachine.bodies.parameter_markers import Marker, look, tables
 from statemachine.buffer import Grammar, Mismatch
-from statemachine.formats.format import Format, MessageBody
+from statemachine.formats.format import Format, MessageBody, Parameters
 from statemachine.formats.markers import Markers
 from statemachine.grammar.closers import sibling
 from statemachine.machine import Machine
 
 HEADER = 512
 """Characters of a header, at most."""
-header_text = re.compile(r"[\w.:/|<>= -]{0,512}+").match
+header_text = re.compile(r"[\w.:/|<>=? -]{0,512}+").match
 DOTTED = "functions."
 
 
 @lru_cache(maxsize=64)
 def begins(body: MessageBody) -> Markers[str]:
-    """What ends a header."""
+    """What ends a header; "": the message ends with it."""
     line = [("\r\n", body.begin)] if body.begin == "\n" else []
-    return Markers([(body.begin, body.begin), *line])
+    return Markers([(body.begin, body.begin), *line, *((end, "") for end in body.ends)])
 
 
 @lru_cache(maxsize=64)
@@ -39,12 +40,15 @@ def fields(body: MessageBody) -> tuple["re.Pattern[str]", "re.Pattern[str]"]:
 
 def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Grammar:
     """The header; then a call is read, or the message turns out to be reasoning or text."""
-    header = opener + (yield from header_of(machine, body))
+    text, begun = yield from header_of(machine, body)
+    header = opener + text
     recipients, channels = fields(body)
     to = recipients.findall(header if body.recipient else header.removeprefix(opener))
     spoken = channels.findall(header)
     names = {*to[-1:], *spoken[-1:]}
     tool = next((name for name in to if name not in body.text and name not in body.reasoning), "")
+    if tool and not begun:
+        raise Mismatch
     if tool:
         yield from call(machine, form, body, tool)
     elif not names or machine.frames.reasoning or not machine.past.at_message_start:
@@ -66,20 +70,31 @@ def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Gramma
         machine.wrap(body.ends)
         return
     named(machine, name)
-    yield from json_object.read(machine)
+    if body.parameters is not None and (yield from begins_parameters(machine, form, body.parameters)):
+        yield from parameters.read(machine, form, body.parameters)
+    else:
+        yield from json_object.read(machine)
     machine.finish()
 
 
-def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, str]:
-    """The header, consumed with its end."""
+def begins_parameters(machine: Machine, form: Format, body: Parameters) -> Generator[None, None, bool]:
+    """True if marked parameters stand here."""
+    mark, _ = yield from look(machine, tables(body, form.openers, form.close).between, 0)
+    return mark is Marker.KEY
+
+
+def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, tuple[str, bool]]:
+    """The header, consumed with its end, and whether a message follows; what ends one that never begins stays."""
     reader = machine.reader
+    markers = begins(body)
     pieces: list[str] = []
     length = 0
     while True:
-        found = begins(body).match(reader.text, reader.at)
+        found = markers.match(reader.text, reader.at)
         if found is not None and found.lastindex:
-            reader.take(found.end() - reader.at)
-            return "".join(pieces)
+            begun = bool(markers.values[found.lastindex - 1])
+            reader.take(found.end() - reader.at if begun else 0)
+            return "".join(pieces), begun
         if found is None and reader.at < len(reader.text):
             text = header_text(reader.text, reader.at)
             end = text.end() if text else reader.at

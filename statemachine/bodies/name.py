@@ -9,7 +9,7 @@ from statemachine.bodies import json_object, parameters
 from statemachine.bodies.parameters import Reading, tables
 from statemachine.buffer import Ended, Grammar, Mismatch
 from statemachine.formats.format import Body, Format, Json, NameRule, Parameters, Variant
-from statemachine.formats.markers import Markers
+from statemachine.formats.markers import Markers, closers_of
 from statemachine.formats.openers import Opener, Opening
 from statemachine.machine import Machine
 from statemachine.runs import Run, quote
@@ -39,7 +39,7 @@ def ends_of(rule: NameRule) -> Markers[str]:
 def pattern_of(spelling: str) -> Pattern:
     """How a name is written (`NameRule.spelling`); what stands around it may be missing."""
     before, _, after = spelling.partition("{name}")
-    after = re.escape(after).replace(r"\{index\}", r"\d+").replace(r"\{name\}", "(?P=name)")
+    after = re.escape(after).replace(r":\{index\}", r"[:!]\d+").replace(r"\{name\}", "(?P=name)")
     return re.compile(rf"(?:{re.escape(before)})?+(?P<name>.+?)(?:{after})?\Z").match
 
 
@@ -85,6 +85,7 @@ def plain(
 ) -> Generator[None, None, Opening]:
     """A name up to one of the ends, an id before the end perhaps; says whose name it is."""
     reader = machine.reader
+    yield from first_id(machine, opener.names[0][1].name_rule)
     quote = (yield from reader.peek()) in "\"'"
     if quote:
         reader.take(1)
@@ -111,11 +112,28 @@ def plain(
         reader.take(length)
     if rule is not None and rule.spelling != PLAIN:
         found = pattern_of(rule.spelling)(name)
-        if found and "{index}" in rule.spelling:
-            machine.candidate.id = name
-        name = found["name"] if found else name
+        name, spelled = found["name"] if found else name, name
+        if "{index}" in rule.spelling:
+            machine.candidate.id = spelled
+            name = (name.isdecimal() and machine.tools.sole) or name
     named(machine, name)
     return form, variant
+
+
+def first_id(machine: Machine, rule: NameRule | None) -> Grammar:
+    """An id before the name, and the marker that ends it, consumed."""
+    reader = machine.reader
+    if rule is None or not rule.id_end:
+        return
+    found = yield from word(machine, id_text)
+    ends = closers_of((rule.id_end,))
+    while (end := ends.match(reader.text, reader.at)) and not end.lastindex:
+        yield from reader.more()
+    if end is None:
+        raise Mismatch
+    reader.take(end.end() - reader.at)
+    machine.candidate.id = found
+    yield from machine.blank()
 
 
 def name_end(

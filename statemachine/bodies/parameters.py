@@ -8,7 +8,7 @@ import json
 
 from statemachine import schema
 from statemachine.bodies import json_object
-from statemachine.bodies.elements import key, opens_key, slot_of, value
+from statemachine.bodies.elements import holds_all, key, opens_key, slot_of, value, value_end
 from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import Marker, Tables, closing, look, tables
 from statemachine.buffer import Grammar, Mismatch
@@ -55,6 +55,10 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
             reader.take(length)
             if candidate.known and not candidate.committed and not table.keyed:
                 machine.commit()
+            if (yield from holds_all(machine, table, reading.level)):
+                yield from json_object.arguments(machine, as_string=False)
+                yield from value_end(machine, table)
+                return
             yield from reading.parameter()
         elif mark is Marker.CALL_END:
             reading.end()

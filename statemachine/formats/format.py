@@ -10,7 +10,7 @@ Markers are literal text with pieces of pattern in braces:
     {_}    optional blanks (space, tab)
     { }    one character of white space
     {*}    optional white space, line ends included
-    {|}    a vertical bar, plain or full-width: `<{|}x{|}>` is `<|x|>` and `<｜x｜>`
+    {|}    a vertical bar (plain, full-width or double), or two: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`
     {a}    a letter follows (it is not part of the marker)
     {key}  in the closer of a value: the key that opened it
     {tool} in the opener and the closer of a call: the name of an offered tool
@@ -47,13 +47,16 @@ class NameRule:
     """`<invoke name="f" k="V">`: the attribute with the name; the others are arguments, `ends` end the tag."""
     id: str = ""
     """Marker of an id that may stand between the name and its end."""
+    id_end: str = ""
+    """Marker that ends an id which stands before the name."""
     one_line: bool = False
     """The name and its end stand on one line."""
     ignored_words: tuple[str, ...] = ()
     """Words that may stand before the name (`@tool f`); attributes that are no arguments."""
     spelling: str = "{name}"
     """How the name is written, `functions.{name}:{index}` for instance; what stands around it may be missing. With an
-    `{index}` (of the call in the reply) the whole is the call's id."""
+    `{index}` (of the call in the reply) the whole is the call's id; `!` may stand before the index in place of `:`, and
+    the index alone is a call of the only tool that is offered."""
 
 
 @frozen
@@ -93,6 +96,8 @@ class Envelope:
     """The key whose string is reasoning (strict one-object protocol)."""
     final: tuple[str, ...] = ()
     """The path of keys to the visible text (strict one-object protocol)."""
+    by_keys: bool = False
+    """Its wrappers stand around other objects too: directly in one, only its keys say that an object is a call."""
 
 
 @frozen(cache_hash=True)
@@ -117,6 +122,8 @@ class Parameters:
     """Opener and closer that may stand around a value, in which nothing else counts (CDATA)."""
     item: str = ""
     """Values may be made of keys and values again, which are an object, or, if this is their key, an array."""
+    whole: str = ""
+    """The key whose value may be one JSON object of all arguments, unless the tool has such a parameter."""
 
 
 @frozen(cache_hash=True)
@@ -125,6 +132,8 @@ class Expression:
 
     brackets: str = "()"
     """Around the arguments."""
+    other_brackets: str = ""
+    """Brackets that may stand in their place."""
     assign: str = "="
     """Between a key and its value."""
     quote: str = ""
@@ -154,6 +163,8 @@ class MessageBody:
     """The header of a call, up to `begin`, with {name} in it."""
     ends: tuple[str, ...] = ()
     """What may close a message."""
+    parameters: Parameters | None = None
+    """Marked parameters that may stand in place of the object."""
 
 
 Body = Json | Envelope | Parameters | Expression | MessageBody

@@ -87,6 +87,8 @@ def envelope_of(form: Format) -> Envelope:
 
 
 USUAL = Envelope()
+BLOCK = (">", "]")
+"""What ends the opener and the closer of a block, in which nothing may stand."""
 
 
 @lru_cache(maxsize=256)
@@ -104,7 +106,21 @@ def is_array(form: Format) -> bool:
 class Opener:
     """What may follow an opener."""
 
-    __slots__ = ("_children", "blank", "children", "close", "ends", "keys", "line", "literal", "names", "open", "tool")
+    __slots__ = (
+        "_children",
+        "blank",
+        "by_keys",
+        "children",
+        "close",
+        "closes",
+        "ends",
+        "keys",
+        "line",
+        "literal",
+        "names",
+        "open",
+        "tool",
+    )
 
     def __init__(self, literal: str) -> None:
         self.literal = literal
@@ -120,6 +136,10 @@ class Opener:
         """The format whose opener names the tool."""
         self.close = ""
         """As a wrapper: its closer."""
+        self.closes: dict[str, None] = {}
+        """What may close a block that it opens."""
+        self.by_keys = False
+        """Only the keys of an object that follows say that it is a call."""
         self.line = False
         """Only blanks may stand between the opener and a name."""
         self.blank = False
@@ -141,6 +161,8 @@ class Opener:
 
     def add(self, form: Format, variant: Variant) -> None:
         """Notes that a variant may follow; the first format to claim a way to go on has it."""
+        if form.close and form.close.endswith(BLOCK) and self.literal.endswith(BLOCK):
+            self.closes[form.close] = None
         match variant.body:
             case Envelope():
                 self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
@@ -163,6 +185,9 @@ class Opener:
             self.keys.setdefault("[", keys)
         if self.close and not self.keys:
             self.keys["{"] = self.keys["["] = keys_of([around[self.literal]])
+            self.by_keys = envelope_of(around[self.literal]).by_keys
+        if self.close:
+            self.closes[self.close] = None
         ends: dict[str, tuple[Format, Variant, str]] = {}
         for form, variant in self.names:
             for end in (*variant.name_rule.ends, variant.name_rule.id) if variant.name_rule else ():

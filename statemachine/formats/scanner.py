@@ -132,6 +132,8 @@ class Closers:
     """Of reasoning: one that stands first in a reply closes what the prompt has opened."""
     strays: frozenset[str]
     """Special tokens, of spans and messages: they count always."""
+    empty: frozenset[str]
+    """Reasoning between special tokens that holds nothing: at the end of a reply it is as good as such a closer."""
 
     @classmethod
     def of(cls, formats: Iterable[Format], sections: Sequence[Section]) -> "Closers":
@@ -144,9 +146,9 @@ class Closers:
                     every.update((end, None) for end in variant.body.ends)
         every.update((section.close, None) for section in sections)
         lone = frozenset(section.close for section in sections if not section.text)
-        return cls(
-            tuple(every), lone, frozenset(section.close for section in sections if section.anchor is Anchor.ANYWHERE)
-        )
+        special = [section for section in sections if section.anchor is Anchor.ANYWHERE]
+        empty = frozenset(f"{section.open}{{*}}{section.close}" for section in special if not section.text)
+        return cls(tuple(every), lone, frozenset(section.close for section in special) | empty, empty)
 
 
 class Scanners:
@@ -195,7 +197,8 @@ class Scanners:
         taken = {marker for marker, _ in markers}
         known = self._closers
         tags = frozenset(section.close for section in self._sections if is_tag(section))
-        ends = known.every if closers else known.strays | (known.lone if first else tags)
+        ends = frozenset(known.every) if closers else known.strays | (known.lone if first else tags)
+        ends = ends - known.empty if fresh else ends | known.empty
         markers += [(close, close) for close in sorted(ends) if close not in taken]
         openers: Markers[Marked] = Markers(markers)
         at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])

@@ -42,6 +42,7 @@ ARG_KEYS = Parameters(
     key="<arg_key{:}>", key_rule=NameRule(ends=("</arg_key{:}>{*}<arg_value{:}>",)), close="</arg_value{:}>"
 )
 
+RFL = Parameters(key="<rfl:parameter{ }", key_rule=NameRule(attribute="name"), close="</rfl:parameter>", trim=True)
 TABLE = (
     # ---- taught to models that have no tools of their own
     Format(
@@ -62,14 +63,15 @@ TABLE = (
     ),
     Format(
         "invoke",
-        wrappers=(("<{ns}function_calls>", "</{ns}function_calls>"),),
+        wrappers=(("<tool_calls{:}>", "</tool_calls{:}>"), ("<{ns}function_calls>", "</{ns}function_calls>")),
         openers=("<{ns}invoke{ }",),
         variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="Claude",
-        about="Around the calls `<function_calls>` may stand, around the parameters `<parameter_list>`; every tag may "
-        "carry a namespace prefix; quotes may be double, single or missing. The attribute style, "
-        '`<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its own line ends included.',
+        about="Around the calls `<function_calls>` or `<tool_calls>` may stand, around the parameters "
+        "`<parameter_list>`; every tag may carry a namespace prefix; quotes may be double, single or missing. The "
+        'attribute style, `<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its own line '
+        "ends included.",
     ),
     Format(
         "fenced",
@@ -124,6 +126,25 @@ TABLE = (
         about="`Thought:` lines before it are text. An invented `Observation:` after it is not a result.",
     ),
     # ---- JSON arguments, native to models
+    Format(
+        "function_call",
+        wrappers=(("<tools>", "</tools>"), ("<function>", "</function>")),
+        openers=("<function-call>",),
+        variants=(Variant(Envelope(by_keys=True)),),
+        close="</function-call>",
+        models="Qwen 2.5 Coder",
+        about="`<tools>` and `<function>` may stand in place of the tag. Since a list of tools may stand in these, "
+        "a call in them is believed only once name and arguments key have been read.",
+    ),
+    Format(
+        "hyperclova",
+        openers=("-> tool/function_call",),
+        variants=(Variant(ARRAY),),
+        close="<|im_end|>",
+        closed=False,
+        anchor=Anchor.LINE,
+        models="HyperCLOVA X",
+    ),
     Format(
         "llama3",
         openers=("<|python_tag|>",),
@@ -184,6 +205,28 @@ TABLE = (
         lines=False,
         models="Kimi K2",
         about="The name stands inside of the call's id.",
+    ),
+    Format(
+        "solar",
+        wrappers=(("<|begin|>assistant{*}<|tool_calls|>", "<|calls|>"), ("<|tool_calls|>", "<|calls|>")),
+        around="<|tool_calls|>",
+        openers=("<|tool_call:begin|>",),
+        variants=(
+            Variant(
+                Json(),
+                NameRule(ends=("<|tool_call:args|>", "<|tool_call:end|>"), id_end="<|tool_call:name|>"),
+            ),
+        ),
+        close="<|tool_call:end|>",
+        sections=(
+            Section("<|think|>", "<|end|>", anchor=Anchor.ANYWHERE),
+            Section("<|begin|>assistant{*}<|think|>", "<|end|>", anchor=Anchor.ANYWHERE),
+            Section("<|content|>", "<|end|>", text=True, anchor=Anchor.ANYWHERE),
+            Section("<|begin|>assistant{*}<|content|>", "<|end|>", text=True, anchor=Anchor.ANYWHERE),
+        ),
+        lines=False,
+        models="Solar Open",
+        about="Before the name stands the call's id.",
     ),
     Format(
         "granite",
@@ -280,7 +323,7 @@ TABLE = (
         variants=(
             Variant(
                 MessageBody(
-                    openers=("<|start|>assistant", "<|channel|>"),
+                    openers=("<|start|>assistant", "<|start|><|channel|>", "<|channel|>"),
                     begin="<|message|>",
                     recipient="to=",
                     channel="<|channel|>",
@@ -288,14 +331,15 @@ TABLE = (
                     text=("final", "commentary", "assistant", "user"),
                     written="<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json",
                     ends=("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>"),
+                    parameters=RFL,
                 ),
             ),
         ),
         close="<|call|>",
         lines=False,
-        models="gpt-oss",
+        models="gpt-oss, Beam",
         about="The header of a message says what it is: the channel `analysis` is reasoning, a recipient other than "
-        "the user is a tool.",
+        "the user is a tool. Beam writes `<rfl:parameter name=…>` in place of the object.",
     ),
     Format(
         "longcat",
@@ -308,7 +352,7 @@ TABLE = (
                     key_rule=NameRule(ends=("</longcat_arg_key>{*}<longcat_arg_value>",)),
                     close="</longcat_arg_value>",
                 ),
-                NameRule(ends=("<longcat_arg_key>", "</longcat_tool_call>")),
+                NameRule(ends=("<longcat_arg_key>", "</longcat_tool_call>", "{")),
             ),
         ),
         close="</longcat_tool_call>",
@@ -433,15 +477,16 @@ TABLE = (
     Format(
         "glm45",
         openers=("<tool_call{:}>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>", "{"))),),
         close="</tool_call{:}>",
         sections=(Section("<role>ASSISTANT</role>", "<|role_end|>", text=True),),
         models="GLM 4.5, GLM 4.6, Ling 3",
+        about="One JSON object may follow the name.",
     ),
     Format(
         "glm47",
         openers=("<tool_call{:}>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</tool_call{:}>", "{"))),),
         close="</tool_call{:}>",
         lines=False,
         alias_of="glm45",
@@ -449,11 +494,19 @@ TABLE = (
         about="As `glm45`, without line ends.",
     ),
     Format(
+        "iquest",
+        openers=("<iquest_tool_call>",),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquest_tool_call>", "{"))),),
+        close="</iquest_tool_call>",
+        models="IQuest Q1",
+        about="The body of `glm45` in tags of its own.",
+    ),
+    Format(
         "hunyuan_v3",
         wrappers=(("<tool_calls{:}>", "</tool_calls{:}>"),),
         around="<tool_calls{:}>",
         openers=("<tool_call{:}>",),
-        variants=(Variant(ARG_KEYS, NameRule(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>"))),),
+        variants=(Variant(ARG_KEYS, NameRule(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>", "{"))),),
         close="</tool_call{:}>",
         models="Hunyuan 3, 4",
         about="Version 4 writes no `<tool_sep>`; each tag may carry a `:suffix`.",
@@ -461,26 +514,49 @@ TABLE = (
     Format(
         "deepseek_v32",
         wrappers=(
-            ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
-            ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
-            ("<｜DSML｜ calls>", "</｜DSML｜ calls>"),
+            ("<{|}DSML{|}function_calls>", "</{|}DSML{|}function_calls>"),
+            ("<{|}DSML{|}tool_calls>", "</{|}DSML{|}tool_calls>"),
+            ("<{|}DSML{|} calls>", "</{|}DSML{|} calls>"),
         ),
-        around="<｜DSML｜function_calls>",
-        openers=("<｜DSML｜invoke{ }",),
+        around="<{|}DSML{|}function_calls>",
+        openers=("<{|}DSML{|}invoke{ }",),
         variants=(
             Variant(
                 Parameters(
-                    key="<｜DSML｜parameter{ }",
+                    key="<{|}DSML{|}parameter{ }",
                     key_rule=NameRule(attribute="name"),
-                    close="</｜DSML｜parameter>",
+                    close="</{|}DSML{|}parameter>",
                     type_attribute="string",
+                    whole="arguments",
                 ),
                 INVOKE_NAME,
             ),
         ),
-        close="</｜DSML｜invoke>",
+        close="</{|}DSML{|}invoke>",
         models="DeepSeek V3.2, V4",
-        about='`string="true"` says that a value is raw text, `string="false"` that it is JSON.',
+        about='`string="true"` says that a value is raw text, `string="false"` that it is JSON. The bars may be plain, '
+        "double (`‖`) or two each; a parameter `arguments` that the tool does not have may hold all arguments.",
+    ),
+    Format(
+        "deepseek_v41",
+        wrappers=(("<{|}DSML{|} calls>", "</{|}DSML{|} calls>"),),
+        around="<{|}DSML{|} calls>",
+        openers=("<{|}DSML{|} invoke{ }",),
+        variants=(
+            Variant(
+                Parameters(
+                    key="<{|}DSML{|} parameter{ }",
+                    key_rule=NameRule(attribute="name"),
+                    close="</{|}DSML{|} parameter>",
+                    type_attribute="string",
+                    whole="arguments",
+                ),
+                INVOKE_NAME,
+            ),
+        ),
+        close="</{|}DSML{|} invoke>",
+        models="DeepSeek V4.1",
+        about="As `deepseek_v32`, with a blank in each tag.",
     ),
     Format(
         "gigachat35",
@@ -606,6 +682,10 @@ TABLE = (
             ),
         ),
         close="</atem:invoke>",
+        sections=(
+            Section("to=self<|message|>", "<|eom|>"),
+            Section("to=user<|message|>", "<|eot|>", text=True),
+        ),
         models="Muse",
     ),
     Format(
@@ -668,7 +748,7 @@ TABLE = (
     Format(
         "gemma4",
         openers=("<|tool_call>{*}call:",),
-        variants=(Variant(Expression(brackets="{}", assign=":", quote='<|"|>')),),
+        variants=(Variant(Expression(brackets="{}", other_brackets="()", assign=":", quote='<|"|>')),),
         close="<tool_call|>",
         sections=(
             Section("<|channel>thought", "<channel|>", anchor=Anchor.ANYWHERE),
@@ -680,7 +760,7 @@ TABLE = (
     Format(
         "functiongemma",
         openers=("<start_function_call>{*}call:",),
-        variants=(Variant(Expression(brackets="{}", assign=":", quote="<escape>")),),
+        variants=(Variant(Expression(brackets="{}", other_brackets="()", assign=":", quote="<escape>")),),
         close="<end_function_call>",
         lines=False,
         models="FunctionGemma",

@@ -13,6 +13,7 @@ from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Keys, Opener, Opening
 from statemachine.formats.scanner import Marked
 from statemachine.formats.unmarked import Found
+from statemachine.grammar.closers import empty
 from statemachine.grammar.saying import scanner_of
 from statemachine.json.text import space
 from statemachine.machine import Machine
@@ -56,6 +57,8 @@ def openers(machine: Machine, opener: Opener, length: int) -> Generator[None, No
 def body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
     """What follows the last opener."""
     reader = machine.reader
+    if (yield from empty(machine, tuple(opener.closes))):
+        return
     if opener.tool is not None:
         yield from tag_of_tool(machine, *opener.tool)
     elif opener.open is not None and (yield from opens(machine, opener)):
@@ -67,6 +70,8 @@ def body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
     elif opener.keys and reader.text[reader.at] in "{[":
         if opener.close:
             machine.candidate.wrappers.append(opener.close)
+        if opener.by_keys:
+            machine.mark(False)
         yield from envelope(machine, opener.keys[reader.text[reader.at]])
     elif opener.ends is None or (opener.line and not directly_follows(opener, reader.hold.text(start))):
         raise Mismatch

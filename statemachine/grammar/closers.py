@@ -1,5 +1,6 @@
 """What closes: a call and the wrappers around it, what implies the end of a call, and what is skipped after one."""
 
+import re
 from collections.abc import Generator
 
 from statemachine.buffer import Grammar
@@ -17,6 +18,7 @@ from statemachine.states import Input
 
 MAX_BLANKS = 4 * MAX_NEWLINES
 """Characters of white space that are looked over to see whether a closer follows."""
+line_over = re.compile(r"[ \t]{0,16}+(?:\r?\n()|\r?\Z)").match
 BROKEN_LINE = Run(r"[^\r\n]*+")
 
 # ---- in text
@@ -247,6 +249,32 @@ def after_sibling(machine: Machine, offset: int, *, own: bool = False) -> Genera
             if reader.ended:  # cut in the middle of a marker
                 return len(reader.text) - reader.at if reader.text[end] not in "{[`" else -1
         yield
+
+
+# ---- a block without a call
+
+
+def empty(machine: Machine, closes: tuple[str, ...]) -> Generator[None, None, bool]:
+    """True if a block that has just opened closes here, and nothing else stands in its lines: it was markup."""
+    reader, candidate = machine.reader, machine.candidate
+    if not closes or not candidate.first or candidate.in_fence:
+        return False
+    markers = closers_of(closes)
+    while (found := markers.match(reader.text, reader.at)) and not found.lastindex:
+        yield from reader.more()
+    if found is None or not found.lastindex:
+        return False
+    close, length = markers.values[found.lastindex - 1], found.end() - reader.at
+    while not (over := line_over(reader.text, reader.at + length)) or not over.lastindex:
+        if over is None and not (yield from sibling(machine, length)):
+            return False
+        if over is None or reader.ended:
+            break
+        yield
+    candidate.wrappers.append(close)
+    reader.release(Sink.SYNTAX)
+    machine.finish(alone=True)
+    return True
 
 
 # ---- a call that cannot be read

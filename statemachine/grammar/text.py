@@ -151,6 +151,7 @@ def marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generato
     else:
         machine.open()
         if newlines:
+            machine.candidate.first = True
             reader.take(newlines)
         yield from call.read(machine, value, end - newlines)
     return True
@@ -175,5 +176,6 @@ def section(machine: Machine, found: Section, end: int) -> None:
     machine.reader.take(end)
     if found.text:
         machine.frames.wrap((found.close,))
+        machine.past.place = START
     else:
         machine.frames.go(Input.THINK, found.close)

@@ -7,8 +7,8 @@ read one by one.
 
 What is legal in the language is no mend. What is not, and is read all the same, is named: `bare_word` (a word that is
 no literal, where a string may stand), `unquoted_key`, `control_character` (a line end in a string of one line),
-`plain_quotes` (quotes where the language has markers), `trailing_comma`, `python_literal` (`NaN` and kin, which are
-null). `(…)` is an array, also around one value.
+`plain_quotes` (quotes where the language has markers), `inner_quote` (a quote inside of a string, before a word),
+`trailing_comma`, `python_literal` (`NaN` and kin, which are null). `(…)` is an array, also around one value.
 """
 
 import re
@@ -53,9 +53,18 @@ coded = re.compile(r"\\(?:x([0-9a-fA-F]{2})|U([0-9a-fA-F]{8})|([0-7]{1,3})|\r?\n
 begun = re.compile(
     r"\\(?:x[0-9a-fA-F]?+|U[0-9a-fA-F]{0,7}+|u[0-9a-fA-F]{0,3}+|[0-7]{1,2}+|\r)?+\Z",
 ).match
+inner = re.compile(r"(\w)|[ \t]{0,16}+(?:\Z|(\w))").match
+"""What follows a quote, if a word does, directly or after blanks."""
 prefix = re.compile(r"[rRbBuUfF]{0,2}+").match
 bare_word = re.compile(r"[A-Za-z_][\w.-]*+").match
 python_key = re.compile(r"[A-Za-z_$][\w$-]*+|[0-9-][0-9.]*+").match
+bare_text = re.compile(r"\w[^:,<>{}()\[\]\"\r\n]*+").match
+number_text = re.compile(
+    r"[+-]?+[\d_.]{64}()|"
+    r"(?:[+-][A-Za-z]{0,8}+|[+-]?+0[xXoObB][\da-fA-F_]{0,64}+|[+-]?+[\d_]*+\.?+[\d_]*+(?:[eE][+-]?+\d{0,64}+)?+)"
+    r"[ \t]{0,16}+(?:\Z|()[,{}()\[\]<>\r\n/#])"
+).match
+"""A number, and what may follow it; or so long a beginning that nothing else has it."""
 marked_key = re.compile(r"[^:,<>{}\[\]\"'\r\n]++").match
 
 
@@ -208,6 +217,27 @@ class Marked(Python):
         run = flowing_run(Markers([(marker, marker)]), convert=quote)
         self.marks = LiteralOpening(len(marker), marker, run, raw=True)
 
+    def kind(self, reader: Reader) -> Generator[None, None, str]:
+        """The JSON type of the value that begins here."""
+        if reader.text[reader.at] in self.brackets:
+            return KINDS[reader.text[reader.at]]
+        if (yield from self.begins(reader)):
+            return "string"
+        if (yield from is_number(reader)):
+            return "number"
+        text = yield from whole(reader, bare_text, KEY)
+        return WORD_KINDS.get(WORDS.get(text.rstrip(), ""), "string")
+
+    def scalar(self, reader: Reader, state: JsonState) -> Grammar:
+        """A string, a number or a word; what is neither of the last two is a string without its markers."""
+        found = yield from self.begins(reader)
+        if found is not None:
+            yield from string(reader, state, found)
+        elif (yield from is_number(reader)):
+            yield from number(reader, state)
+        else:
+            yield from word(reader, state, bare_text, KEY)
+
     def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
         """How the string that begins here is read; None if none begins here."""
         while True:
@@ -252,7 +282,7 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
     state.quoted = True
     if found.mend:
         state.mend(found.mend)
-    run = found.run
+    run, again = found.run, False
     reader.take(found.length, "argument")
     reader.out('"')
     while True:
@@ -260,7 +290,12 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif reader.text.startswith(found.closer, reader.at):
-            break
+            if len(found.closer) > 1 or found.raw or not (yield from inside(reader, again=again)):
+                break
+            state.mend("inner_quote")
+            again = True
+            reader.take(1, "repair")
+            reader.out('\\"' if found.closer == '"' else found.closer)
         elif reader.text[reader.at] == "\\" and not found.raw:
             yield from escape(reader)
         elif reader.text[reader.at] in "\r\n" and found.lenient is not None:
@@ -271,6 +306,14 @@ def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
     state.quoted = False
     reader.take(len(found.closer), "argument")
     reader.out('"')
+
+
+def inside(reader: Reader, *, again: bool) -> Generator[None, None, bool]:
+    """True if a quote that could close its string stands inside of a word (`it's`); after another, before a word."""
+    while not reader.ended and (rest := inner(reader.text, reader.at + 1)) and not rest.lastindex:
+        yield from reader.more()
+    found = inner(reader.text, reader.at + 1)
+    return found is not None and (found.lastindex == 1 or (again and found.lastindex == 2))
 
 
 def escape(reader: Reader) -> Grammar:
@@ -295,16 +338,29 @@ def escape(reader: Reader) -> Grammar:
         reader.out(f"\\u{code:04x}" if 0xD800 <= code < 0xE000 else quote(chr(code)))
 
 
-def word(reader: Reader, state: JsonState) -> Grammar:
-    """A literal; a word that is none is a string where the schema allows one."""
-    name = yield from whole(reader, bare_word, WORD)
+def is_number(reader: Reader) -> Generator[None, None, bool]:
+    """True if what stands here is a number, and not text that begins like one."""
+    while reader.text[reader.at] in "+-.0123456789":
+        found = number_text(reader.text, reader.at)
+        if found is None or found.lastindex or reader.ended:
+            return found is not None
+        yield from reader.more()
+    return False
+
+
+def word(
+    reader: Reader, state: JsonState, pattern: Callable[[str, int], Match[str] | None] = bare_word, limit: int = WORD
+) -> Grammar:
+    """A literal; text that is none is a string where the schema allows one."""
+    text = yield from whole(reader, pattern, limit)
+    name = text.rstrip()
     strict = WORDS.get(name)
     if strict is None:
         if (state.typed is not None and not state.typed.allows("string")) or reader.text.startswith(
-            ("(", "{"), reader.at + len(name)
+            ("(", "{"), reader.at + len(text)
         ):
             raise Mismatch
-        if reader.at + len(name) >= len(reader.text):
+        if reader.at + len(text) >= len(reader.text):
             yield from reader.more()  # the text ends here: it may be half a word
         state.mend("bare_word")
         strict = encode_basestring(name)
