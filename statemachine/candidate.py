@@ -65,8 +65,6 @@ class Candidate:
     """Closers of the wrappers that were opened with it, outermost first."""
     self_closed: bool = False
     """Its tag ended itself: no closer of its own follows."""
-    first: bool = False
-    """Nothing but line ends stands before it in its line, or in the reply."""
 
     def __attrs_post_init__(self) -> None:
         self.envelope = EnvelopeState(JsonState(self.arguments.json.repairs))  # named once for both

@@ -70,6 +70,8 @@ class Past:
     """Visible text came."""
     at_message_start: bool = True
     """Nothing but white space came since the reply began, or since a message or section of special tokens ended."""
+    opens_line: bool = True
+    """Nothing but line ends stood before the last opener in its line, or in the reply."""
     shown: set[str] = field(factory=set)
     """Closers of reasoning that are text from here on: their openers were, or one that closed nothing has come."""
 
@@ -120,7 +122,8 @@ class Machine:
 
     def open(self) -> None:
         """A candidate starts."""
-        self.candidate = Candidate(first=self.past.place is START or not self.past.text_seen)
+        self.candidate = Candidate()
+        self.past.opens_line = self.past.place is START or not self.past.text_seen
         self.frames.go(Input.OPEN, candidate=self.candidate)
         self.past.place = INSIDE
         self.hold()

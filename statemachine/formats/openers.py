@@ -108,7 +108,6 @@ class Opener:
 
     __slots__ = (
         "_children",
-        "blank",
         "by_keys",
         "children",
         "close",
@@ -142,14 +141,17 @@ class Opener:
         """Only the keys of an object that follows say that it is a call."""
         self.line = False
         """Only blanks may stand between the opener and a name."""
-        self.blank = False
-        """Blanks may stand there."""
         self._children: dict[str, Opener] = {}
         self.children: Markers[Opener] | None = None
         """As a wrapper: the openers that may follow."""
 
     def __repr__(self) -> str:
         return f"Opener({self.literal!r})"
+
+    @property
+    def blank(self) -> bool:
+        """Blanks may stand between the opener and a name."""
+        return self.literal.endswith("{_}")
 
     def child(self, literal: str) -> "Opener":
         """What may follow an opener that stands in this one."""
@@ -213,7 +215,6 @@ def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener
                     continue
                 for opener in places(roots, form, literal, around):
                     opener.line = form.anchor is Anchor.LINE
-                    opener.blank = literal.endswith("{_}")
                     opener.add(form, variant)
     for opener in roots.values():
         opener.finish(around)

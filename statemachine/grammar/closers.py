@@ -257,7 +257,7 @@ def after_sibling(machine: Machine, offset: int, *, own: bool = False) -> Genera
 def empty(machine: Machine, closes: tuple[str, ...]) -> Generator[None, None, bool]:
     """True if a block that has just opened closes here, and nothing else stands in its lines: it was markup."""
     reader, candidate = machine.reader, machine.candidate
-    if not closes or not candidate.first or candidate.in_fence:
+    if not closes or not machine.past.opens_line or candidate.in_fence:
         return False
     markers = closers_of(closes)
     while (found := markers.match(reader.text, reader.at)) and not found.lastindex:

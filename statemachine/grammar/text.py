@@ -151,7 +151,7 @@ def marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generato
     else:
         machine.open()
         if newlines:
-            machine.candidate.first = True
+            machine.past.opens_line = True
             reader.take(newlines)
         yield from call.read(machine, value, end - newlines)
     return True
