@@ -190,6 +190,8 @@ class Section:
     close: str
     text: bool = False
     anchor: Anchor = Anchor.REPLY
+    alone: bool = False
+    """Its closer is looked for behind text too: prompts open it, and nobody says so."""
 
 
 @frozen(cache_hash=True)

@@ -117,11 +117,6 @@ def text_runs(
     return inside, start, code, quote
 
 
-def is_tag(section: Section) -> bool:
-    """True for reasoning between tags (`<think>`): behind text they are looked for too."""
-    return section.anchor is Anchor.REPLY and not section.text and section.close.startswith("</")
-
-
 @frozen
 class Closers:
     """What may close something in text."""
@@ -193,11 +188,11 @@ class Scanners:
             if self._unmarked.expressions:
                 markers.append(("[{*}{a}", Found.LIST))
         else:
-            markers += [(section.open, section) for section in self._sections if is_tag(section)]
+            markers += [(section.open, section) for section in self._sections if section.alone]
         taken = {marker for marker, _ in markers}
         known = self._closers
-        tags = frozenset(section.close for section in self._sections if is_tag(section))
-        ends = frozenset(known.every) if closers else known.strays | (known.lone if first else tags)
+        alone = frozenset(section.close for section in self._sections if section.alone)
+        ends = frozenset(known.every) if closers else known.strays | (known.lone if first else alone)
         ends = ends - known.empty if fresh else ends | known.empty
         markers += [(close, close) for close in sorted(ends) if close not in taken]
         openers: Markers[Marked] = Markers(markers)

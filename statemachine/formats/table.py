@@ -782,8 +782,8 @@ OPT_IN = frozenset({"tag", "action_object", "functionary", "ernie"})
 DEFAULT = tuple(name for name in FORMATS if name not in OPT_IN)
 
 REASONING = (
-    Section("<think>", "</think>"),
-    Section("<thinking>", "</thinking>"),
+    Section("<think>", "</think>", alone=True),
+    Section("<thinking>", "</thinking>", alone=True),
     Section("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
     Section("<|im_start|>assistant", "<|im_end|>", text=True),
 )
