@@ -54,9 +54,8 @@ def test_the_table_is_all_there(document):
     assert {variant["body"]["kind"] for row in rows.values() for variant in row["variants"]} == {
         *("json", "envelope", "parameters", "expression", "message")
     }
-    assert {"open": "<seed:think>", "close": "</seed:think>", "text": False, "anchor": "reply"} in rows["seed_oss"][
-        "sections"
-    ]
+    seed = {"open": "<seed:think>", "close": "</seed:think>", "text": False, "anchor": "reply", "alone": False}
+    assert seed in rows["seed_oss"]["sections"]
     assert rows["llama3"]["special_tokens"] == ["<|python_tag|>"]
     tools = {"get_weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
     for name, row in rows.items():
