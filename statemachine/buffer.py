@@ -5,7 +5,12 @@ nobody has consumed yet: `text` from `at` on. Offsets do not survive a `yield`, 
 whenever a piece arrives.
 """
 
+import re
 from collections.abc import Generator
+
+BLANKS = 256
+"""Characters of white space that are looked past."""
+space = re.compile(r"[ \t\r\n]*+").match
 
 Grammar = Generator[None, None, None]
 
@@ -59,6 +64,18 @@ class Buffer:
         if self.ended:
             raise Ended
         yield
+
+    def past_blanks(self, offset: int) -> Generator[None, None, int]:
+        """Where the white space ends that stands `offset` characters on, counted from here: at a character, or at the
+        end of all text; −1 if that is too far away.
+        """
+        while True:
+            end = space(self.text, self.at + offset).end() - self.at  # type: ignore[union-attr]  # * always matches
+            if end - offset > BLANKS:
+                return -1
+            if self.at + end < len(self.text) or self.ended:
+                return end
+            yield
 
     def peek(self) -> Generator[None, None, str]:
         """The next character, not consumed."""

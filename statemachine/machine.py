@@ -10,13 +10,12 @@ from enum import Enum
 
 from attrs import define, field, frozen
 
-from statemachine.buffer import Grammar
+from statemachine.buffer import Grammar, space
 from statemachine.candidate import NOTHING, Candidate
 from statemachine.emitter import Sink
 from statemachine.events import CallEnd, CallStart
 from statemachine.formats.compile import Compiled
 from statemachine.frames import Frames
-from statemachine.json.text import space
 from statemachine.reader import Reader
 from statemachine.states import Input
 from statemachine.tools import Toolset

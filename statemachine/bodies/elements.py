@@ -10,7 +10,7 @@ from json.encoder import encode_basestring
 
 from statemachine import schema
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.parameter_markers import Marker, Tables, Tag, blanks, closing, is_key, look, tag_at
+from statemachine.bodies.parameter_markers import Marker, Tables, Tag, closing, is_key, look, tag_at
 from statemachine.bodies.quoted_value import Quoted
 from statemachine.bodies.raw_value import RawValue
 from statemachine.bodies.repeated import Waiting, begin, settle
@@ -63,7 +63,7 @@ def empty(machine: Machine, table: Tables, slot: Slot) -> Generator[None, None, 
     kinds = slot.types - {"null"}
     if not table.body.item or not kinds or not kinds <= {"array", "object"}:
         return False
-    offset = yield from blanks(machine, 0)
+    offset = yield from machine.reader.past_blanks(0)
     name, end = (yield from closing(machine, table, offset)) if offset >= 0 else ("", 0)
     if name != slot.key:
         return False
@@ -94,7 +94,7 @@ def quote_opens(machine: Machine, table: Tables) -> Generator[None, None, bool]:
     reader = machine.reader
     if table.quote_open is None:
         return False
-    offset = yield from blanks(machine, 0)
+    offset = yield from machine.reader.past_blanks(0)
     mark, end = (yield from look(machine, table.quote_open, offset)) if offset >= 0 else (None, 0)
     if mark is None:
         return False
@@ -111,7 +111,7 @@ def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, 
     if not whole or machine.candidate.arguments.begun or not level.undeclared(whole):
         return False
     tag = yield from tag_at(machine, table, 0)
-    offset = (yield from blanks(machine, tag.end)) if tag is not None and tag.key == whole else -1
+    offset = (yield from machine.reader.past_blanks(tag.end)) if tag is not None and tag.key == whole else -1
     if offset < 0 or not reader.text.startswith("{", reader.at + offset):
         return False
     reader.take(offset)
@@ -120,7 +120,7 @@ def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, 
 
 def skip(machine: Machine, table: Tables, closer: Marker) -> Grammar:
     """A closer of this kind behind something that ended by itself is skipped, if it is there."""
-    offset = yield from blanks(machine, 0)
+    offset = yield from machine.reader.past_blanks(0)
     mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
     if mark is closer:
         machine.reader.take(end)
@@ -134,7 +134,7 @@ def nests(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> G
     reader = machine.reader
     if not table.body.item or not slot.types & {"object", "array"} or len(levels) >= machine.limits.depth:
         return False
-    offset = yield from blanks(machine, 0)
+    offset = yield from machine.reader.past_blanks(0)
     mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
     if mark is not Marker.KEY or (yield from tag_at(machine, table, end)) is None:
         return False

@@ -17,14 +17,11 @@ from statemachine import schema
 from statemachine.buffer import Ended, Mismatch
 from statemachine.formats.format import Parameters
 from statemachine.formats.markers import Markers, flowing_run
-from statemachine.json.text import space
 from statemachine.machine import Machine
 from statemachine.runs import Run, quote
 
 KEY_HOLD = 300
 """Characters of a key and its attributes, at most."""
-BLANKS = 256
-"""Characters of white space that are looked over to see what follows a marker, at most."""
 
 tag_text = re.compile(rf"[^<>\r\n]{{0,{KEY_HOLD}}}+").match
 type_text = re.compile(r"[\w. -]{0,64}+").match
@@ -174,19 +171,6 @@ def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[N
             return None, 0
         if reader.ended:
             return None, 0
-        yield
-
-
-def blanks(machine: Machine, offset: int) -> Generator[None, None, int]:
-    """The offset of the first character that is not white space; −1 if that is too far away."""
-    reader = machine.reader
-    while True:
-        found = space(reader.text, reader.at + offset)
-        end = (found.end() if found else 0) - reader.at
-        if end - offset > BLANKS:
-            return -1
-        if reader.at + end < len(reader.text) or reader.ended:
-            return end
         yield
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Sequence
 
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.parameter_markers import Marker, Tables, blanks, look
+from statemachine.bodies.parameter_markers import Marker, Tables, look
 from statemachine.bodies.raw_value import RawValue
 from statemachine.bodies.shown import Kind
 from statemachine.buffer import Grammar
@@ -34,7 +34,7 @@ class Quoted(RawValue):
             if reader.ended:
                 yield from reader.more()
             return False
-        after = yield from blanks(machine, end)
+        after = yield from machine.reader.past_blanks(end)
         if after < 0:
             return False
         if self.shown.balances:
@@ -60,6 +60,6 @@ class Quoted(RawValue):
         """The closers of the quote and of the value, when they are there."""
         mark, end = yield from self.marker(0)
         if mark is Marker.VALUE_END:
-            after = yield from blanks(self.machine, end)
+            after = yield from self.machine.reader.past_blanks(end)
             self.machine.reader.take(max(after, end))
         yield from super().close()

@@ -21,7 +21,6 @@ from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
-    blanks,
     closing,
     is_key,
     look,
@@ -151,7 +150,7 @@ class RawValue:
         """True if the call's end follows directly, and no call that the value shows could end there."""
         if self.shown.calls:
             return False
-        offset = yield from blanks(self.machine, offset)
+        offset = yield from self.machine.reader.past_blanks(offset)
         mark, end = (yield from look(self.machine, self.table.between, offset)) if offset >= 0 else (None, 0)
         return mark is Marker.CALL_END and (yield from self.may_end(end))
 
@@ -160,7 +159,7 @@ class RawValue:
         end = yield from after_sibling(self.machine, offset)
         if end < 0:
             return False
-        end = yield from blanks(self.machine, end)
+        end = yield from self.machine.reader.past_blanks(end)
         mark, _ = (yield from look(self.machine, self.table.between, end)) if end >= 0 else (None, 0)
         return mark is not Marker.VALUE_END
 
@@ -204,11 +203,11 @@ class RawValue:
         """True if what stands `offset` characters from here may follow a value's closer on these levels."""
         machine = self.machine
         reader = machine.reader
-        offset = yield from blanks(machine, offset)
+        offset = yield from machine.reader.past_blanks(offset)
         if offset < 0:
             return False
         if reader.text.startswith(">", reader.at + offset):
-            offset = yield from blanks(machine, offset + 1)
+            offset = yield from machine.reader.past_blanks(offset + 1)
         mark, end = yield from look(machine, self.table.between, offset)
         if mark is Marker.KEY:
             follows = levels[-1].takes((yield from is_key(machine, self.table, end)), closed=True)
@@ -271,7 +270,7 @@ class RawValue:
         """An object or array of a parameter that cannot be a string: it streams, its values typed by the schema."""
         machine = self.machine
         reader = machine.reader
-        offset = yield from blanks(machine, 0)
+        offset = yield from machine.reader.past_blanks(0)
         if reader.at + offset >= len(reader.text):
             return False
         kind = {"{": "object", "[": "array"}.get(reader.text[reader.at + offset]) if offset >= 0 else None
@@ -284,7 +283,7 @@ class RawValue:
         state.typed = Typed(node) if node is not None and node.deep else None
         yield from json_text.value(reader, state)
         state.typed = None
-        offset = yield from blanks(machine, 0)
+        offset = yield from machine.reader.past_blanks(0)
         if offset > 0:
             reader.take(offset)
         yield from reader.peek()
@@ -312,7 +311,7 @@ class RawValue:
         else:
             raise Mismatch
         strict.cut = False
-        offset = yield from blanks(machine, 0)
+        offset = yield from machine.reader.past_blanks(0)
         if offset < 0:
             raise Mismatch
         if reader.ended and reader.at + offset >= len(reader.text):
@@ -334,7 +333,7 @@ class RawValue:
         """The first character of JSON, white space before it consumed."""
         machine = self.machine
         reader = machine.reader
-        offset = yield from blanks(machine, 0)
+        offset = yield from machine.reader.past_blanks(0)
         if reader.at + offset >= len(reader.text):
             yield from reader.more()
         if offset < 0 or (char := reader.text[reader.at + offset]) not in "{[-0123456789tfTFnN":

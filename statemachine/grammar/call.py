@@ -7,7 +7,7 @@ from statemachine.bodies import expression as expression_body
 from statemachine.bodies import message, parameters
 from statemachine.bodies import name as name_body
 from statemachine.bodies.envelope import NoCall
-from statemachine.buffer import Grammar, Mismatch, Overflow
+from statemachine.buffer import Grammar, Mismatch, Overflow, space
 from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import Keys, Opener, Opening
@@ -15,7 +15,6 @@ from statemachine.formats.scanner import Marked
 from statemachine.formats.unmarked import Found
 from statemachine.grammar.closers import empty
 from statemachine.grammar.saying import scanner_of
-from statemachine.json.text import space
 from statemachine.machine import Machine
 from statemachine.states import State
 

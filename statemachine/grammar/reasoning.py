@@ -1,12 +1,11 @@
 """What is read to its closer, whatever stands in it: reasoning, and messages that are text and nothing else."""
 
-from statemachine.buffer import Grammar
+from statemachine.buffer import Grammar, space
 from statemachine.emitter import Sink
 from statemachine.formats.markers import closers_of, run_to
 from statemachine.formats.scanner import MAX_NEWLINES
 from statemachine.grammar import closers
 from statemachine.grammar.saying import say
-from statemachine.json.text import space
 from statemachine.machine import Machine
 from statemachine.reader import Reader
 from statemachine.states import Input

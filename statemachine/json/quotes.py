@@ -6,7 +6,7 @@ backslash. What stands around the text (`state.Around`) counts too, and so does 
 missing. Any other quote is text of the string. JSON that is valid is never read in another way.
 
 The decision waits for what it needs and no longer: behind a comma for a key and its colon, else for the first character
-that is no bracket. Nothing is looked at twice.
+that is no bracket. White space or a key that goes on for too long ends the string.
 """
 
 import re
@@ -15,12 +15,9 @@ from collections.abc import Generator
 from statemachine.json.state import WORDS, Around, JsonState, word
 from statemachine.reader import Reader
 
-BLANKS = 256
-"""Characters of white space that are looked past; what is longer ends the string."""
 KEY = 64
 """Characters of the longest key that is looked at; what is longer is taken for one."""
 
-space = re.compile(r"[ \t\r\n]*+").match
 next_key = re.compile(rf'"[ \t\r\n]{{0,64}}+,[ \t\r\n]{{0,64}}+"[^"\\\x00-\x1f]{{0,{KEY}}}+"[ \t\r\n]{{0,64}}+:').match
 """The usual case in an object: the quote, a comma, a key and its colon."""
 key_text = re.compile(rf'[^"\\\x00-\x1f]{{0,{KEY}}}+').match
@@ -39,9 +36,9 @@ def ends_string(reader: Reader, state: JsonState, around: Around, *, mended: boo
     offset = 1
     while True:
         begin = offset
-        offset = yield from past_blanks(reader, begin)
+        offset = yield from reader.past_blanks(begin)
         char = reader.text[reader.at + offset : reader.at + offset + 1]
-        if not char or offset - begin > BLANKS:
+        if offset < 0 or not char:
             return True
         if not stack:
             return char not in ('"\\}]' if mended else '"\\')
@@ -65,10 +62,9 @@ def ends_string(reader: Reader, state: JsonState, around: Around, *, mended: boo
 
 def another(reader: Reader, offset: int, closer: str, around: Around) -> Generator[None, None, bool]:
     """True if what stands `offset` characters on may stand behind a comma, in what this closes."""
-    begin = offset
-    offset = yield from past_blanks(reader, begin)
+    offset = yield from reader.past_blanks(offset)
     char = reader.text[reader.at + offset : reader.at + offset + 1]
-    if not char or offset - begin > BLANKS or char in "}]/#'\u201c\u2018":
+    if offset < 0 or not char or char in "}]/#'\u201c\u2018":
         return True
     if closer == "]" and char in '"{[-+.0123456789':
         return True
@@ -78,8 +74,8 @@ def another(reader: Reader, offset: int, closer: str, around: Around) -> Generat
         text, offset = yield from whole_word(reader, offset)
         if closer == "]":
             return text in WORDS
-        offset = yield from past_blanks(reader, offset)
-        return reader.text.startswith(":", reader.at + offset)
+        offset = yield from reader.past_blanks(offset)
+        return offset < 0 or reader.text.startswith(":", reader.at + offset)
     return (yield from around.follows(offset))
 
 
@@ -87,14 +83,13 @@ def is_key(reader: Reader, offset: int) -> Generator[None, None, bool]:
     """True if the quote that stands `offset` characters on begins a key, with its colon."""
     while True:
         end = key_text(reader.text, reader.at + offset + 1).end()  # type: ignore[union-attr]  # {0,} always matches
-        length = end - reader.at - offset - 1
-        if end < len(reader.text) or length >= KEY or reader.ended:
+        if end < len(reader.text) or reader.ended:
             break
         yield
     if not reader.text.startswith('"', end):
         return True  # long, cut, or escaped
-    offset = yield from past_blanks(reader, end + 1 - reader.at)
-    return reader.text.startswith(":", reader.at + offset) or reader.at + offset >= len(reader.text)
+    offset = yield from reader.past_blanks(end + 1 - reader.at)
+    return offset < 0 or reader.text[reader.at + offset : reader.at + offset + 1] in (":", "")
 
 
 def whole_word(reader: Reader, offset: int) -> Generator[None, None, tuple[str, int]]:
@@ -106,14 +101,4 @@ def whole_word(reader: Reader, offset: int) -> Generator[None, None, tuple[str, 
             return "", offset
         if not text or reader.at + offset + len(text) < len(reader.text) or reader.ended:
             return text, offset + len(text)
-        yield
-
-
-def past_blanks(reader: Reader, offset: int) -> Generator[None, None, int]:
-    """Where the white space ends that stands `offset` characters on: at a character, at the end, or past the limit."""
-    begin = offset
-    while True:
-        offset = space(reader.text, reader.at + offset).end() - reader.at  # type: ignore[union-attr]  # * always matches
-        if reader.at + offset < len(reader.text) or reader.ended or offset - begin > BLANKS:
-            return offset
         yield

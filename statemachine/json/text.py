@@ -18,14 +18,13 @@ import re
 from collections.abc import Callable, Generator
 from json.encoder import encode_basestring
 
-from statemachine.buffer import Grammar, Mismatch
+from statemachine.buffer import Grammar, Mismatch, space
 from statemachine.json.numbers import number
 from statemachine.json.quotes import ends_string
 from statemachine.json.state import CLOSES, WORD, WORDS, Around, JsonState, word
 from statemachine.reader import Reader
 from statemachine.runs import Run
 
-space = re.compile(r"[ \t\r\n]*+").match
 COMMENT_LINE = Run(r"[^\r\n]*+")
 COMMENT_BLOCK = Run(r"(?:[^*]++|\*(?!/|\Z))*+(\*\Z)?+")
 begins_comment = re.compile(r"//|/\*|#").match
