@@ -4,7 +4,7 @@ import pytest
 
 from statemachine import Format, Parser, parse
 from statemachine.formats.format import Envelope, NameRule, Parameters, Variant
-from statemachine.grammar.closers import MAX_LEFT_OVER
+from statemachine.grammar.left_over import MAX_LEFT_OVER
 
 PREFIX = Format("prefix", openers=("<call",), variants=(Variant(Envelope()),), close="</call>")
 COMPOSITE = Format(

@@ -6,7 +6,7 @@ from statemachine import FORMATS, OPT_IN, Format, write
 from statemachine.bodies.repeated import LONGEST
 from statemachine.formats import REASONING
 from statemachine.formats.scanner import MAX_NEWLINES
-from statemachine.grammar.closers import MAX_LEFT_OVER
+from statemachine.grammar.left_over import MAX_LEFT_OVER
 from statemachine.machine import BARE_HOLD, Limits
 from streamtool.cli.formats import EXAMPLE, SECOND, code, either, facts, opener
 from streamtool.cli.holds import openers

@@ -279,18 +279,14 @@ class Arguments:
         more = self.open()
         state.cut = True
         reader.out((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
-        yield from machine.blank() if self.dialect.bare else self.blank()
+        yield from self.blank()
         if flagged and (yield from self.another_flag()):
             reader.out("true")
             state.cut = False
             return
         if self.typed is not None:
             self.typed.member(key)
-        if self.dialect.bare and reader.text[reader.at] in "/#":  # a path, and no comment
-            yield from self.dialect.scalar(reader, state)
-            state.cut = False
-        else:
-            yield from json_text.value(reader, state)
+        yield from json_text.value(reader, state)
 
     def key(self) -> Generator[None, None, str | None]:
         """The key of an argument and what follows it, consumed; None for a positional argument."""

@@ -3,23 +3,21 @@
 import re
 from collections.abc import Generator
 
-from statemachine.buffer import Grammar
+from statemachine.buffer import Grammar, space
 from statemachine.candidate import Candidate
 from statemachine.emitter import Sink
 from statemachine.formats.markers import closers_of, run_to
 from statemachine.formats.openers import closers_of_call
 from statemachine.formats.scanner import MAX_NEWLINES
 from statemachine.formats.unmarked import Found
+from statemachine.grammar.left_over import may_be_left_over
 from statemachine.grammar.saying import line_ends, say, scanner_of
-from statemachine.json.text import space
 from statemachine.machine import INSIDE, START, Machine
 from statemachine.runs import Run
 from statemachine.states import Input
 
 MAX_BLANKS = 4 * MAX_NEWLINES
 """Characters of white space that are looked over to see whether a closer follows."""
-MAX_LEFT_OVER = 256
-"""Characters of closers that are held because they may be left over."""
 line_over = re.compile(r"[ \t]{0,16}+(?:\r?\n()|\r?\Z)").match
 brackets = re.compile(r"[}\])]{1,4}+[ \t\r\n]{0,16}+").match
 BROKEN_LINE = Run(r"[^\r\n]*+")
@@ -122,43 +120,6 @@ def drop(machine: Machine, close: str, newlines: int, end: int) -> None:
     reader.sink = Sink.SYNTAX
     reader.take(end)
     reader.sink = machine.frames.top.sink
-
-
-def may_be_left_over(machine: Machine, close: str) -> bool:
-    """True for the closer of a call, or of what stands around or in one, that closes nothing here."""
-    known = machine.tables.closers
-    return (close in known.calls or close in known.values) and close not in machine.frames.wrappers
-
-
-def left_over(machine: Machine, close: str, newlines: int, end: int) -> Grammar:
-    """Closers of calls that nobody saw open: markup at the end of a reply, else text.
-
-    They are held, with the white space between them, while nothing else has come. Where the reply has shown markup of
-    calls it may be about it, and they are text; so are closers of values alone, and one alone that begins no line: a
-    sentence may end with it.
-    """
-    reader, known = machine.reader, machine.tables.closers
-    closes_call, several = close in known.calls, newlines > 0
-    while not machine.past.tags_shown:
-        found = space(reader.text, reader.at + end)
-        begin = (found.end() if found else 0) - reader.at
-        if begin > MAX_LEFT_OVER:
-            machine.past.tags_shown = True
-            break
-        closer = machine.tables.left_over.match(reader.text, reader.at + begin)
-        over = reader.at + begin >= len(reader.text)
-        if closer is not None and closer.lastindex:
-            end, several = closer.end() - reader.at, True
-            closes_call = closes_call or machine.tables.left_over.values[closer.lastindex - 1] in known.calls
-        elif reader.ended and over and closes_call and several:
-            reader.sink = Sink.SYNTAX
-            reader.take(begin)
-            return
-        elif reader.ended or (closer is None and not over):
-            break
-        else:
-            yield
-    say(machine, end)
 
 
 # ---- after a call, or a wrapper

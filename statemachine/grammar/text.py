@@ -17,6 +17,7 @@ from statemachine.formats.scanner import MAX_NEWLINES, Marked, Scanner
 from statemachine.formats.unmarked import Found
 from statemachine.grammar import call, closers, lines
 from statemachine.grammar.fences import opens_plain_fence
+from statemachine.grammar.left_over import left_over, may_be_left_over
 from statemachine.grammar.objects import into_object, opens_plain_array, opens_plain_object
 from statemachine.grammar.saying import blanks, line_ends, say, scanner_of
 from statemachine.machine import CODE, INSIDE, QUOTE, START, Machine
@@ -137,8 +138,8 @@ def marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generato
         say(machine, newlines + 1)
         return False
     if isinstance(value, str):
-        if closers.may_be_left_over(machine, value):
-            yield from closers.left_over(machine, value, newlines, end)
+        if may_be_left_over(machine, value):
+            yield from left_over(machine, value, newlines, end)
             return False
         if value in machine.tables.closers.strays and not (
             yield from closers.ends_something(machine, value, newlines, end)

@@ -17,7 +17,7 @@ from streamtool.agent.tool_names import Names
 from streamtool.conversation import Conversation, Message, TextPart, ToolCall
 from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange import Record
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
+from streamtool.http.asgi import SCOPE, ASGIApp, Receive, Scope, Send
 from streamtool.http.asgi import Message as Sent
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, new_id
 from streamtool.http.templates import ChatTemplates
@@ -174,24 +174,14 @@ class ModelClient:
             await anyio.sleep_forever()
             return {"type": "http.disconnect"}
 
-        scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": "POST",
-            "scheme": "http",
-            "path": PATH,
-            "raw_path": PATH.encode(),
-            "query_string": b"",
-            "root_path": "",
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                *self._headers,
-            ],
-            "client": ("127.0.0.1", 0),
-            "server": ("127.0.0.1", 0),
-        }
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *self._headers,
+        ]
+        loopback = ("127.0.0.1", 0)
+        asked = {"method": "POST", "path": PATH, "raw_path": PATH.encode(), "query_string": b"", "headers": headers}
+        scope: dict[str, Any] = {**SCOPE, **asked, "client": loopback, "server": loopback}
         if listener is not None:
             scope[LISTENER] = listener
         token = _records.set(self._recorded)

@@ -2,9 +2,8 @@
 
 In code and in a block quote the parser knows that call syntax is text. In the middle of a sentence it looks like a
 call. But a quotation has a source: the same words stand in a user's message or in a result of this conversation. So a
-call whose own text, markup and arguments, stands there word for word is text, and reaches the client as it was written.
-Where white space, quotes, escapes and the marks of block quotes differ, it is the same text all the same: in a result
-that is JSON all of them do. What the model has written in earlier turns is no source.
+call whose own text, markup and arguments, stands there word for word (`quoted_sources`) is text, and reaches the client
+as it was written. What the model has written in earlier turns is no source.
 
 A repeated call that stands alone is a call all the same: at a line start, with nothing but other calls behind it to the
 end of the reply. A user may have written the call that they want, and frameworks repeat one that they could not read.
@@ -23,7 +22,7 @@ from typing import Final, Protocol
 
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
 from streamtool.policy.null_parser import TextParser
-from streamtool.policy.quoted_sources import Place, QuotationSources
+from streamtool.policy.quoted_sources import Passage, QuotationSources
 
 _PIECE: Final = re.compile(r"[\w ,.]+|.", re.DOTALL)
 """Pieces of a reply inside of which nothing begins or ends."""
@@ -70,12 +69,12 @@ class _Consumed:
 class _WaitingCall:
     """A call that may be a quotation: its events, its text, and where that text stands in what was said."""
 
-    __slots__ = ("_place", "_source", "alone", "events", "size")
+    __slots__ = ("_passage", "_source", "alone", "events", "size")
 
     def __init__(self, said: str, *, alone: bool = False) -> None:
         self.alone = alone
         """It stands at a line start, with nothing but blanks before it."""
-        self._place = Place(said)
+        self._passage = Passage(said)
         self._source: list[str] = []
         self.events: list[Event] = []
         self.size = 0
@@ -92,13 +91,13 @@ class _WaitingCall:
         self._source.append(source)
         self.size = len(source)
         lead = _LEAD.match(source)
-        return self._place.follow(source[lead.end() if lead else 0 :])
+        return self._passage.follow(source[lead.end() if lead else 0 :])
 
     def goes_on(self, source: str) -> bool:
         """Whether it still stands word for word in what was said, with this text behind it."""
         self._source.append(source)
         self.size += len(source)
-        return self._place.follow(source)
+        return self._passage.follow(source)
 
 
 class _Mode(Enum):

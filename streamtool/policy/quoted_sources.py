@@ -90,7 +90,7 @@ def _plain(text: str) -> str:
     return _PASSED_OVER.sub("", text)
 
 
-class Place:
+class Passage:
     """Where the text of a call stands in what was said, as far as it is known."""
 
     __slots__ = ("_at", "_cut", "_length", "_said")
