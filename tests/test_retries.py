@@ -138,18 +138,29 @@ async def test_a_denial_passes_where_nobody_could_do_better(fields: dict[str, An
 
 
 @both
-async def test_an_unknown_call_behind_visible_text_is_the_text_that_it_was():
-    talk = ModelClient(f"Well then.\n{UNKNOWN}")
+async def test_behind_an_unknown_call_the_reply_goes_on_with_one_that_is_offered():
+    talk = ModelClient(f"Well then.\n{UNKNOWN}", CALL)
     got = await talk.ask("chat", ASK)
-    assert got.parts == (f"Well then.\n{UNKNOWN}",)
-    assert talk.causes == ()
+    assert got.parts == ("Well then.", *CALLED)
+    assert talk.causes == ("unknown tool",)
+    assert talk.records[0].unmet is None
 
 
 @both
-async def test_unknown_calls_come_out_as_text_in_the_end():
+async def test_an_unknown_call_behind_a_call_is_left_out():
+    talk = ModelClient(f"{CALL}\n{UNKNOWN}")
+    got = await talk.ask("chat", ASK)
+    assert (got.parts, got.reason) == (CALLED, "calls")
+    assert talk.causes == ()
+    assert dict(talk.records[0].discarded)["unknown"] > 0
+    assert talk.records[0].unmet == "unknown tool"
+
+
+@both
+async def test_unknown_calls_are_left_out_in_the_end():
     talk = ModelClient(UNKNOWN)
     got = await talk.ask("chat", ASK)
-    assert (got.parts, got.reason) == ((UNKNOWN,), "stop")
+    assert (got.parts, got.reason) == ((), "length")
     assert talk.causes == ("unknown tool",) * 2
     assert "`ping`, `read_file`" in talk.last(1)
 

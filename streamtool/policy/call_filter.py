@@ -124,13 +124,19 @@ class CallFilter:
                 self._state.over = True
 
     def unread(self, text: str, reason: Literal["unknown", "rejected"], out: list[ReplyEvent]) -> None:
-        """Call syntax that is no call: asked for again, or else the text that it was."""
+        """Call syntax that is no call: asked for again.
+
+        If nobody is asked any more, a call of an unknown tool is left out, and anything else is the text that it was.
+        """
         state = self._state
         found = find(UnreadCall(visible=state.visible, rules=self._rules, reason=reason))
         if state.rejects(found):
             return
         state.tolerate(found)
-        if text:
+        if reason == "unknown":
+            self._tally.discard(text, "unknown")
+            state.incomplete = state.incomplete or not state.calls
+        elif text:
             self._text.feed(ReplyTextDelta(self._choice, text), out)
 
     @property

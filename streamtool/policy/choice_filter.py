@@ -185,7 +185,9 @@ class ChoiceFilter:
             event = ReplyFinish(event.choice, Reason.STOP_SEQUENCE, state.stop_sequence)
         if state.incomplete and event.reason is not Reason.FILTER:
             if rules.truncated == "error":
-                return UpstreamError("the reply ended inside a call", code="truncated_call")
+                found = state.tolerated
+                what = "ended inside a call" if found is None else f"lacks a call, which was left out ({found.cause})"
+                return UpstreamError(f"the reply {what}", code="truncated_call")
             return ReplyFinish(event.choice, Reason.LENGTH)
         return event
 

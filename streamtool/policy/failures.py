@@ -208,8 +208,8 @@ _CALLS: Final = (
         "wrong tool",
         on=UnreadCall,
         detect=detectors.wrong_tool,
-        when="a call of another tool than the choice allows, before anything is visible",
-        outcome=Outcome.RETRIED,
+        when="a call of another tool than the choice allows",
+        outcome=Outcome.EITHER,
         setting='`unknown_tools` other than `"drop"`',
         corrections=(
             "That is not the tool to call now. Call {detail}, exactly in the form that was shown, and nothing else.",
@@ -221,8 +221,8 @@ _CALLS: Final = (
         "unknown tool",
         on=UnreadCall,
         detect=detectors.unknown_tool,
-        when="a call of a tool that was not offered, before anything is visible",
-        outcome=Outcome.RETRIED,
+        when="a call of a tool that was not offered",
+        outcome=Outcome.EITHER,
         setting='`unknown_tools = "retry"`',
         corrections=(
             (
