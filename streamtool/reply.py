@@ -39,6 +39,8 @@ class ReplyStart:
     id: str | None = None
     created: int | None = None
     model: str | None = None
+    input: int = 0
+    """Tokens of the prompt, as far as they are known; 0: not at all."""
 
 
 @define
@@ -109,6 +111,10 @@ class Usage:
     output: int = 0
     cached: int = 0
     reasoning: int = 0
+    estimated: bool = False
+    """Some of it is an estimate, because the upstream did not tell."""
+    retried: "Usage | None" = None
+    """What earlier attempts at the same reply cost; None: there were none."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -116,6 +122,7 @@ class Usage:
             self.output + other.output,
             self.cached + other.cached,
             self.reasoning + other.reasoning,
+            self.estimated or other.estimated,
         )
 
 

@@ -15,7 +15,7 @@ from streamtool.errors import RequestError, TooLargeError, UpstreamError
 from streamtool.exchange import Exchange, Record
 from streamtool.exchange.encoding import Inflate
 from streamtool.protocols import chat
-from streamtool.reply import Reason
+from streamtool.reply import Reason, Usage
 from streamtool.settings import LimitSettings, ModelRule, Settings, ToolSettings
 from streamtool.testing import (
     DONE,
@@ -504,7 +504,7 @@ def test_parallel_off_ends_the_reply_after_the_first_call_and_cuts_the_upstream(
     assert outcome.out.endswith(DONE)
     assert outcome.exchange.done
     assert outcome.exchange.cut
-    assert outcome.record.usage_estimated
+    assert outcome.record.usage.estimated
     assert 10 < outcome.record.usage.output < 30
     assert outcome.record.usage.input > 100
     assert outcome.exchange.feed(chunk({"content": "more"})) == b""
@@ -558,7 +558,7 @@ def test_a_forced_call_that_did_not_come_is_asked_for_again():
     assert outcome.calls == [("ping", '{"x": 1}')]
     assert outcome.reasons == ["tool_calls"]
     assert outcome.record.attempts == ("required call missing",)
-    assert outcome.record.usage.output == 22
+    assert (outcome.record.usage.output, outcome.record.usage.retried) == (20, Usage(1, 2))
     assert outcome.requests[0]["messages"][0] == outcome.requests[1]["messages"][0]
     assert "did not contain" in outcome.requests[1]["messages"][-1]["content"]
     assert all("I cannot" not in str(m["content"]) for m in outcome.requests[1]["messages"])
@@ -605,7 +605,8 @@ def test_after_visible_text_the_reply_is_continued():
     assert [d["role"] for d in outcome.deltas if "role" in d] == ["assistant"]
     assert len({c["id"] for c in outcome.chunks}) == 1
     assert outcome.reasons == ["tool_calls"]
-    assert outcome.chunks[-1]["usage"]["total_tokens"] == 4
+    assert outcome.chunks[-1]["usage"]["total_tokens"] == 2
+    assert outcome.chunks[-1]["usage"]["streamtool"] == {"retried": {"input_tokens": 1, "output_tokens": 1}}
     said = outcome.requests[1]["messages"]
     assert said[-2] == {"role": "assistant", "content": "This is a long talk about nothing."}
     assert "`ping`" in said[-1]["content"]

@@ -30,6 +30,7 @@ SYNCHRONOUS = {
     "asynchronous": "synchronous",
     "close_async": "close_sync",
     "drain_async": "drain_sync",
+    "linger_async": "linger_sync",
     "handle_async_request": "handle_request",
 }
 """A word of the source -> its counterpart. `async` and `await` have none."""

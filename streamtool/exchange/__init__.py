@@ -2,10 +2,11 @@
 
 from streamtool.exchange.encoding import Inflate, decode_body
 from streamtool.exchange.exchange import Exchange
-from streamtool.exchange.interfaces import Memory, Record, ResponseHead, Templates, UpstreamRequest
+from streamtool.exchange.interfaces import MOMENT, Memory, Record, ResponseHead, Templates, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener, ParserOptions
 
 __all__ = [
+    "MOMENT",
     "Exchange",
     "ExchangeListener",
     "Inflate",

@@ -14,6 +14,7 @@ write. Meanwhile it watches four attributes:
 - `head`: None while the status is withheld, then what to send first. It is withheld until there is something to show,
   so that an upstream's refusal, or an error as the first event, becomes a real status; `keepalive()` ends the wait.
 - `done`: the reply is over and everything has been handed out.
+- `lingers`: it is over but for the upstream's counts of tokens: go on for `MOMENT` seconds at most, then `close`.
 - `cut`: it is over although the upstream has more to say: stop the upstream now.
 - `retry`: this attempt was not accepted: stop the upstream, send `request()` again.
 
@@ -55,7 +56,7 @@ class Exchange:
 
     __slots__ = (
         "_attempts", "_choices", "_failed", "_record", "_rejected", "_request", "_response", "_settings", "_upstream",
-        "cut", "done", "retry",
+        "cut", "done", "lingers", "retry",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +96,7 @@ class Exchange:
         self._failed = False
         self.done = False
         self.cut = False
+        self.lingers = False
         self.retry = False
 
     # --- the request -------------------------------------------------------------------------------------------------
@@ -193,18 +195,16 @@ class Exchange:
         out = b""
         try:
             for piece in self._upstream.pieces(data):
-                out += self._feed(piece)
+                refusal = self._upstream.error
+                if refusal is None:
+                    out += self._take(self._upstream.reader.feed(piece))
+                elif refusal.feed(piece):
+                    out += self.close()
                 if self._settled:
                     break
         except UpstreamError as error:
             out += self.fail(error)
         return out
-
-    def _feed(self, data: bytes) -> bytes:
-        error = self._upstream.error
-        if error is not None:
-            return self.close() if error.feed(data) else b""
-        return self._take(self._upstream.reader.feed(data))
 
     def close(self) -> bytes:
         """The upstream's body is over. Returns what the client is to receive at the end."""
@@ -291,7 +291,7 @@ class Exchange:
                     self._over(choice, out)
 
     def _over(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
-        """The rules end this choice here; when all have ended, the upstream is not needed any more."""
+        """The rules end this choice here; when all have ended, the upstream is not needed but for its counts."""
         if choice.state.rejected is not None:
             self._rejected = choice.state.rejected
             self._end(out)
@@ -300,8 +300,10 @@ class Exchange:
             self._record.reason = self._record.reason or Reason.STOP
             self._finished(choice, ReplyFinish(choice.choice, Reason.STOP), out)
         if self._choices.finished:
-            self.cut = True
-            self._end(out)
+            self.lingers = self._record.told is None and not choice.state.exceeded
+            if not self.lingers:
+                self.cut = True
+                self._end(out)
 
     def _finish(self, choice: ChoiceFilter, event: ReplyFinish, out: list[ReplyEvent]) -> None:
         """The upstream has ended this choice: it is accepted, or another attempt follows."""
@@ -341,12 +343,15 @@ class Exchange:
         """The upstream's reply is over: another attempt, or the end of ours."""
         if self._failed:
             return
-        if self._rejected is None:
-            self._end_choices(out)
+        self._choices[0]  # there is at least one
+        for choice in self._choices.filters.values():
+            if not choice.finished and self._rejected is None:
+                self._finish(choice, ReplyFinish(choice.choice, Reason.STOP), out)
         if self._failed:
             return
-        stopped = self.cut or self._rejected is not None
-        self._record.count(sent=self._request.sent, written=self._choices.written, stopped=stopped)
+        self.cut = self.cut or (self.lingers and self._record.told is None)
+        self.lingers = False
+        self._record.count(self._upstream.reader.usage, sent=self._request.sent, written=self._choices.written)
         if self._rejected is not None:
             self._record.reject(self._rejected)
             self.retry = True
@@ -358,15 +363,11 @@ class Exchange:
         out.append(ReplyEnd())
         self.done = True
 
-    def _end_choices(self, out: list[ReplyEvent]) -> None:
-        """Choices that the upstream has not ended end here. There is at least one."""
-        self._choices[0]
-        for choice in self._choices.filters.values():
-            if not choice.finished and self._rejected is None:
-                self._finish(choice, ReplyFinish(choice.choice, Reason.STOP), out)
-
     def _fail(self, error: StreamtoolError, out: list[ReplyEvent]) -> None:
         if self._failed or self.done:
+            return
+        if self.lingers:
+            self._end(out)
             return
         self._choices.break_off(out)
         self._record.error = error

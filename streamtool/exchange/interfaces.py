@@ -14,6 +14,11 @@ from streamtool.templates import Recognised
 Outcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
 """`left`: the client went before the end; `passed`: there was nothing to do."""
 
+TOKEN = 4
+"""Bytes, or characters, of a token, where its count has to be estimated."""
+MOMENT = 0.25
+"""Seconds that a reply which is over waits for the upstream's counts of tokens."""
+
 
 class Memory(Protocol):
     """What is remembered of earlier replies of the same client, for protocols that refer to them.
@@ -99,8 +104,7 @@ class Record:
     reason: Reason | None
     """The upstream's own reason."""
     usage: Usage
-    usage_estimated: bool
-    """The upstream was stopped before it told its counts."""
+    """Of the last attempt, and what the earlier ones cost. What the upstream did not tell is estimated."""
     held: int
     """Characters that were held back before they were known to be visible, at most."""
     contract: bool

@@ -3,16 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from attrs import evolve
+
 from streamtool.errors import StreamtoolError
-from streamtool.exchange.interfaces import Record, numbers
+from streamtool.exchange.interfaces import TOKEN, Record, numbers
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response import ClientResponse
 from streamtool.policy import ChoiceFilter, Finding
 from streamtool.reply import Reason, Usage
 from streamtool.turns import turn
-
-_TOKEN = 4
-"""Characters of a token, where its count has to be estimated."""
 
 
 def no_time() -> float:
@@ -24,7 +23,7 @@ class RecordBuilder:
     """The notes."""
 
     __slots__ = (
-        "_began", "_clock", "_estimated", "_rejected", "error", "reason", "told", "usage",
+        "_began", "_clock", "_rejected", "_written", "error", "reason", "told", "usage",
     )  # fmt: skip
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -32,9 +31,10 @@ class RecordBuilder:
         self._began = clock()
         self._rejected: list[tuple[Finding, float]] = []
         """Why each attempt that another one followed was not accepted, and when."""
-        self._estimated = False
+        self._written = 0
+        """Characters that the upstream had written before this attempt."""
         self.usage = Usage()
-        """Of all attempts that are over."""
+        """Of the last attempt that is over, and of those before it."""
         self.told: Usage | None = None
         """What the upstream has told of this attempt."""
         self.reason: Reason | None = None
@@ -44,14 +44,20 @@ class RecordBuilder:
         """The attempt is not accepted, and another one follows."""
         self._rejected.append((finding, self._clock() - self._began))
 
-    def count(self, *, sent: int, written: int, stopped: bool) -> None:
-        """The attempt is over. What a stopped upstream did not tell is estimated, by the characters of both sides."""
-        if self.told is not None:
-            self.usage += self.told
-        elif stopped:
-            self._estimated = True
-            self.usage += Usage(input=sent // _TOKEN, output=-(-written // _TOKEN))
-        self.told = None
+    def count(self, so_far: Usage | None, *, sent: int, written: int) -> None:
+        """The attempt is over; the upstream has told `so_far`, if it has not told all.
+
+        What it did not tell is estimated, by the bytes of the request and the characters of all that it has written.
+        """
+        usage = self.told
+        if usage is None:
+            told = so_far or Usage()
+            output = max(told.output, -(-(written - self._written) // TOKEN))
+            usage = evolve(told, input=told.input or sent // TOKEN, output=output, estimated=True)
+        before = self.usage
+        if before.retried is not None or before != Usage():
+            usage = evolve(usage, retried=evolve(before, retried=None) + (before.retried or Usage()))
+        self.usage, self.told, self._written = usage, None, written
 
     def record(
         self,
@@ -90,7 +96,6 @@ class RecordBuilder:
             incomplete=any(choice.state.incomplete for choice in choices),
             reason=self.reason,
             usage=self.usage,
-            usage_estimated=self._estimated,
             held=max((choice.tally.held for choice in choices), default=0),
             contract=asked.emulates,
             history=conversation.has_tool_history,

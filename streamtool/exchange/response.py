@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from streamtool.errors import StreamtoolError
-from streamtool.exchange.interfaces import Memory, ResponseHead
+from streamtool.exchange.interfaces import TOKEN, Memory, ResponseHead
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response_headers import ResponseHeaders
 from streamtool.protocols.interfaces import ClientProtocol, ClientWriter
@@ -43,6 +43,7 @@ class ReplyIdentity:
                 (told.id if request.same else None) or self._new_id(),
                 told.created or self._now,
                 told.model or request.conversation.model,
+                told.input or request.sent // TOKEN,
             )
             self.made = True
         return self._start

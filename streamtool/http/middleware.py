@@ -19,7 +19,7 @@ import anyio
 
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
-from streamtool.exchange import Exchange, UpstreamRequest
+from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
 from streamtool.http.phrases import open_phrases
@@ -258,23 +258,25 @@ class _Run:
                     out += exchange.close()
                 if out or exchange.done:
                     await self._client.write(out)
-                if exchange.done or exchange.retry:
-                    self._stop(at_once=exchange.cut or exchange.retry)
+                if exchange.lingers:
+                    self._stop(MOMENT)
+                elif exchange.done or exchange.retry:
+                    self._stop(0 if exchange.cut or exchange.retry else GRACE)
             case "http.response.start":
                 out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
                 if exchange.done:
                     await self._client.write(out)
-                    self._stop(at_once=True)
+                    self._stop(0)
             case _:
                 pass  # trailers, early hints, debug messages: nothing that the rewritten reply could carry
 
-    def _stop(self, *, at_once: bool) -> None:
-        """The app is not needed any more."""
+    def _stop(self, seconds: float) -> None:
+        """The app is not needed any more, or only for so long."""
         if self._app is not None:
-            if at_once:
-                self._app.cancel()
+            if seconds:
+                self._app.deadline = min(self._app.deadline, anyio.current_time() + seconds)
             else:
-                self._app.deadline = anyio.current_time() + GRACE
+                self._app.cancel()
 
 
 class ClientLeft(Exception):

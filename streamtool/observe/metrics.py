@@ -33,7 +33,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "discarded_characters": ("Characters that were neither shown nor part of a call.", ("reason",)),
     "unmet": ("Replies that still lacked something after the last attempt.", ("reason",)),
     "errors": ("Errors that clients were answered with.", ("status",)),
-    "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction",)),
+    "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction", "attempt")),
 }
 _HISTOGRAMS: Final = {
     "first_byte_seconds": ("From the request to the first byte of the reply.", _SECONDS),
@@ -84,9 +84,10 @@ class Metrics:
             found["unmet"].labels(record.unmet).inc()
         if record.error is not None:
             found["errors"].labels(record.error.status).inc()
-        for direction, count in (("input", record.usage.input), ("output", record.usage.output)):
-            if count:
-                found["tokens"].labels(direction).inc(count)
+        for attempt, usage in (("last", record.usage), ("retried", record.usage.retried)):
+            if usage is not None:
+                found["tokens"].labels("input", attempt).inc(usage.input)
+                found["tokens"].labels("output", attempt).inc(usage.output)
         found["exchange_seconds"].observe(record.seconds)
         if record.first_byte is not None:
             found["first_byte_seconds"].observe(record.first_byte)

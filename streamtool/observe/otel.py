@@ -102,7 +102,10 @@ def _attributes(record: Record) -> Iterator[tuple[str, Value]]:
     if usage.input or usage.output:
         yield "gen_ai.usage.input_tokens", usage.input
         yield "gen_ai.usage.output_tokens", usage.output
-        yield "streamtool.usage.estimated", record.usage_estimated
+        yield "streamtool.usage.estimated", usage.estimated
+    if usage.retried is not None:
+        yield "streamtool.usage.retried_input_tokens", usage.retried.input
+        yield "streamtool.usage.retried_output_tokens", usage.retried.output
     if usage.cached:
         yield "gen_ai.usage.cache_read.input_tokens", usage.cached
     if usage.reasoning:

@@ -137,7 +137,9 @@ class ChoiceFilter:
                     return
             if found:
                 self._take(found, out)
-        elif not (self.state.over or isinstance(event, ReplyTextDelta)):  # it is none; mypy does not see that
+        elif self.state.over:
+            self.state.exceeded = True
+        elif not isinstance(event, ReplyTextDelta):  # it is none; mypy does not see that
             self._native(event, out)
 
     def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
@@ -227,7 +229,9 @@ class ChoiceFilter:
         """What the parser has found."""
         for event in events:
             if self.state.over:
-                break
+                blank = isinstance(event, statemachine.TextDelta) and event.text.isspace()
+                self.state.exceeded = self.state.exceeded or not blank
+                continue
             match event:
                 case statemachine.TextDelta(text=text):
                     self._text.feed(ReplyTextDelta(self.choice, text), out)
@@ -252,7 +256,7 @@ class ChoiceFilter:
                     self.tally.discard(text, reason)
                 case _:
                     assert_never(event)
-        self._direct = self._text.idle
+        self._direct = self._text.idle and not self.state.over
 
     def _reasoning(self, text: str, out: list[ReplyEvent]) -> None:
         self.state.reasoned = True

@@ -9,13 +9,15 @@ from typing import Protocol
 
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.reply import Reply, ReplyEvent
+from streamtool.reply import Reply, ReplyEvent, Usage
 from streamtool.settings import LimitSettings, ModelSettings
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class UpstreamReader(Protocol):
+    @property
+    def usage(self) -> Usage | None: ...
     def feed(self, data: bytes, /) -> list[ReplyEvent]: ...
     def close(self) -> list[ReplyEvent]: ...
 

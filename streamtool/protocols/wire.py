@@ -14,6 +14,7 @@ import msgspec
 
 from streamtool.conversation import Forcing
 from streamtool.errors import UpstreamError, UpstreamRefused
+from streamtool.reply import Usage
 
 Json = Any  # a decoded JSON value
 
@@ -165,6 +166,16 @@ def page_title(data: bytes) -> str:
     """The title of an HTML page, at most 100 characters; "" if it has none."""
     found = re.search(rb"<title[^>]*>([^<]{1,400})", data[:8192], re.IGNORECASE)
     return " ".join(found[1].decode("utf-8", "replace").split())[:100] if found else ""
+
+
+def own_counts(usage: Usage) -> dict[str, Json]:
+    """The field of ours that stands beside the counts of tokens: whether they are estimated, what retries have cost."""
+    own: dict[str, Json] = {}
+    if usage.estimated:
+        own["estimated"] = True
+    if usage.retried is not None:
+        own["retried"] = {"input_tokens": usage.retried.input, "output_tokens": usage.retried.output}
+    return {"streamtool": own} if own else {}
 
 
 def constraint(forcing: Forcing) -> dict[str, Json]:

@@ -27,7 +27,7 @@ from streamtool.reply import (
     accumulate,
 )
 
-START = ReplyStart("msg_1", None, "m")
+START = ReplyStart("msg_1", None, "m", 20)
 USAGE = UsageReport(Usage(input=20, output=15))
 
 

@@ -8,7 +8,7 @@ import httpx
 
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Exchange
-from streamtool.http.transport.closing import close_async, drain_async
+from streamtool.http.transport.closing import close_async, drain_async, linger_async
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
 from streamtool.observe.observers import OnExchange, Watch, as_error
 from streamtool.protocols.registry import client_protocol
@@ -126,6 +126,8 @@ class AsyncReply:
         try:
             if self._pieces is None:
                 return await self._open()
+            if exchange.lingers:
+                return await linger_async(exchange, self._pieces)
             data = await anext(self._pieces, None)
         except Exception as error:  # noqa: BLE001  whatever a transport raises
             out = self._core.broken(exchange, error)

@@ -5,6 +5,8 @@ from typing import Any
 
 import anyio
 
+from streamtool.exchange import MOMENT, Exchange
+
 _DRAIN = 0.1
 """Seconds to wait for the end of a body whose reply is over, so that the connection can be used again."""
 
@@ -21,6 +23,21 @@ async def drain_async(pieces: AsyncIterator[bytes] | None) -> None:
 
 def drain_sync(pieces: Iterator[bytes] | None) -> None:
     """Read nothing: a blocking read has no time limit of ours, so the connection is given up instead."""
+
+
+async def linger_async(exchange: Exchange, pieces: AsyncIterator[bytes]) -> bytes:
+    """Hear a reply to its end that is over but for the upstream's counts; what the client is to receive then."""
+    out = b""
+    with anyio.move_on_after(MOMENT):
+        while exchange.lingers:
+            data = await anext(pieces, None)
+            out += exchange.close() if data is None else exchange.feed(data)
+    return out + exchange.close()
+
+
+def linger_sync(exchange: Exchange, pieces: Iterator[bytes]) -> bytes:  # noqa: ARG001  see `drain_sync`
+    """End a reply that is over but for the upstream's counts; what the client is to receive then."""
+    return exchange.close()
 
 
 async def close_async(pieces: Any, response: Any) -> None:

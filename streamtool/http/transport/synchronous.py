@@ -9,7 +9,7 @@ import httpx
 
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Exchange
-from streamtool.http.transport.closing import close_sync, drain_sync
+from streamtool.http.transport.closing import close_sync, drain_sync, linger_sync
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
 from streamtool.observe.observers import OnExchange, Watch, as_error
 from streamtool.protocols.registry import client_protocol
@@ -127,6 +127,8 @@ class SyncReply:
         try:
             if self._pieces is None:
                 return self._open()
+            if exchange.lingers:
+                return linger_sync(exchange, self._pieces)
             data = next(self._pieces, None)
         except Exception as error:  # noqa: BLE001  whatever a transport raises
             out = self._core.broken(exchange, error)

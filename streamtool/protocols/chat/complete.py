@@ -30,6 +30,7 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
         "total_tokens": usage.input + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+        **wire.own_counts(usage),
     }
 
 

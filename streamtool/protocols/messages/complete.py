@@ -55,6 +55,7 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
+        **wire.own_counts(usage),
     }
 
 

@@ -123,7 +123,8 @@ class ReplyReader(StreamReader):
         self._started = True
         identity, model = (message.get(key) for key in ("id", "model"))
         self._count(message)
-        events.append(ReplyStart(word(identity), None, word(model)))
+        usage = self.usage
+        events.append(ReplyStart(word(identity), None, word(model), 0 if usage is None else usage.input))
 
     def _count(self, fields: Fields) -> None:
         """Token counts so far; those that are left out, or 0 because they are not known, stay."""

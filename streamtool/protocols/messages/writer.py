@@ -126,7 +126,7 @@ class ReplyWriter(StreamWriter):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": usage_fields(Usage()),
+            "usage": usage_fields(Usage(event.input)),
         }
         out.append(_event({"type": "message_start", "message": message}))
 

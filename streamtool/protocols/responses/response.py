@@ -86,6 +86,7 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
         "output_tokens": usage.output,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
+        **wire.own_counts(usage),
     }
 
 
