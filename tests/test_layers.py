@@ -55,7 +55,7 @@ LIBRARIES = (
     {"attrs", "msgspec", "jsonschema_rs"},
     {"attrs", "msgspec", "jsonschema_rs"},
     {"attrs", "msgspec", "jsonschema_rs"},
-    {"attrs", "msgspec", "jsonschema_rs", "anyio", "httpx", "prometheus_client", "opentelemetry"},
+    {"attrs", "msgspec", "jsonschema_rs", "anyio", "httpx", "prometheus_client", "opentelemetry", "tokenizers"},
     {"attrs", "msgspec", "anyio", "httpx", "mcp", "httpx2"},
     {"attrs", "httpx"},
     {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "openai"},

@@ -2,7 +2,16 @@
 
 from streamtool.exchange.encoding import Inflate, decode_body
 from streamtool.exchange.exchange import Exchange
-from streamtool.exchange.interfaces import MOMENT, Memory, Record, ResponseHead, Templates, UpstreamRequest
+from streamtool.exchange.interfaces import (
+    MOMENT,
+    Memory,
+    Record,
+    Resources,
+    ResponseHead,
+    Templates,
+    Tokenizers,
+    UpstreamRequest,
+)
 from streamtool.exchange.listener import ExchangeListener, ParserOptions
 
 __all__ = [
@@ -13,8 +22,10 @@ __all__ = [
     "Memory",
     "ParserOptions",
     "Record",
+    "Resources",
     "ResponseHead",
     "Templates",
+    "Tokenizers",
     "UpstreamRequest",
     "decode_body",
 ]

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange.choices import Choices
-from streamtool.exchange.interfaces import Capabilities, Memory, Record, ResponseHead, Templates, UpstreamRequest
+from streamtool.exchange.interfaces import NO_RESOURCES, Record, Resources, ResponseHead, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.record_builder import RecordBuilder, no_time
@@ -35,7 +35,6 @@ from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response import ClientResponse
 from streamtool.exchange.upstream_response import UpstreamResponse, lower
 from streamtool.policy import ChoiceFilter, Finding
-from streamtool.policy.refusals import Phrases
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.reply import (
     Reason,
@@ -69,19 +68,14 @@ class Exchange:
         new_id: Callable[[str], str],
         now: int,
         clock: Callable[[], float] | None = None,
-        memory: Memory | None = None,
-        capabilities: Capabilities | None = None,
-        templates: Templates | None = None,
-        phrases: Phrases | None = None,
+        resources: Resources = NO_RESOURCES,
     ) -> None:
         clock = clock or no_time
         self._settings = settings
         self._record = RecordBuilder(clock)
-        asked = self._request = ClientRequest(
-            settings, client, body, headers, memory=memory, capabilities=capabilities, templates=templates
-        )
-        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock, memory=memory)
-        rules = asked.rules(settings, phrases)
+        asked = self._request = ClientRequest(settings, client, body, headers, resources)
+        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock, memory=resources.memory)
+        rules = asked.rules(settings, resources.phrases)
         self._choices = Choices(
             asked.conversation,
             rules,

@@ -6,6 +6,8 @@ from attrs import field, frozen
 
 from streamtool.conversation import Conversation, Options
 from streamtool.errors import StreamtoolError
+from streamtool.policy.refusals import Phrases
+from streamtool.prompting.window import CountTokens
 from streamtool.protocols.interfaces import Headers
 from streamtool.reply import Reason, Usage
 from streamtool.settings import ModelSettings
@@ -14,8 +16,6 @@ from streamtool.templates import Recognised
 Outcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
 """`left`: the client went before the end; `passed`: there was nothing to do."""
 
-TOKEN = 4
-"""Bytes, or characters, of a token, where its count has to be estimated."""
 MOMENT = 0.25
 """Seconds that a reply which is over waits for the upstream's counts of tokens."""
 
@@ -42,6 +42,27 @@ class Templates(Protocol):
     """What is known of the models' chat templates."""
 
     def of(self, model: ModelSettings, /) -> Recognised | None: ...
+
+
+class Tokenizers(Protocol):
+    """What counts the tokens of the models' prompts."""
+
+    def of(self, model: ModelSettings, /) -> CountTokens | None: ...
+
+
+@frozen
+class Resources:
+    """What an exchange may use beside its settings; None: there is no such thing."""
+
+    memory: Memory | None = None
+    capabilities: Capabilities | None = None
+    templates: Templates | None = None
+    tokenizers: Tokenizers | None = None
+    phrases: Phrases | None = None
+    """By which refusals are recognised; None: by those that come with the package."""
+
+
+NO_RESOURCES = Resources()
 
 
 @frozen

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from attrs import evolve
 
 from streamtool.errors import StreamtoolError
-from streamtool.exchange.interfaces import TOKEN, Record, numbers
+from streamtool.exchange.interfaces import Record, numbers
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response import ClientResponse
 from streamtool.policy import ChoiceFilter, Finding
+from streamtool.prompting.window import BYTES_PER_TOKEN
 from streamtool.reply import Reason, Usage
 from streamtool.turns import turn
 
@@ -52,8 +53,8 @@ class RecordBuilder:
         usage = self.told
         if usage is None:
             told = so_far or Usage()
-            output = max(told.output, -(-(written - self._written) // TOKEN))
-            usage = evolve(told, input=told.input or sent // TOKEN, output=output, estimated=True)
+            output = max(told.output, -(-(written - self._written) // BYTES_PER_TOKEN))
+            usage = evolve(told, input=told.input or sent // BYTES_PER_TOKEN, output=output, estimated=True)
         before = self.usage
         if before.retried is not None or before != Usage():
             usage = evolve(usage, retried=evolve(before, retried=None) + (before.retried or Usage()))

@@ -16,10 +16,11 @@ from streamtool.conversation import HOSTED, Conversation
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
-from streamtool.exchange.interfaces import Capabilities, Memory, Templates, UpstreamRequest
+from streamtool.exchange.interfaces import Memory, Resources, Templates, UpstreamRequest
 from streamtool.policy import Finding, RefusedRequest, Rules, find, proves_tools_denied, rules_for
 from streamtool.policy.refusals import Phrases
 from streamtool.prompting.one_object import is_whole
+from streamtool.prompting.window import fitted
 from streamtool.protocols.interfaces import ClientProtocol, Headers, UpstreamProtocol
 from streamtool.protocols.registry import PROTOCOLS, upstream_protocol_for
 from streamtool.protocols.wire import with_key
@@ -38,7 +39,7 @@ class ClientRequest:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
     __slots__ = (
-        "_body", "_capabilities", "_headers", "conversation", "dropped", "forcing", "model", "native",
+        "_body", "_capabilities", "_headers", "_tokenizer", "conversation", "dropped", "forcing", "model", "native",
         "sent", "signatures", "transcripts", "upstream",
     )  # fmt: skip
 
@@ -48,16 +49,15 @@ class ClientRequest:
         client: ClientProtocol,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
-        *,
-        memory: Memory | None,
-        capabilities: Capabilities | None,
-        templates: Templates | None = None,
+        resources: Resources,
     ) -> None:
-        self._capabilities = capabilities
+        memory = resources.memory
+        self._capabilities = resources.capabilities
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
         self.conversation: Conversation = shared(self._read(settings, client, memory))
-        self.model: ModelSettings = self._overridden(settings, templates)
+        self.model: ModelSettings = self._overridden(settings, resources.templates)
+        self._tokenizer = None if resources.tokenizers is None else resources.tokenizers.of(self.model)
         self.native = self._begins_native()
         """The upstream gets the tools natively."""
         self.upstream: UpstreamProtocol = upstream_protocol_for(client.NAME, self.model.protocol)
@@ -244,6 +244,7 @@ class ClientRequest:
                 recall=None if self.transcripts is None else self.transcripts.recall,
             )
             projected = self.forcing.apply(self.conversation, projected)
+        projected = fitted(projected, self.model.context, self._tokenizer)
         if number == 1:
             self.dropped += projected.dropped[len(asked.dropped) :]
         body = self.upstream.write_request(projected, self.model, stream=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import cast
 
 from streamtool.errors import StreamtoolError
-from streamtool.exchange.interfaces import TOKEN, Memory, ResponseHead
+from streamtool.exchange.interfaces import Memory, ResponseHead
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response_headers import ResponseHeaders
+from streamtool.prompting.window import BYTES_PER_TOKEN
 from streamtool.protocols.interfaces import ClientProtocol, ClientWriter
 from streamtool.reply import ReplyAccumulator, ReplyEvent, ReplyStart
 from streamtool.state.signatures import remember
@@ -43,7 +44,7 @@ class ReplyIdentity:
                 (told.id if request.same else None) or self._new_id(),
                 told.created or self._now,
                 told.model or request.conversation.model,
-                told.input or request.sent // TOKEN,
+                told.input or request.sent // BYTES_PER_TOKEN,
             )
             self.made = True
         return self._start
@@ -108,8 +109,10 @@ class ClientResponse:
         """The beginning of a stream, a complete reply, or an error with its own status."""
         made = self.identity.made
         nothing = len(out) == 1 + made and (not made or type(out[0]) is ReplyStart)
-        if error is not None and self.head is None and (nothing or self._fold is not None):
-            return self._failure(error)
+        if error is not None and self.head is None:
+            own_status = nothing and error.code not in self._protocol.STREAMED_ERRORS
+            if own_status or self._fold is not None:
+                return self._failure(error)
         if not made:
             out.insert(0, self.begin())
         if self._fold is not None:

@@ -16,20 +16,20 @@ from typing import Any
 from urllib.parse import unquote
 
 import anyio
+from attrs import evolve
 
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
-from streamtool.http.phrases import open_phrases
+from streamtool.http.resources import open_resources
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings, with_options
-from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
 from streamtool.validation.validator import require_library
 
@@ -75,10 +75,9 @@ class ToolMiddleware:
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, anyio.current_time)
         self.store = open_store(self.settings.store)
-        self.capabilities = CapabilityCache()
         precompile(self.settings.formats)
-        self.phrases = open_phrases(self.settings)
         self.templates = ChatTemplates(self.settings) if templates is None else templates
+        self.resources = open_resources(self.settings, self.templates)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None
@@ -103,10 +102,7 @@ class ToolMiddleware:
                 new_id=new_id,
                 now=int(time.time()),
                 clock=anyio.current_time,
-                memory=shelf(self.store, scope["headers"]),
-                capabilities=self.capabilities,
-                templates=self.templates,
-                phrases=self.phrases,
+                resources=evolve(self.resources, memory=shelf(self.store, scope["headers"])),
             )
         except StreamtoolError as error:
             self.observers.refused(wire.NAME, error)
@@ -140,7 +136,7 @@ class ToolMiddleware:
     async def _count(self, wire: ClientProtocol, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         try:
             counted = await count_tokens(
-                self.settings, self.app, scope, body, receive, upstream_key=UPSTREAM_KEY, templates=self.templates
+                self.settings, self.app, scope, body, receive, upstream_key=UPSTREAM_KEY, resources=self.resources
             )
         except StreamtoolError as error:
             await send_error(wire, error, send)

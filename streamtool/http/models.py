@@ -22,6 +22,8 @@ from streamtool.settings import Settings
 
 Json = Any  # a JSON value
 PATH = "/v1/models"
+_WINDOW = ("context_length", "context_window", "max_model_len", "max_input_tokens")
+"""What the tokens that a model can read are called by OpenRouter, Groq, vLLM and Anthropic."""
 _WILD = frozenset("*?[")
 
 
@@ -107,6 +109,7 @@ class Models:
             "display_name": model,
             "created_at": "1970-01-01T00:00:00Z",
             **own,
+            **({} if settings.context is None else dict.fromkeys(_WINDOW, settings.context)),
             "streamtool": {
                 "mode": settings.mode,
                 "format": settings.format,

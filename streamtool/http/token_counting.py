@@ -1,8 +1,7 @@
 """Counts the tokens of a Messages request (`POST /v1/messages/count_tokens`) as they will be: with the tool prompt.
 
 An upstream that speaks Messages is asked, with the tools and results as the text that it would get. Every other
-upstream cannot be asked, and the count is an estimate: a token for each four bytes of UTF-8 text, four for each
-message, 1,600 for each image or document.
+upstream cannot be asked, and the count is that of `prompting.window`.
 """
 
 from collections.abc import Iterable
@@ -11,28 +10,16 @@ from typing import Final
 from attrs import frozen
 
 from streamtool import prompting
-from streamtool.conversation import Conversation, TextPart
+from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
-from streamtool.exchange import Templates, decode_body
+from streamtool.exchange import Resources, decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
+from streamtool.prompting.window import CountTokens, prompt_tokens
 from streamtool.protocols import messages
 from streamtool.protocols.registry import upstream_protocol_for
 from streamtool.settings import ModelSettings, Settings
 
-_BYTES: Final = 4
-_MESSAGE: Final = 4
-_MEDIA: Final = 1600
 _KEPT: Final = (b"anthropic-", b"authorization", b"x-api-key", b"traceparent", b"user-agent")
-
-
-def estimate(conversation: Conversation) -> int:
-    """About how many tokens the messages of a projected conversation have."""
-    count = 0
-    for message in conversation.messages:
-        count += _MESSAGE
-        for part in message.content:
-            count += -(-len(part.text.encode("utf-8", "replace")) // _BYTES) if isinstance(part, TextPart) else _MEDIA
-    return count
 
 
 @frozen
@@ -42,33 +29,43 @@ class TokenCount:
     projected: Conversation
     """What is counted: the tools and results as text."""
     model: ModelSettings
+    tokenizer: CountTokens | None
     request: bytes | None
     """For `messages.COUNT_PATH`; None: the upstream cannot be asked."""
     headers: tuple[tuple[bytes, bytes], ...]
 
     @classmethod
     def read(
-        cls, settings: Settings, body: bytes, headers: Iterable[tuple[bytes, bytes]], templates: Templates
+        cls,
+        settings: Settings,
+        body: bytes,
+        headers: Iterable[tuple[bytes, bytes]],
+        resources: Resources,
     ) -> "TokenCount":
         """The request of a client. Raises RequestError for what cannot be read or projected."""
         given = tuple((name.lower(), value) for name, value in headers)
         conversation = messages.read_count(decode_body(body, given, settings.limits.body), settings.limits)
         model = settings.for_model(conversation.model)
-        model = model.with_template(templates.of(model))
+        model = model.with_template(None if resources.templates is None else resources.templates.of(model))
+        tokenizer = None if resources.tokenizers is None else resources.tokenizers.of(model)
         projected = prompting.project(conversation, model, model.format, open_end=True)
         if upstream_protocol_for(messages.NAME, model.protocol).NAME != messages.NAME:
-            return cls(projected, model, None, ())
+            return cls(projected, model, tokenizer, None, ())
         written = messages.write_count_request(projected, model)
         kept = [pair for pair in given if pair[0].startswith(_KEPT)]
         length = str(len(written)).encode()
         return cls(
-            projected, model, written, (*kept, (b"content-type", b"application/json"), (b"content-length", length))
+            projected,
+            model,
+            tokenizer,
+            written,
+            (*kept, (b"content-type", b"application/json"), (b"content-length", length)),
         )
 
     def answer(self, told: bytes | None) -> bytes:
         """The body for the client: what the upstream told, if it is a count, else the estimate."""
         count = None if told is None else messages.read_count_reply(told)
-        return messages.write_count(estimate(self.projected) if count is None else count)
+        return messages.write_count(prompt_tokens(self.projected, self.tokenizer) if count is None else count)
 
 
 async def count_tokens(
@@ -79,10 +76,10 @@ async def count_tokens(
     receive: Receive,
     *,
     upstream_key: str,
-    templates: Templates,
+    resources: Resources,
 ) -> bytes:
     """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
-    counting = TokenCount.read(settings, body, scope["headers"], templates)
+    counting = TokenCount.read(settings, body, scope["headers"], resources)
     if counting.request is None:
         return counting.answer(None)
     inner = dict(scope)

@@ -25,6 +25,7 @@ from streamtool.errors import RequestError
 from streamtool.prompting.examples import example_call, schema_of
 from streamtool.prompting.history import framed
 from streamtool.prompting.one_object import answer_text, is_whole
+from streamtool.prompting.window import estimate
 from streamtool.schema import first_sentence, full, markdown, notes, signature
 from streamtool.settings import ModelSettings
 
@@ -38,8 +39,6 @@ ANSWER = "You have what you need, so you answer:"
 END = "This is the end of the example; the conversation follows."
 EXAMPLE_ID = "call_1"
 EXAMPLE_ANSWER = "Here is what I found."
-BYTES_PER_TOKEN = 4
-"""A low guess of tokens: what is too much by it does not fit."""
 
 Tier = Literal["full", "compact", "names"]
 
@@ -100,7 +99,7 @@ def contract_of_names(calls: Sequence[Call], format: str, model: ModelSettings) 
 def _guard(made: Contract, count: int, model: ModelSettings) -> None:
     if model.context is None:
         return
-    tokens = len(made.text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN
+    tokens = estimate(made.text)
     if tokens > model.context:
         raise RequestError(
             f"the description of {count} tools takes about {tokens} tokens and the model reads {model.context}; "

@@ -47,6 +47,8 @@ class ClientProtocol(Protocol):
     @property
     def COMPLETE_HEADERS(self) -> Headers: ...  # noqa: N802
     @property
+    def STREAMED_ERRORS(self) -> frozenset[str]: ...  # noqa: N802
+    @property
     def FIELDS(self) -> frozenset[str]: ...  # noqa: N802
     @property
     def read_request(self) -> Callable[..., Conversation]: ...

@@ -10,7 +10,7 @@ import anyio
 from attrs import field, frozen
 
 from streamtool.http.asgi import Receive, Scope, Send
-from streamtool.prompting import tool_prompt as words
+from streamtool.prompting.window import BYTES_PER_TOKEN
 from streamtool.sample.model import content_text, reply
 
 Json = Any  # a decoded JSON value
@@ -120,12 +120,12 @@ def _cut(text: str, request: Json) -> tuple[str, str]:
         text = text.partition(word)[0] if isinstance(word, str) and word else text
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if isinstance(limit, int) and _tokens(text) > limit > 0:
-        return text[: limit * words.BYTES_PER_TOKEN], "length"
+        return text[: limit * BYTES_PER_TOKEN], "length"
     return text, "stop"
 
 
 def _tokens(text: str) -> int:
-    return -(-len(text) // words.BYTES_PER_TOKEN)
+    return -(-len(text) // BYTES_PER_TOKEN)
 
 
 def _usage(told: Sequence[Json], text: str) -> Json:

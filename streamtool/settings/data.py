@@ -79,6 +79,8 @@ class Settings:
     keepalive: float = setting(10.0)
     """Seconds of silence after which the client hears a comment."""
     context: int | None = setting(None, read.optional(read.integer(1)))
+    tokenizer: str | None = setting(None)
+    """A `tokenizer.json`, or a Hugging Face folder, that counts what `context` holds; None: by an estimate."""
     schema: Schema = setting("compact")
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     system_role: bool = setting(True)
@@ -187,6 +189,7 @@ class Settings:
             ),
             calls_in_reasoning=family.calls_in_reasoning if thinks == "auto" else thinks,
             context=rule.context or self.context,
+            tokenizer=rule.tokenizer or self.tokenizer,
             prompt=PromptSettings(
                 schema=rule.schema or self.schema,
                 schema_budget=rule.schema_budget or self.schema_budget,

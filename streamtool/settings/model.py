@@ -72,6 +72,8 @@ class ModelSettings:
     """Calls inside of reasoning count; `auto` has been resolved."""
     context: int | None = None
     """Tokens that the model can read; None: not known, nothing is checked."""
+    tokenizer: str | None = None
+    """The file or folder whose tokenizer counts them; None: they are estimated."""
     prompt: PromptSettings = PromptSettings()
 
     @property

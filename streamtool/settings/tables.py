@@ -106,6 +106,7 @@ class ModelRule:
     format: str | None = setting(None, read.optional(read.taught))
     formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
     context: int | None = setting(None, read.optional(read.integer(1)))
+    tokenizer: str | None = setting(None)
     schema: Schema | None = setting(None)
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     system_role: bool | None = setting(None)

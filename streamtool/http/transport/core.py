@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import httpx
+from attrs import evolve
 
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import Exchange
 from streamtool.http.middleware import new_id
-from streamtool.http.phrases import open_phrases
+from streamtool.http.resources import open_resources
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import TokenCount
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import messages
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.settings import Settings, with_options
-from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import open_store, shelf
 from streamtool.validation.validator import require_library
 
@@ -37,10 +37,8 @@ class TransportCore:
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, time.monotonic)
         precompile(self.settings.formats)
-        self.phrases = open_phrases(self.settings)
-        self.templates = ChatTemplates(self.settings)
+        self.resources = open_resources(self.settings, ChatTemplates(self.settings))
         self.store = open_store(self.settings.store)
-        self.capabilities = CapabilityCache()
         self._endings = {path.removeprefix("/v1"): name for path, name in self.settings.paths.items()}
 
     def protocol_name(self, request: httpx.Request) -> str | None:
@@ -62,10 +60,7 @@ class TransportCore:
                 new_id=new_id,
                 now=int(time.time()),
                 clock=time.monotonic,
-                memory=shelf(self.store, headers),
-                capabilities=self.capabilities,
-                templates=self.templates,
-                phrases=self.phrases,
+                resources=evolve(self.resources, memory=shelf(self.store, headers)),
             )
         except StreamtoolError as error:
             self.observers.refused(protocol.NAME, error)
@@ -90,7 +85,7 @@ class TransportCore:
 
     def count(self, request: httpx.Request) -> tuple[TokenCount, httpx.Request | None]:
         """A count of tokens, and what to ask the upstream for it, if it can be asked. Raises RequestError."""
-        counting = TokenCount.read(self.settings, request.content, request.headers.raw, self.templates)
+        counting = TokenCount.read(self.settings, request.content, request.headers.raw, self.resources)
         if counting.request is None:
             return counting, None
         url = self._moved(request.url, messages.COUNT_PATH, query=request.url.query)

@@ -30,5 +30,7 @@ CALL_ID = "call_"
 """How the id of a call begins."""
 REQUEST_ID = b"x-request-id"
 """The header that bears the id of the request."""
+STREAMED_ERRORS = frozenset[str]()
+"""Codes of errors for which clients look in a stream only, and in no body with a status of its own."""
 memories = None
 """No request of this protocol refers to an earlier reply."""

@@ -64,6 +64,10 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     body["messages"] = [wired for message in conversation.messages for wired in _message(message, same=same)]
     if same:
         body.update((key, value) for key, value in raw.items() if key not in _OURS)
+        most = options.max_tokens
+        if most is not None:
+            limits = {"max_tokens", "max_completion_tokens"} & body.keys()
+            body.update((key, min(body[key] or most, most)) for key in limits)
     else:
         body.update(_options(options))
     if options.output is not None:

@@ -99,7 +99,7 @@ def _body(conversation: Conversation, model: ModelSettings) -> Body:
     options = conversation.options
     if same:
         body.update((key, value) for key, value in raw.items() if key not in _OURS)
-        body.setdefault("max_tokens", options.max_tokens or MAX_TOKENS)
+        body["max_tokens"] = options.max_tokens or MAX_TOKENS
     else:
         body.update(_options(options))
     system, body["messages"] = _messages(conversation.messages, same=same)

@@ -20,3 +20,5 @@ CALL_ID = "call_"
 """How the id of a call begins."""
 REQUEST_ID = b"x-request-id"
 """The header that bears the id of the request."""
+STREAMED_ERRORS = frozenset({"context_length_exceeded"})
+"""Codes of errors for which clients look in a stream only, and in no body with a status of its own (Codex)."""
