@@ -300,7 +300,7 @@ def refused(message: str, status: int = 400) -> Script:
 async def test_what_is_refused_is_left_out_and_remembered(client: str, stream: bool, way: str):
     talk = ModelClient("chat", way, refused(REFUSED[way]), CALL)
     now = [0.0]
-    talk.app.capabilities = CapabilityCache(lambda: now[0])
+    talk.app.resources = evolve(talk.app.resources, capabilities=CapabilityCache(lambda: now[0]))
     for _ in range(2):
         got = await talk.ask(client, evolve(NAMED, stream=stream))
         assert (got.parts, got.reason) == (CALLED, "calls")

@@ -175,19 +175,24 @@ steps = st.tuples(
     st.sampled_from(["", "I see.\n", "So:\n\n"]),
     st.lists(st.text(max_size=10), min_size=3, max_size=3),
     st.booleans(),
+    st.sampled_from(["auto", "required", "look"]),
 )
 
 
-@given(st.lists(steps, min_size=1, max_size=6), st.sampled_from(CLIENTS), st.data())
+@given(st.lists(steps, min_size=1, max_size=6), st.sampled_from(CLIENTS), st.booleans(), st.booleans())
 @settings(deadline=None)
-def test_prompt_and_reply_are_the_beginning_of_the_next_prompt(plan: list[Any], client: str, data: st.DataObject):
+def test_prompt_and_reply_are_the_beginning_of_the_next_prompt(
+    plan: list[Any], client: str, parallel: bool, system_role: bool
+):
     shelf, turns, before = Shelf(), [("user", "Begin.")], ""
     ids = iter(range(10_000))
-    for form, called, text, results, repeats in plan:
-        body = write(client, Ask(tuple(turns), TOOLS if repeats or before == "" else ()))
-        body["store"] = True
+    for form, asked, text, results, repeats, wanted in plan:
+        called = asked if parallel else asked[:1]
+        choice = wanted if called and (wanted != "look" or {call.name for call in called} == {"look"}) else "auto"
+        offered = TOOLS if repeats or before == "" or choice != "auto" or not parallel else ()
+        body = {**write(client, Ask(tuple(turns), offered, choice=choice, parallel=parallel)), "store": True}
         exchange = Exchange(
-            Settings(app_protocol="chat", refusals="pass"),
+            Settings(app_protocol="chat", refusals="pass", system_role=system_role),
             client_protocol(client),
             json.dumps(body).encode(),
             (),

@@ -96,6 +96,8 @@ class ParserFactory:
         forced = self._request.forcing.current
         if forced is not None and forced.way == "prefill" and goes_on(text, forced):
             text = forced.value + text
-        kept = words(text, events, called, format=self._request.model.format, tools=tools)
+        kept = words(
+            text, events, called, format=self._request.model.format, tools=tools, tail=self._request.turn_instructions
+        )
         if kept is not None:
             memory.remember(key(called[0]), kept)

@@ -20,6 +20,7 @@ from streamtool.exchange.interfaces import Memory, Resources, Templates, Upstrea
 from streamtool.policy import Finding, RefusedRequest, Rules, find, proves_tools_denied, rules_for
 from streamtool.policy.refusals import Phrases
 from streamtool.prompting.one_object import is_whole
+from streamtool.prompting.turn_instructions import tail
 from streamtool.prompting.window import fitted
 from streamtool.protocols.interfaces import ClientProtocol, Headers, UpstreamProtocol
 from streamtool.protocols.registry import PROTOCOLS, upstream_protocol_for
@@ -146,6 +147,12 @@ class ClientRequest:
         """The rules for the reply."""
         whole = is_whole(self.model.format)
         return rules_for(self.conversation, settings, native=self.native, one_object=whole, phrases=phrases)
+
+    @property
+    def turn_instructions(self) -> str:
+        """What is said for this reply alone, corrections apart."""
+        asked = self.conversation
+        return tail(asked.choice, None, asked.options.output)
 
     @property
     def opener(self) -> str:

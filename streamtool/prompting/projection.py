@@ -69,10 +69,11 @@ def project(
         messages.append(Message("assistant", (TextPart(continued),)))
     if not model.prompt.system_role:
         messages = _folded(messages)
+    _add_tail(messages, tail(conversation.choice, correction, conversation.options.output))
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
     return evolve(
         conversation,
-        messages=tuple(_with_tail(messages, tail(conversation.choice, correction, conversation.options.output))),
+        messages=tuple(messages),
         tools=(),
         choice=ToolChoice(),
         options=evolve(conversation.options, output=None),
@@ -92,8 +93,9 @@ def _no_open_end(messages: Sequence[Message]) -> None:
 
 
 def _contract_for(conversation: Conversation, model: ModelSettings, format: str) -> Contract:
+    parallel = conversation.choice.parallel
     if conversation.tools:
-        return contract(conversation.tools, format, model)
+        return contract(conversation.tools, format, model, parallel=parallel)
     first: dict[str, statemachine.Call] = {}
     for message in conversation.messages:
         for call in message.calls:
@@ -101,7 +103,7 @@ def _contract_for(conversation: Conversation, model: ModelSettings, format: str)
             first.setdefault(
                 call.name, statemachine.Call(call.name, arguments if len(arguments) <= _EXAMPLE_LENGTH else "{}")
             )
-    return contract_of_names(list(first.values()), format, model) if first else Contract("", "full")
+    return contract_of_names(list(first.values()), format, model, parallel=parallel) if first else Contract("", "full")
 
 
 def _spoken(messages: list[Message]) -> list[Message]:
@@ -135,12 +137,12 @@ def _joined(first: Sequence[Part], second: Sequence[Part]) -> tuple[Part, ...]:
     return (*first, *second)
 
 
-def _with_tail(messages: list[Message], text: str) -> list[Message]:
-    if not text:
-        return messages
-    if messages and messages[-1].role == "user":
-        return [*messages[:-1], _with_text(messages[-1], text)]
-    return [*messages, Message("user", (TextPart(text),))]
+def _add_tail(messages: list[Message], text: str) -> None:
+    """Say this behind the last message, as the user."""
+    if text and messages and messages[-1].role == "user":
+        messages[-1] = _with_text(messages[-1], text)
+    elif text:
+        messages.append(Message("user", (TextPart(text),)))
 
 
 def _folded(messages: Iterable[Message]) -> list[Message]:
@@ -160,7 +162,7 @@ def _folded(messages: Iterable[Message]) -> list[Message]:
 class _Projector:
     """Reads the messages in order and writes the projected ones; results that stand together become one message."""
 
-    __slots__ = ("_calls", "_format", "_out", "_pairing", "_prompt", "_recall", "_results", "notes")
+    __slots__ = ("_calls", "_format", "_out", "_pairing", "_prompt", "_recall", "_results", "_tails", "notes")
 
     def __init__(self, model: ModelSettings, format: str, recall: Recall | None) -> None:
         self._prompt = model.prompt
@@ -170,6 +172,8 @@ class _Projector:
         self._pairing = Pairing()
         self._calls: tuple[ToolCall, ...] = ()
         self._results: list[tuple[int, str, Sequence[MediaPart]]] = []
+        self._tails: dict[int, str] = {}
+        """What was said for one reply alone, by the number of the message that is this reply."""
         self.notes: list[str] = []
 
     def add(self, message: Message) -> None:
@@ -188,13 +192,20 @@ class _Projector:
     def close(self) -> list[Message]:
         """All projected messages."""
         self._flush(())
-        return self._out if self._prompt.media else [_plain(message) for message in self._out]
+        said = self._out if self._prompt.media else [_plain(message) for message in self._out]
+        messages: list[Message] = []
+        for place, message in enumerate(said):
+            _add_tail(messages, self._tails.get(place, ""))
+            messages.append(message)
+        return messages
 
     def _assistant(self, message: Message) -> None:
         self._pairing.emit(message.calls)
         self._calls = message.calls
         if message.calls:
-            text = None if self._recall is None else recalled(message, self._format, self._recall)
+            text, tail = (None, "") if self._recall is None else recalled(message, self._format, self._recall)
+            if tail:
+                self._tails[len(self._out)] = tail
             if text is None:
                 text = with_text(message.text, calls_text(message.calls, self._format), self._format)
             media = tuple(part for part in message.content if isinstance(part, MediaPart))

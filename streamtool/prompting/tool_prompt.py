@@ -74,24 +74,26 @@ class _ToolSet:
         return hash(self._key)
 
 
-def contract(tools: Sequence[Tool], format: str, model: ModelSettings) -> Contract:
-    """The tool prompt of these tools, calls written in this format.
+def contract(tools: Sequence[Tool], format: str, model: ModelSettings, *, parallel: bool = True) -> Contract:
+    """The tool prompt of these tools, calls written in this format. `parallel`: a reply may hold several calls.
 
     Raises RequestError when the model's context cannot hold it: nothing is cut in silence.
     """
     prompt = model.prompt
-    made = _contract(_ToolSet(tools), format, prompt.schema, prompt.schema_budget, prompt.results.frame)
+    made = _contract(
+        _ToolSet(tools), format, prompt.schema, prompt.schema_budget, prompt.results.frame, parallel=parallel
+    )
     _guard(made, len(tools), model)
     return made
 
 
-def contract_of_names(calls: Sequence[Call], format: str, model: ModelSettings) -> Contract:
+def contract_of_names(calls: Sequence[Call], format: str, model: ModelSettings, *, parallel: bool = True) -> Contract:
     """The tool prompt of a request that offers no tools but holds calls: `calls` is the first call of each tool."""
     listed = "\n".join(
         ["Their parameters are not listed here; call them as in the calls that already stand in this conversation.", ""]
         + [call.name for call in calls]
     )
-    made = Contract(_text(listed, list(calls), format, model.prompt.results.frame), "full")
+    made = Contract(_text(listed, list(calls), format, model.prompt.results.frame, parallel=parallel), "full")
     _guard(made, len(calls), model)
     return made
 
@@ -110,7 +112,7 @@ def _guard(made: Contract, count: int, model: ModelSettings) -> None:
 
 
 @lru_cache(maxsize=64)
-def _contract(tools: _ToolSet, format: str, style: str, budget: int | None, frame: str) -> Contract:
+def _contract(tools: _ToolSet, format: str, style: str, budget: int | None, frame: str, *, parallel: bool) -> Contract:
     tiers: list[tuple[Tier, Callable[[Tool], str]]] = [
         ("full", lambda tool: _STYLES[style](tool, format)),
         ("compact", _shortened),
@@ -125,7 +127,7 @@ def _contract(tools: _ToolSet, format: str, style: str, budget: int | None, fram
         listed = f"Their parameters are not listed here; give arguments by the names that fit.\n\n{listed}"
     elif tier == "compact" or style == "compact":
         listed = f"A `?` marks a parameter that may be left out, `=` what it is then.\n\n{listed}"
-    return Contract(_text(listed, _examples(tools.tools), format, frame), tier)
+    return Contract(_text(listed, _examples(tools.tools), format, frame, parallel=parallel), tier)
 
 
 # --- the list of tools -----------------------------------------------------------------------------------------------
@@ -182,8 +184,9 @@ def _examples(tools: Sequence[Tool]) -> list[Call]:
     return [example_call(tools[0]), example_call(tools[1] if len(tools) > 1 else tools[0], other=True)]
 
 
-def _text(listed: str, calls: Sequence[Call], format: str, frame: str) -> str:
-    return "\n\n".join([HEADING, _INTRODUCTION, _rules(format), LIST_HEADING, listed, _example(calls, format, frame)])
+def _text(listed: str, calls: Sequence[Call], format: str, frame: str, *, parallel: bool) -> str:
+    rules, example = _rules(format, parallel=parallel), _example(calls, format, frame, parallel=parallel)
+    return f"{HEADING}\n\n{_INTRODUCTION}\n\n{rules}\n\n{LIST_HEADING}\n\n{listed}\n\n{example}"
 
 
 _INTRODUCTION = (
@@ -193,16 +196,17 @@ _INTRODUCTION = (
 )
 
 
-def _rules(format: str) -> str:
+def _rules(format: str, *, parallel: bool) -> str:
     if is_whole(format):
         room = (
             "- Each reply is one object and nothing else: a call, or the final answer. One call stands in a reply.\n"
             "- When no tool fits, or the task is done, give the final answer, in the form that the example shows."
         )
     else:
+        several = "Several calls may stand in one reply, one after the other, when none of them needs another's result."
         room = (
-            "- Text may stand before a call; after your calls write nothing more and wait.\n"
-            "- Several calls may stand in one reply, one after the other, when none of them needs another's result.\n"
+            f"- Text may stand before a call; after {'your calls' if parallel else 'it'} write nothing more and wait.\n"
+            f"- {several if parallel else 'Write at most one call in a reply.'}\n"
             "- When no tool fits, or the task is done, answer in plain text."
         )
     return (
@@ -216,7 +220,7 @@ def _rules(format: str) -> str:
     )
 
 
-def _example(calls: Sequence[Call], format: str, frame: str) -> str:
+def _example(calls: Sequence[Call], format: str, frame: str, *, parallel: bool) -> str:
     first, second = calls[0], calls[-1]
     lines = [
         EXAMPLE_HEADING,
@@ -231,7 +235,7 @@ def _example(calls: Sequence[Call], format: str, frame: str) -> str:
         ANSWER,
         answer_text(EXAMPLE_ANSWER, format),
     ]
-    if not is_whole(format):
+    if parallel and not is_whole(format):
         lines += [SEVERAL, write([first, second], format)]
     return "\n\n".join([*lines, END])
 

@@ -28,6 +28,8 @@ class _Words:
     text: str
     tools: str
     """What the tools are found by that the model had (`exchange/toolsets.py`)."""
+    tail: str = ""
+    """What was said for this reply alone, behind the last message before it."""
 
 
 def key(call_id: str) -> str:
@@ -36,11 +38,12 @@ def key(call_id: str) -> str:
 
 
 def words(
-    text: str, events: Iterable[statemachine.Event], ids: Sequence[str], *, format: str, tools: str
+    text: str, events: Iterable[statemachine.Event], ids: Sequence[str], *, format: str, tools: str, tail: str = ""
 ) -> bytes | None:
     """What to keep of a reply that a model wrote as `text`, which reads as `events`.
 
-    `ids` are those of the calls that the client has got; `format` was taught, `tools` is what its tools are found by.
+    `ids` are those of the calls that the client has got; `format` was taught, `tools` is what its tools are found by,
+    `tail` what was said for this reply alone.
     None if the text does not mean just these calls.
     """
     said: list[str] = []
@@ -56,16 +59,19 @@ def words(
     if not ids or len(calls) != len(ids):
         return None
     meaning = _meaning("".join(said), [(call[0], "".join(call[1:])) for call in calls])
-    return msgspec.json.encode(_Words(format, meaning, _sound(text), tools))
+    return msgspec.json.encode(_Words(format, meaning, _sound(text), tools, _sound(tail)))
 
 
-def recalled(message: Message, format: str, recall: Recall) -> str | None:
-    """How the model wrote this message, if that is known, was in this format, and means the same as the message."""
+def recalled(message: Message, format: str, recall: Recall) -> tuple[str | None, str]:
+    """How the model wrote this message, and what was said for it alone; None: it is not known.
+
+    Nor does it count if it was in another format, or does not mean the same as the message.
+    """
     known = _known(message, recall)
     if known is None:
-        return None
+        return None, ""
     means = _meaning(message.text, [(call.name, arguments_text(call)) for call in message.calls])
-    return known.text if (known.format, known.meaning) == (format, means) else None
+    return (known.text, known.tail) if (known.format, known.meaning) == (format, means) else (None, "")
 
 
 def format_of(messages: Iterable[Message], recall: Recall) -> str | None:

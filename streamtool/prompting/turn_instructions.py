@@ -1,7 +1,9 @@
 """The tail: what holds for this one reply, said after the last message.
 
 The tool choice and a correction change from turn to turn; the tool prompt and the history do not. So the prompt without
-its tail stays a prefix of the next prompt, and an upstream's prefix cache keeps it. A free choice says nothing.
+its tail stays a prefix of the next prompt, and an upstream's prefix cache keeps it. With `verbatim` the tail of a reply
+that calls is remembered with the reply, and stands before it ever after. A free choice says nothing, and that a reply
+holds one call at most is a rule of the tool prompt, since clients say it in every request.
 """
 
 import json
@@ -23,11 +25,8 @@ def choice_text(choice: ToolChoice) -> str:
             sentences.append(f"For this reply: write {_at_least(count)}, and only of these tools: {names}.")
         else:
             sentences.append(f"For this reply: write {_at_least(count)}; an answer without a call is not accepted.")
-    else:
-        if names:
-            sentences.append(f"For this reply: call only these tools: {names}.")
-        if not choice.parallel:
-            sentences.append("For this reply: write at most one call.")
+    elif names:
+        sentences.append(f"For this reply: call only these tools: {names}.")
     return " ".join(sentences)
 
 

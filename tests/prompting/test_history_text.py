@@ -131,11 +131,8 @@ def test_past_calls_are_written_in_the_taught_format():
             "For this reply: write at least one call, and only of these tools: `f`, `g`.",
         ),
         (ToolChoice("auto", ("f", "g")), "For this reply: call only these tools: `f`, `g`."),
-        (
-            ToolChoice("auto", ("f",), parallel=False),
-            "For this reply: call only these tools: `f`. For this reply: write at most one call.",
-        ),
-        (ToolChoice(parallel=False), "For this reply: write at most one call."),
+        (ToolChoice("auto", ("f",), parallel=False), "For this reply: call only these tools: `f`."),
+        (ToolChoice(parallel=False), ""),
     ],
 )
 def test_the_choice_is_a_sentence(choice, text):

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,18 +143,19 @@ def test_the_choice_and_a_correction_stand_after_the_last_message():
 
 def test_a_tail_after_a_message_that_is_not_the_users_is_a_message_of_its_own():
     late = Message("system", (TextPart("late"),), raw=RAW)
-    projected = project(asked(ASK, late, choice=ToolChoice(parallel=False)), model(), "labelled")
-    assert projected.messages[-2:] == (late, Message("user", (TextPart("For this reply: write at most one call."),)))
+    projected = project(asked(ASK, late, choice=ToolChoice("auto", ("f",))), model(), "labelled")
+    tail = Message("user", (TextPart("For this reply: call only these tools: `f`."),))
+    assert projected.messages[-2:] == (late, tail)
 
 
 def test_a_tail_after_a_picture_is_a_part_of_its_own():
     picture = MediaPart("image", {"type": "image_url"})
     asking = Message("user", (TextPart("what is it?"), picture), raw=RAW)
-    projected = project(asked(asking, choice=ToolChoice(parallel=False)), model(), "labelled")
+    projected = project(asked(asking, choice=ToolChoice("auto", ("f",))), model(), "labelled")
     assert projected.messages[-1].content == (
         TextPart("what is it?"),
         picture,
-        TextPart("For this reply: write at most one call."),
+        TextPart("For this reply: call only these tools: `f`."),
     )
 
 
@@ -269,7 +271,7 @@ CHOICES = st.sampled_from(
         ToolChoice("none"),
         ToolChoice("required"),
         ToolChoice("required", ("f",)),
-        ToolChoice(parallel=False),
+        ToolChoice("auto", ("f",)),
     ]
 )
 
@@ -304,14 +306,26 @@ def prompt(conversation, format, system_role):
 
 
 @settings(deadline=None)
-@given(turns(), st.sampled_from(sorted(FORMATS)), st.booleans(), st.booleans())
-def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format, system_role, own_system):
+@given(turns(), st.sampled_from(sorted(FORMATS)), st.booleans(), st.booleans(), st.booleans())
+def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format, system_role, own_system, parallel):
     so_far = (Message("system", (TextPart("s"),), raw=RAW),) if own_system else ()
     before = ""
-    for new, choice in made:
+    for new, drawn in made:
         so_far += new
+        choice = evolve(drawn, parallel=parallel)
         whole = prompt(asked(*so_far, choice=choice), format, system_role)
         assert whole.startswith(before)
         tail = choice_text(choice)
         assert whole.endswith(tail)
         before = whole.removesuffix(f"\n\n{tail}") if tail else whole
+
+
+def test_one_call_at_most_is_a_rule_of_the_tool_prompt():
+    several, one = (
+        project(asked(ASK, choice=ToolChoice(parallel=parallel)), model(), "labelled").messages[0].text
+        for parallel in (True, False)
+    )
+    assert "Several calls may stand in one reply" in several
+    assert "Several calls in one reply look like this" in several
+    assert "Several calls" not in one
+    assert "- Write at most one call in a reply.\n" in one
