@@ -335,6 +335,13 @@ def test_prompt_notes_what_was_left_out(run):
     assert (code, err) == (0, "streamtool: format tool_call: default\nstreamtool: note: result x has no call\n")
 
 
+def test_prompt_says_which_tools_are_left_out_and_why(run):
+    request = REQUEST | {"tools": [*REQUEST["tools"], {"type": "web_search"}]}
+    code, _, err = run("prompt", "-", given=json.dumps(request).encode())
+    assert code == 0
+    assert "streamtool: left out: tool of type web_search, because only its origin can run it\n" in err
+
+
 @pytest.mark.parametrize("protocol", [None, "chat", "messages", "responses"])
 def test_prompt_reads_the_requests_of_every_client_protocol(run, protocol):
     ask = dialects.Ask((("system", "Be brief."), ("user", "Ping it.")), (("ping", "Pings.", {"type": "object"}),))

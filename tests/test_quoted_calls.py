@@ -175,7 +175,31 @@ async def test_in_each_protocol(client: str, stream: bool):
     async with stream_asgi(app, PATHS[client], body=json.dumps(write(client, ask)).encode()) as got:
         answered = read(client, await got.body(), stream=stream)
     assert answered.parts == (reply,)
-    assert (records[0].quoted, records[0].calls) == (1, 0)
+    assert (records[0].quoted, records[0].calls) == ((("behind text", 1),), 0)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (f"It says {QUOTE}", {"behind text": 1}),
+        (f"{QUOTE} is what it says.", {"before text": 1}),
+        (f"It says:\n{QUOTE}\n{QUOTE}\nThat is all.", {"before text": 2}),
+        (f"It says:\n\n```xml\n{QUOTE}\n```", {"in a fence": 1}),
+        (f"<think>{QUOTE}</think>Well.", {"in reasoning": 1}),
+        (QUOTE[:-30], {"cut off": 1}),
+        (f"It says {QUOTE}, and\n{QUOTE}\n{QUOTE}\nis more.", {"behind text": 1, "before text": 2}),
+        (OWN, {}),
+        (QUOTE, {}),
+    ],
+)
+def test_the_record_says_why_a_call_was_a_quotation(reply: str, why: dict[str, int], size: int):
+    asked = exchange(*user(QUOTE), calls_in_reasoning=True)
+    asked.request()
+    asked.respond(200, [])
+    b"".join(asked.feed(step) for step in text(reply, size=size).steps if isinstance(step, bytes))
+    asked.close()
+    assert dict(asked.record().quoted) == why
 
 
 def test_a_source_may_hold_numbers_that_are_no_character():
@@ -193,7 +217,7 @@ def test_a_quotation_in_reasoning_is_reasoning(size: int):
     deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in out.decode().split("\n") if line[6:7] == "{"]
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == f"It says {QUOTE}"
     assert "".join(delta.get("content") or "" for delta in deltas) == f"Well, {QUOTE}<think>x</think>"
-    assert asked.record().quoted == 2
+    assert sum(dict(asked.record().quoted).values()) == 2
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
@@ -225,7 +249,13 @@ def test_a_repeated_call_that_stands_alone_at_the_end_is_a_call(form: str):
 def test_repeated_calls_behind_one_another_are_calls():
     two = QUOTE + "\n" + QUOTE.replace("100", "200")
     assert [arguments["amount"] for _, arguments in answer(two, user(two))[1]] == [100, 200]
-    assert [arguments["amount"] for _, arguments in answer(f"{QUOTE}\n{OWN}", user(QUOTE))[1]] == [100, 1]
+    for reply in (f"{QUOTE}\n{OWN}", f"Here:\n{QUOTE}\n{OWN}"):
+        assert [arguments["amount"] for _, arguments in answer(reply, user(QUOTE))[1]] == [100, 1]
+    assert [arguments["amount"] for _, arguments in answer(f"Here:\n{OWN}\n{QUOTE}", user(QUOTE))[1]] == [1, 100]
+    for size in (1, 3, 7, 1000):
+        for between in ("\n", "\n\n", " ", ""):
+            reply = f"Here they are:\n{two.replace(chr(10), between)}"
+            assert [arguments["amount"] for _, arguments in answer(reply, user(two), size)[1]] == [100, 200], between
 
 
 @pytest.mark.parametrize(
@@ -288,7 +318,7 @@ def test_a_forced_call_that_was_begun_here_is_no_quotation(form: str):
     assert reply.lstrip().startswith(("{", "<parameter"))
     out = b"".join(asked.feed(step) for step in text(reply).steps if isinstance(step, bytes)) + asked.close()
     assert b'"send_money"' in out
-    assert (asked.record().calls, asked.record().quoted) == (1, 0)
+    assert (asked.record().calls, asked.record().quoted) == (1, ())
 
 
 def test_a_call_streams_as_soon_as_it_differs():

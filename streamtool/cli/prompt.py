@@ -1,7 +1,7 @@
 """`streamtool prompt`: the exact text that the model would read for a request."""
 
 from streamtool.cli.common import Screen, complain, read_settings, read_source
-from streamtool.conversation import MediaPart, Part, TextPart
+from streamtool.conversation import HOSTED, MediaPart, Part, TextPart
 from streamtool.errors import SettingsError
 from streamtool.http.templates import ChatTemplates
 from streamtool.prompting import project
@@ -28,7 +28,8 @@ def run(request: str, format_name: str | None, config: str | None, protocol: str
         screen.line("\n".join(shown(part) for part in message.content))
     complain(f"format {model.format}: {model.training.reason}")
     for note in projected.dropped:
-        complain(f"note: {note}")
+        hosted = note.startswith(HOSTED)
+        complain(f"left out: {note}, because only its origin can run it" if hosted else f"note: {note}")
 
 
 def guess(body: bytes) -> str:

@@ -73,6 +73,9 @@ class Replay:
                 self.pieces += 1
             case "close":
                 self._compare(number, line, self._parsers[line["parser"]].close(line["reason"]))
+            case "quotation":
+                why = str(line["why"])
+                self._say({"type": "quotation", "why": why}, f"a quotation, and text: {why}")
             case "cut":
                 self.cut = True
 

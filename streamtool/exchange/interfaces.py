@@ -119,8 +119,8 @@ class Record:
     discarded: tuple[tuple[str, int], ...]
     """Reason and number of characters of what was neither shown nor part of a call."""
     refused: int
-    quoted: int
-    """Calls that were quotations, and text."""
+    quoted: tuple[tuple[str, int], ...]
+    """Why calls were quotations, and text, and how many."""
     incomplete: bool
     reason: Reason | None
     """The upstream's own reason."""

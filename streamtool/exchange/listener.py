@@ -62,6 +62,9 @@ class ExchangeListener(Protocol):
     def closed(self, number: int, reason: str | None, state: str, events: Sequence[statemachine.Event], /) -> None:
         """A parser was closed."""
 
+    def quoted(self, choice: int, why: str, /) -> None:
+        """A call that the parser has found is a quotation, and text, because it stands there (`policy.quotations`)."""
+
     def sent(self, events: Sequence[ReplyEvent], /) -> None:
         """The client got these."""
 

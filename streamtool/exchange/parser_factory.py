@@ -5,6 +5,7 @@ takes calls whose words stand in the conversation for text, `OpenedReasoning` be
 `ObservedParser` tells a listener.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -30,7 +31,7 @@ from streamtool.state.tool_sets import remember
 class ParserFactory:
     """Makes the parsers of one exchange."""
 
-    __slots__ = ("_quotations", "_request", "_settings", "listener")
+    __slots__ = ("_quotations", "_request", "_settings", "listener", "quoted")
 
     def __init__(self, settings: Settings, request: ClientRequest, rules: Rules) -> None:
         self._settings = settings
@@ -38,11 +39,8 @@ class ParserFactory:
         quotes = request.reads and settings.quoted == "text"
         self._quotations = quotation_sources(request.conversation, rules.callable) if quotes else None
         self.listener: ExchangeListener | None = None
-
-    @property
-    def quoted(self) -> int:
-        """How many calls were quotations."""
-        return 0 if self._quotations is None else self._quotations.found
+        self.quoted = Counter[str]()
+        """Calls that were quotations, by why they were."""
 
     def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool) -> TextParser:
         """The parser of this choice; None: of text that has been read before, of which nobody is told.
@@ -76,9 +74,13 @@ class ParserFactory:
         parser = self._observed(choice, options)
         if self._quotations is None:
             return parser
-        return QuotationFilter(
-            parser, self._quotations, limit=limits.held, begun=bool(prefix), counts=choice is not None
-        )
+        tell = None if choice is None else partial(self._tell_quotation, choice)
+        return QuotationFilter(parser, self._quotations, limit=limits.held, begun=bool(prefix), tell=tell)
+
+    def _tell_quotation(self, choice: int, why: str) -> None:
+        self.quoted[why] += 1
+        if self.listener is not None:
+            self.listener.quoted(choice, why)
 
     def _observed(self, choice: int | None, options: ParserOptions | None) -> HoldingParser:
         if self.listener is not None and choice is not None:

@@ -1,7 +1,7 @@
 """Notes what happens in one exchange while it happens, and makes the `Record` of it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
@@ -66,7 +66,7 @@ class RecordBuilder:
         response: ClientResponse,
         choices: Sequence[ChoiceFilter],
         *,
-        quoted: int,
+        quoted: Mapping[str, int],
         done: bool,
     ) -> Record:
         """What happened so far."""
@@ -93,7 +93,7 @@ class RecordBuilder:
             repairs=tuple(dict.fromkeys(name for choice in choices for name in choice.tally.repairs)),
             discarded=tuple(pair for choice in choices for pair in choice.tally.discarded.items()),
             refused=sum(choice.state.refused for choice in choices),
-            quoted=quoted,
+            quoted=tuple(quoted.items()),
             incomplete=any(choice.state.incomplete for choice in choices),
             reason=self.reason,
             usage=self.usage,

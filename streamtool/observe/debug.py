@@ -66,6 +66,10 @@ class Debug:
     def closed(self, number: int, reason: str | None, state: str, events: Sequence[statemachine.Event], /) -> None:
         """Nothing is to be said of it."""
 
+    def quoted(self, choice: int, why: str, /) -> None:  # noqa: ARG002  as a trace has it
+        """Say it."""
+        self._say(f"a call is a quotation, and text: {why}")
+
     def sent(self, events: Sequence[ReplyEvent], /) -> None:
         """Nothing is to be said of it."""
 

@@ -29,6 +29,8 @@ _log = logging.getLogger(EXCHANGES)
 
 _LENGTH = 100
 _MANY = 20
+_TOLD = 3
+"""Notes that stand in the sentence; all of them are fields."""
 _WORD = re.compile(r"[a-z][a-z_]{0,39}")
 """A code that is a word; anything else may be a piece of a key."""
 
@@ -76,7 +78,7 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
         "repairs": list(record.repairs),
         "discarded": dict(_summed(record.discarded)),
         "refused": record.refused,
-        "quoted": record.quoted,
+        "quoted": dict(record.quoted),
         "incomplete": record.incomplete,
         "reason": None if record.reason is None else record.reason.value,
         "attempts": _attempts(record, contents=contents),
@@ -139,6 +141,12 @@ def _summed(pairs: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
 def sentence(record: Record, *, contents: bool = False) -> str:
     """What happened, on one line."""
     said = [_served(record)]
+    if record.dropped:
+        more = len(record.dropped) - _TOLD
+        notes = [plain(note) for note in record.dropped[:_TOLD]] + ([f"{more} more"] if more > 0 else [])
+        said.append(f"left out or mended: {', '.join(notes)}")
+    if record.quoted:
+        said.append(f"quoted: {', '.join(f'{count} {why}' for why, count in record.quoted)}")
     if record.attempts:
         said.append(f"not accepted: {', '.join(record.attempts)}")
     if record.unmet is not None:

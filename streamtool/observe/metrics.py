@@ -31,6 +31,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "calls": ("Calls that were found; native: the upstream's own.", ("format",)),
     "repairs": ("Exchanges in which arguments had to be mended so.", ("repair",)),
     "discarded_characters": ("Characters that were neither shown nor part of a call.", ("reason",)),
+    "quotations": ("Calls that were quotations, and text.", ("reason",)),
     "unmet": ("Replies that still lacked something after the last attempt.", ("reason",)),
     "errors": ("Errors that clients were answered with.", ("status",)),
     "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction", "attempt")),
@@ -80,6 +81,8 @@ class Metrics:
             found["repairs"].labels(repair).inc()
         for reason, count in record.discarded:
             found["discarded_characters"].labels(reason).inc(count)
+        for why, count in record.quoted:
+            found["quotations"].labels(why).inc(count)
         if record.unmet is not None:
             found["unmet"].labels(record.unmet).inc()
         if record.error is not None:

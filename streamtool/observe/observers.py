@@ -186,6 +186,10 @@ class _Several:
         for trace in self._traces:
             trace.closed(number, reason, state, events)
 
+    def quoted(self, choice: int, why: str, /) -> None:
+        for trace in self._traces:
+            trace.quoted(choice, why)
+
     def sent(self, events: Sequence[ReplyEvent], /) -> None:
         for trace in self._traces:
             trace.sent(events)

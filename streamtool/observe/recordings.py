@@ -8,6 +8,7 @@ A file holds one exchange. Its lines are objects with a `type`, most with the `s
     parser      a parser was made, of this choice; `made_with`: its options, where they are not those of the last one
     text        a piece of text that was fed to a parser, its state afterwards, what it holds, and its events
     close       a parser was closed, and its last events
+    quotation   a call of the last events is a quotation, and text for the client: `why`
     sent        events that the client got
     record      the end, with what the log says of it
     cut         the end, because the recording reached its size
@@ -174,6 +175,10 @@ class Recording:
         """A parser was closed."""
         shown = [event_as_json(event) for event in events]
         self._line("close", seconds=self._now(), parser=number, reason=reason, state=state, events=shown)
+
+    def quoted(self, choice: int, why: str, /) -> None:
+        """A call was a quotation."""
+        self._line("quotation", seconds=self._now(), choice=choice, why=why)
 
     def sent(self, events: Sequence[ReplyEvent], /) -> None:
         """The client got events."""

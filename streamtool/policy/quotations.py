@@ -17,6 +17,7 @@ differed yet waits, within the limit of what may be held.
 """
 
 import re
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol
 
@@ -69,11 +70,11 @@ class _Consumed:
 class _WaitingCall:
     """A call that may be a quotation: its events, its text, and where that text stands in what was said."""
 
-    __slots__ = ("_passage", "_source", "alone", "events", "size")
+    __slots__ = ("_passage", "_source", "events", "size", "why")
 
-    def __init__(self, said: str, *, alone: bool = False) -> None:
-        self.alone = alone
-        """It stands at a line start, with nothing but blanks before it."""
+    def __init__(self, said: str, why: str = "") -> None:
+        self.why = why
+        """Why it is a quotation if it is repeated; "": it stands alone, so what follows decides."""
         self._passage = Passage(said)
         self._source: list[str] = []
         self.events: list[Event] = []
@@ -112,13 +113,13 @@ class _Mode(Enum):
 class QuotationFilter:
     """A parser that takes a call which stands in `sources` for the text that it is. `limit` bounds what waits.
 
-    `begun`: the reply begins inside of a call, which is not the model's idea and no quotation. `counts`: quotations are
-    counted in `sources`.
+    `begun`: the reply begins inside of a call, which is not the model's idea and no quotation. `tell` is told of each
+    quotation why it is one: `behind text` or `before text`, `in a fence`, `in reasoning`, `cut off`.
     """
 
     __slots__ = (
-        *("_begun", "_call", "_consumed", "_counts", "_in_reasoning", "_limit", "_line", "_mode", "_parser"),
-        *("_repeated", "_said", "_sources"),
+        *("_begun", "_call", "_consumed", "_in_reasoning", "_limit", "_line", "_mode", "_parser"),
+        *("_repeated", "_said", "_sources", "_tell"),
     )
 
     def __init__(
@@ -128,13 +129,13 @@ class QuotationFilter:
         *,
         limit: int,
         begun: bool = False,
-        counts: bool = True,
+        tell: Callable[[str], object] | None = None,
     ) -> None:
         self._begun = begun
         self._parser = parser
         self._sources = sources
         self._limit = limit
-        self._counts = counts
+        self._tell = tell
         self._mode = _Mode.PASS
         self._consumed = _Consumed()
         self._call = _WaitingCall("")
@@ -171,6 +172,7 @@ class QuotationFilter:
         consumed = self._consumed.feed(piece, self._parser.held)
         if self._mode is _Mode.PASS and not any(type(event) is CallStart for event in events):
             self._begun = self._begun and not events
+            self._line = self._line and "\n" not in consumed  # one that the parser takes for markup ends a line too
             self._look_at(events)
             out += events
             return
@@ -223,17 +225,21 @@ class QuotationFilter:
             self._mode = _Mode.PASS
             out.append(event)
             return
-        self._mode = _Mode.WAIT
         self._in_reasoning = self._parser.in_reasoning
-        self._call = _WaitingCall(self._sources.plain, alone=self._stands_alone(source))
+        self._call = _WaitingCall(self._sources.plain, self._why(source))
+        self._mode = _Mode.WAIT
         if not self._call.begin(event, source):
             self._deliver(out)
 
-    def _stands_alone(self, source: str) -> bool:
-        """Whether a call that begins so has no text before it on its line, and no fence that text has introduced."""
-        before = source[: len(source) - len(source.lstrip())]
-        in_fence = source.lstrip().startswith("```") and self._said
-        return not (self._in_reasoning or in_fence or (self._line and "\n" not in before))
+    def _why(self, source: str) -> str:
+        """Why a call that begins so is a quotation if it is repeated; "": it stands alone."""
+        begin = source.lstrip()
+        if self._in_reasoning:
+            return "in reasoning"
+        if self._said and begin.startswith("```"):
+            return "in a fence"
+        begins_line = "\n" in source[: len(source) - len(begin)] or self._mode is _Mode.LAST
+        return "behind text" if self._line and not begins_line else ""
 
     def _goes_on(self, source: str, out: list[Event]) -> None:
         """More of the call that waits."""
@@ -245,14 +251,14 @@ class QuotationFilter:
         self._call.events.append(event)
         if not self._call.goes_on(source):
             self._deliver(out)
-        elif self._call.alone and event.complete:
+        elif not self._call.why and event.complete:
             self._repeated.append(self._call)
             self._mode = _Mode.LAST
             if sum(call.size for call in self._repeated) > self._limit:
                 self._deliver_repeated(out)
         else:
             self._quote_repeated(out)
-            self._sources.found += self._counts
+            self._quoted(self._call.why or "cut off")
             self._say(self._call.source, out)
             self._mode = _Mode.QUOTE
 
@@ -279,10 +285,14 @@ class QuotationFilter:
     def _quote_repeated(self, out: list[Event]) -> None:
         """Text has followed them: they are quotations."""
         for call in self._repeated:
-            self._sources.found += self._counts
+            self._quoted("before text")
             out.append(TextDelta(call.source))
         self._repeated.clear()
         self._mode = _Mode.PASS
+
+    def _quoted(self, why: str) -> None:
+        if self._tell is not None:
+            self._tell(why)
 
     def _look_at(self, events: list[Event]) -> None:
         """What has been said stands before what comes."""

@@ -30,13 +30,11 @@ _PASSED_OVER: Final = re.compile("[\\s\"'`>“”‘’\ud800-\udfff\U00010000-\
 class QuotationSources:
     """The texts of a conversation in which a call may stand."""
 
-    __slots__ = ("_plain", "_texts", "found")
+    __slots__ = ("_plain", "_texts")
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = tuple(texts)
         self._plain: str | None = None
-        self.found = 0
-        """Calls that turned out to be quotations."""
 
     @property
     def plain(self) -> str:

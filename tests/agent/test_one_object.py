@@ -103,6 +103,18 @@ async def test_each_step_uses_the_result_of_the_one_before(how, switch):
     assert story(events) == [("result", "count", '{"n":21}'), ("result", "double", "42"), ("final", "It is 42.")]
 
 
+@both
+@upstreams
+async def test_a_call_that_was_rejected_for_the_words_around_it_is_executed_when_it_comes_alone(how, switch):
+    """The rejection repeats the reply, in a message of the user."""
+    notes = Notes()
+    upstream = scripted(f"Sure! {SAVE}", SAVE, '{"final": {"content": "Saved."}}')
+    events = await events_of(agent(switch.at(upstream, how), notes.tools), ASKED)
+    assert "Sure!" in upstream.requests[1].json["messages"][-1]["content"]
+    assert notes.items == [("project:metal", "Embedding model comparison takeaways")]
+    assert story(events)[1:] == [("result", UPSERT, '{"upserted":1}'), ("final", "Saved.")]
+
+
 INVALID = {
     "nothing": ("", "it is no JSON object"),
     "prose": ("I'd rather write prose.", "it is no JSON object"),
