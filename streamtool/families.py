@@ -13,11 +13,14 @@ token of the model's tokenizer may be stripped by the server that runs it, so it
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Literal
 
 from attrs import frozen
 
 from statemachine import FORMATS, Format
 from statemachine.formats import Body, Expression, MessageBody, NameRule, Parameters
+
+Roles = Literal["strict", "free"]
 
 
 @frozen
@@ -34,13 +37,17 @@ class Family:
     """Known to write calls inside of reasoning that is never closed."""
     reasoning: str = "<think>"
     """What opens its reasoning. Whether the prompt has written that, a name does not tell."""
+    system_role: bool = True
+    """Its chat template takes a system message."""
+    roles: Roles = "strict"
+    """`free`: it takes system messages anywhere, and several messages of one role in a row."""
 
 
 UNKNOWN = Family("")
 
 FAMILIES: tuple[Family, ...] = (
     # what they write is text
-    Family(r"claude", "invoke"),
+    Family(r"claude", "invoke", roles="free"),
     Family(r"qwen-?3-?coder", "qwen3_coder"),
     Family(r"qwen-?(?:3\.[5-9]|[4-9](?:\.\d)?)", "qwen3_coder", calls_in_reasoning=True),
     Family(r"step-?(?:3\.[5-9]|[4-9](?:\.\d)?)", "qwen3_coder"),
@@ -62,10 +69,13 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"olmo-?3", "olmo3"),
     Family(r"phi-?4-mini", "phi4"),
     Family(r"xlam", "xlam"),
-    Family(r"gemma-?[23]n?", "tool_code"),
+    Family(r"gemma-?2", "tool_code", system_role=False),
+    Family(r"gemma-?3n?", "tool_code"),
     Family(r"muse-(?!\d)", "muse"),
     Family(r"functionary.*v3\.2", "functionary"),
     # it is special tokens, or what everybody is taught
+    Family(r"gpt-?[3-9]\w*|gemini", roles="free"),
+    Family(r"gemma-?(?:1\.1-?)?[27]b", system_role=False),
     Family(r"solar-?open", reasoning="<|think|>"),
     Family(r"command-?(?:a|r7b)", reasoning="<|START_THINKING|>"),
     Family(r"hyperclova-?x?|hcx"),

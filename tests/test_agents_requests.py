@@ -5,7 +5,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -79,10 +79,12 @@ async def asked(app: Any, request: AgentRequest, body: bytes | None = None) -> t
         return status, await reply.body(), reply.headers
 
 
-async def answered(request: AgentRequest, upstream: str, text: str) -> tuple[bytes, Recorded]:
+async def answered(
+    request: AgentRequest, upstream: str, text: str, roles: Literal["strict", "free"] = "strict"
+) -> tuple[bytes, Recorded]:
     """The valid stream that the agent gets when the upstream says `text`, and what the upstream was sent."""
     app = ScriptedUpstream(said(upstream, text))
-    middleware = ToolMiddleware(app, app_protocol=upstream)  # type: ignore[arg-type]
+    middleware = ToolMiddleware(app, app_protocol=upstream, roles=roles)
     status, body, headers = await asked(middleware, request)
     assert status == 200, body
     assert_valid(VALID[request.protocol](body, request.body, headers=headers))
@@ -226,7 +228,7 @@ async def test_the_prompt_of_a_turn_begins_the_next_one(name: str, upstream: str
 @pytest.mark.parametrize("name", [name for name in REQUESTS if "-messages-" in name])
 async def test_among_equals_the_fields_of_the_body_travel_on(name: str):
     request = REQUESTS[name]
-    body, sent = await answered(request, "messages", calling(*request.call))
+    body, sent = await answered(request, "messages", calling(*request.call), roles="free")
     assert_projected(request, sent)
     assert read("messages", body, stream=True).parts == (WORDS, request.call)
     for key in ("max_tokens", "metadata", "thinking", "context_management", "output_config"):

@@ -390,7 +390,7 @@ def test_settings_in_the_docs_are_valid(page):
 
 def test_demo_lines_of_the_readme_are_what_the_demo_prints(capsys):
     shown = next(code for code in blocks(ROOT / "README.md", "text") if "the model writes" in code)
-    assert main(["demo", "--delay", "0.02"]) == 0
+    assert main(["demo", "--delay", "0.1"]) == 0
     out = capsys.readouterr().out
     printed = {re.sub(r"^\s*[\d.]+ |\d+ bytes|,", "", line).strip() for line in out.splitlines()}
     for line in shown.splitlines():

@@ -58,6 +58,8 @@ TAUGHT = {
     "google/gemma-3n-E4B-it": "tool_code",
     "gemma-2-2b-it": "tool_code",
     "google/gemma-2b": "tool_call",
+    "gpt-5.1-mini": "tool_call",
+    "gemini-3-pro": "tool_call",
     "gemma-4-31B-it": "tool_call",
     "google/functiongemma-270m-it": "tool_call",
     "muse-glimmer": "muse",

@@ -509,3 +509,45 @@ async def test_the_grammar_of_a_custom_tool_is_told():
     async with stream_asgi(ToolMiddleware(upstream), PATHS["chat"], body=json.dumps(sent).encode()) as reply:
         await reply.body()
     assert 'start: "x"+' in upstream.requests[0].json["messages"][0]["content"]
+
+
+# --- what chat templates take
+
+
+@both
+async def test_content_is_a_string_unless_it_holds_more_than_text():
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    marked = {"type": "text", "text": "c", "cache_control": {"type": "ephemeral"}}
+    contents = [
+        [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+        [{"type": "text", "text": "see"}, picture],
+        [marked],
+    ]
+    turns = [{"role": "user", "content": content} for content in contents]
+    answers = [{"role": "assistant", "content": "Fine."}] * 2
+    messages = [turns[0], answers[0], turns[1], answers[1], turns[2]]
+    upstream = ScriptedUpstream(said("chat", "Done."))
+    app = ToolMiddleware(upstream, app_protocol="chat")
+    body = {**write("chat", ASK), "messages": messages}
+    async with stream_asgi(app, "/v1/chat/completions", body=json.dumps(body).encode()) as reply:
+        await reply.body()
+    sent = upstream.requests[0].json["messages"][1:]
+    assert [message["content"] for message in sent] == ["a\nb", "Fine.", contents[1], "Fine.", [marked]]
+
+
+@both
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "After the optional system message, conversation roles must alternate user/assistant/user/assistant/..."),
+        (400, "System role not supported"),
+        (500, "Jinja Exception: System message must be at the beginning."),
+    ],
+)
+async def test_the_error_of_a_chat_template_names_the_settings_that_help(status: int, message: str):
+    refusal = Script((json.dumps({"error": {"message": message}}).encode(),), status, "application/json")
+    app = ToolMiddleware(ScriptedUpstream(refusal), app_protocol="chat")
+    async with stream_asgi(app, "/v1/chat/completions", body=json.dumps(write("chat", ASK)).encode()) as reply:
+        told = json.loads(await reply.body())["error"]["message"]
+    assert told.startswith(message)
+    assert 'roles = "strict", system_role = false or media = false' in told

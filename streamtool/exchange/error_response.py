@@ -16,6 +16,13 @@ _TOO_LONG: Final = re.compile(
 )
 """How upstreams say that a prompt does not fit: vLLM, SGLang, llama.cpp, LM Studio, Gemini, Anthropic, OpenAI, xAI."""
 _TOO_LONG_STATUSES: Final = frozenset((400, 413, 422, 500))
+_OF_TEMPLATE: Final = re.compile(
+    r"roles must alternate|system (?:role|message)s? (?:is |are )?(?:not supported|must be)|no user query found"
+    r"|only user(?: and assistant|, assistant)|jinja (?:exception|error)|raise_exception|TemplateError|chat template",
+    re.IGNORECASE,
+)
+"""How an error of a chat template reads: those of Mistral, Gemma, Qwen; llama.cpp, vLLM, SGLang."""
+_HINT: Final = 'a chat template raised this; roles = "strict", system_role = false or media = false may help'
 _AUTH_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 
 
@@ -45,4 +52,9 @@ class ErrorResponse:
             words = f"prompt is too long: {told.message}"
             kind = "invalid_request_error"
             return UpstreamRefused(words, status=400, kind=kind, code="context_length_exceeded").quoting()
+        if isinstance(told, UpstreamRefused) and _OF_TEMPLATE.search(told.message[:4000]) is not None:
+            words = f"{told.message} ({_HINT})"
+            return UpstreamRefused(
+                words, status=told.status, kind=told.kind, param=told.param, code=told.code
+            ).quoting()
         return told

@@ -62,7 +62,7 @@ async def probe(
             await asked(question) for question in (special_markers, assistant_prefill, json_schema, stop_strings)
         ]
         template = await asked(chat_template)
-        folds = "refused" in (system.word, neighbours.word)
+        folds = system.word == "refused"
         formats = await taught_formats(line, template.taught, tries, watch, system_role=not folds)
         if not folds and system.word != "yes" and not any(taught.obeyed for taught in formats):
             again = await taught_formats(line, template.taught, tries, watch, system_role=False)

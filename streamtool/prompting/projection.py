@@ -11,7 +11,7 @@ An upstream without a system role (or with strictly alternating roles) gets the 
 no assistant message is the user's, neighbours of one role are one message, the contract stands in the first one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from attrs import evolve
 
@@ -36,6 +36,8 @@ from streamtool.settings import ModelSettings
 from streamtool.turns import Pairing, unanswered
 
 _EXAMPLE_LENGTH = 400  # characters of arguments out of the history that are still fit for an example
+
+_BEGIN = Message("user", (TextPart("(The assistant speaks first.)"),))
 
 
 def project(
@@ -67,8 +69,8 @@ def project(
     messages = _with_contract(_spoken(projector.close()), made.text)
     if continued:
         messages.append(Message("assistant", (TextPart(continued),)))
-    if not model.prompt.system_role:
-        messages = _folded(messages)
+    if model.prompt.roles == "strict" or not model.prompt.system_role:
+        messages = _alternating(messages, system_role=model.prompt.system_role)
     _add_tail(messages, tail(conversation.choice, correction, conversation.options.output))
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
     return evolve(
@@ -145,18 +147,25 @@ def _add_tail(messages: list[Message], text: str) -> None:
         messages.append(Message("user", (TextPart(text),)))
 
 
-def _folded(messages: Iterable[Message]) -> list[Message]:
-    """The same texts without a system role, roles alternating from a user message on, nothing empty."""
-    folded: list[Message] = []
+def _alternating(messages: Sequence[Message], *, system_role: bool) -> list[Message]:
+    """The same texts as every chat template takes them.
+
+    One system message at most, at the start; then user and assistant by turns, the user first, nothing empty.
+    """
+    made: list[Message] = []
     for message in messages:
-        role = "user" if message.role == "system" else message.role
-        if all(_is_empty(part) for part in message.content):
+        leads = system_role and all(before.role == "system" for before in made)
+        role = "user" if message.role == "system" and not leads else message.role
+        last = message is messages[-1] and bool(made) and made[-1].role != role
+        if _is_blank(message) and not last:
             continue
-        if folded and folded[-1].role == role:
-            folded[-1] = evolve(folded[-1], content=_joined(folded[-1].content, message.content), raw=())
+        if role == "assistant" and (not made or made[-1].role == "system"):
+            made.append(_BEGIN)
+        if made and made[-1].role == role:
+            made[-1] = evolve(made[-1], content=_joined(made[-1].content, message.content), raw=())
         else:
-            folded.append(message if role == message.role else evolve(message, role=role, raw=()))
-    return folded
+            made.append(message if role == message.role else evolve(message, role=role, raw=()))
+    return made
 
 
 class _Projector:

@@ -3,7 +3,7 @@
 It is honest: all it knows is the text of its prompt. It finds the contract there, reads the tools out of it in
 whatever style they are listed, learns the form of a call and the frame of a result from the contract's own example
 (`lesson`), and then plays a plain turn (`model`): a sentence and a call first, a final answer that quotes the results
-when they have come, an echo when there are no tools. The sentences of the tail (no call, a certain tool, at most one)
+when they have come, an echo when there are no tools. The sentences of the tail (no call, a certain tool, exactly one)
 are obeyed.
 
 `reply` is the model, a pure function. `Sample` (`server`) serves it as an ASGI app that speaks Chat Completions,

@@ -44,6 +44,8 @@ class Lesson:
     """Matches a framed result; group 1 is its content."""
     answer: str
     """The example of a final answer."""
+    single: bool
+    """A reply holds one call at most."""
 
     def final(self, text: str) -> str:
         """The final answer in the form of the example."""
@@ -187,7 +189,13 @@ def learn(prompt: str) -> Lesson | None:
     first = _between(example, words.YOU_WRITE, words.NEXT_MESSAGE)
     answer = _between(example, words.ANSWER, words.SEVERAL)
     frame = _between(example, words.NEXT_MESSAGE, "\n\nYou need one thing more.")
-    return Lesson(offers, _format_of(first, [offer.name for offer in offers]), _frame_of(frame, offers), answer)
+    return Lesson(
+        offers,
+        _format_of(first, [offer.name for offer in offers]),
+        _frame_of(frame, offers),
+        answer,
+        words.SEVERAL not in example,
+    )
 
 
 def _format_of(example: str, names: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def _chosen(lesson: Lesson, said: str, rule: str) -> Sequence[OfferedTool]:
     lowered = said.lower()
     named = sorted((o for o in offers if o.name.lower() in lowered), key=lambda o: lowered.index(o.name.lower()))
     count = 2 if len(named) > 1 or re.search(r"\b(both|and)\b", lowered) else 1
-    if not lesson.plain or re.search(r"at most one|exactly one", rule):
+    if lesson.single or "exactly one" in rule:
         count = 1
     return [*named, *(offer for offer in offers if offer not in named)][:count]
 

@@ -83,7 +83,13 @@ class Settings:
     """A `tokenizer.json`, or a Hugging Face folder, that counts what `context` holds; None: by an estimate."""
     schema: Schema = setting("compact")
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
-    system_role: bool = setting(True)
+    roles: Literal["auto", "strict", "free"] = setting("auto")
+    """`strict`: one system message, at the start, then user and assistant by turns; `free`: as the client has them.
+
+    `auto`: `strict` but for families that are known to take everything.
+    """
+    system_role: bool | Literal["auto"] = setting("auto", AUTOMATIC)
+    """`auto`: but for families that are known to have none."""
     media: bool = setting(True)
     """`false`: what the upstream gets is text only, each message's in one piece; a picture is named."""
     paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
@@ -171,6 +177,8 @@ class Settings:
         taught = rule.format or self.format
         family = family_of(name)
         thinks = self.calls_in_reasoning if rule.calls_in_reasoning is None else rule.calls_in_reasoning
+        roles = rule.roles or self.roles
+        has_system = self.system_role if rule.system_role is None else rule.system_role
         begun = self.reasoning_open if rule.reasoning_open is None else rule.reasoning_open
         return ModelSettings(
             name=name,
@@ -193,7 +201,8 @@ class Settings:
             prompt=PromptSettings(
                 schema=rule.schema or self.schema,
                 schema_budget=rule.schema_budget or self.schema_budget,
-                system_role=self.system_role if rule.system_role is None else rule.system_role,
+                roles=family.roles if roles == "auto" else roles,
+                system_role=family.system_role if has_system == "auto" else has_system,
                 media=self.media if rule.media is None else rule.media,
                 history=self.history,
                 results=self.results,

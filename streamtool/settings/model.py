@@ -5,7 +5,7 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from statemachine import FORMATS, OPT_IN
-from streamtool.families import UNKNOWN, Family
+from streamtool.families import UNKNOWN, Family, Roles
 from streamtool.protocols.registry import ForcingSetting
 from streamtool.settings.tables import Mode, ResultSettings, Schema, UpstreamSettings
 from streamtool.templates import Recognised
@@ -26,8 +26,9 @@ class PromptSettings:
     schema: Schema = "compact"
     schema_budget: int | None = None
     """Characters that all tools together may take in the contract; None: no limit."""
+    roles: Roles = "strict"
     system_role: bool = True
-    """False: the upstream knows no system role or demands strictly alternating roles."""
+    """False: the model takes no system message."""
     media: bool = True
     """False: the upstream takes text only, and each message's text in one piece."""
     history: Literal["repair", "strict"] = "repair"

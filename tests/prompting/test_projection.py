@@ -23,7 +23,7 @@ CALLED = 'I look.\nTOOL_CALL: f\nARGUMENTS: {"a": "x"}\nTOOL_CALL: g\nARGUMENTS:
 
 
 def model(**kinds):
-    return Settings(**{"results": ResultSettings(frame="doai"), **kinds}).for_model("m")
+    return Settings(**{"results": ResultSettings(frame="doai"), "roles": "free", **kinds}).for_model("m")
 
 
 def asked(*messages, tools=TOOLS, choice=None):
@@ -262,9 +262,8 @@ def test_shortened_tools_are_told():
     assert project(asked(ASK), model(schema_budget=1), "labelled").dropped == ("tools shortened to names",)
 
 
-# --- the stable prefix -----------------------------------------------------------------------------------------------
+# --- roles -----------------------------------------------------------------------------------------------------------
 
-WORDS = st.sampled_from(["do it", "", "and now?\n", "<tool_call>", "line\n\nline"])
 CHOICES = st.sampled_from(
     [
         ToolChoice(),
@@ -274,6 +273,84 @@ CHOICES = st.sampled_from(
         ToolChoice("auto", ("f",)),
     ]
 )
+
+
+def test_the_model_reads_one_system_message_and_then_user_and_assistant_by_turns():
+    system, late = (Message("system", (TextPart(text),), raw=RAW) for text in ("Be good.", "Be brief."))
+    done, empty = Message("assistant", (TextPart("done"),), raw=RAW), Message("assistant")
+    conversation = asked(system, late, ASK, late, CALLS, results(("c1", "1"), ("c2", "2")), ASK, done, late, ASK, empty)
+    assert shown(conversation, roles="strict") == [
+        ("system", f"Be good.\n\nBe brief.\n\n{CONTRACT}"),
+        ("user", "do it\n\nBe brief."),
+        ("assistant", CALLED),
+        ("user", "[Tool Result]: 1\n\n[Tool Result]: 2\n\ndo it"),
+        ("assistant", "done"),
+        ("user", "Be brief.\n\ndo it"),
+        ("assistant", ""),
+    ]
+
+
+def test_what_alternates_already_is_not_touched():
+    done = Message("assistant", (TextPart("done"),), raw=RAW)
+    projected = project(asked(ASK, done, ASK), model(roles="strict"), "labelled")
+    assert [message.raw for message in projected.messages[1:]] == [RAW, RAW, RAW]
+
+
+def test_where_the_assistant_begins_the_user_says_a_line_before_it():
+    hello = Message("assistant", (TextPart("Hello."),), raw=RAW)
+    assert shown(asked(hello, ASK), roles="strict")[1:] == [
+        ("user", "(The assistant speaks first.)"),
+        ("assistant", "Hello."),
+        ("user", "do it"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "system_role"),
+    [
+        ("m", "strict", True),
+        ("google/gemma-2-9b-it", "strict", False),
+        ("gemma-7b-it", "strict", False),
+        ("gemma-3-27b-it", "strict", True),
+        ("claude-sonnet-4-5", "free", True),
+        ("gpt-5.1", "free", True),
+        ("gpt-oss-20b", "strict", True),
+        ("gemini-3-pro", "free", True),
+    ],
+)
+def test_the_family_tells_what_a_template_takes(name, roles, system_role):
+    prompt = Settings().for_model(name).prompt
+    assert (prompt.roles, prompt.system_role) == (roles, system_role)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["system", "user", "assistant", "call", ""]), max_size=12), st.booleans(), CHOICES)
+def test_every_chat_template_takes_the_roles(said, system_role, choice):
+    """One system message at most, first; then user and assistant by turns, the user first, and nothing empty."""
+    messages = []
+    for number, kind in enumerate(said):
+        if kind == "call":
+            call = ToolCall(f"c{number}", "f", "{}")
+            messages += [Message("assistant", (TextPart("so"),), (call,)), results((call.id, "r"))]
+        else:
+            messages.append(Message(kind or "user", (TextPart(kind and f"{kind} {number}"),), raw=RAW))
+    projected = project(
+        asked(*messages, ASK, choice=choice), model(roles="strict", system_role=system_role), "labelled"
+    )
+    roles = [message.role for message in projected.messages]
+    assert roles[0] == ("system" if system_role else "user")
+    rest = roles[1:] if system_role else roles
+    assert rest == ["user", "assistant"] * (len(rest) // 2) + ["user"] * (len(rest) % 2)
+    assert all(message.text.strip() for message in projected.messages)
+    whole = "".join(message.text for message in projected.messages)
+    assert all(f"{kind} {number}" in whole for number, kind in enumerate(said) if kind not in ("", "call"))
+
+
+# --- the stable prefix -----------------------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(["do it", "", "and now?\n", "<tool_call>", "line\n\nline"])
+ROLES = st.tuples(st.sampled_from(["strict", "free"]), st.booleans())
+"""And whether there is a system role."""
 
 
 @st.composite
@@ -300,20 +377,21 @@ def turns(draw):
     return made
 
 
-def prompt(conversation, format, system_role):
-    projected = project(conversation, model(system_role=system_role), format)
+def prompt(conversation, format, roles, system_role):
+    projected = project(conversation, model(roles=roles, system_role=system_role), format)
     return "".join(f"\0{message.role}\0{message.text}" for message in projected.messages)
 
 
 @settings(deadline=None)
-@given(turns(), st.sampled_from(sorted(FORMATS)), st.booleans(), st.booleans(), st.booleans())
-def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format, system_role, own_system, parallel):
+@given(turns(), st.sampled_from(sorted(FORMATS)), ROLES, st.booleans(), st.booleans())
+def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format, roles, own_system, parallel):
+    roles, system_role = roles
     so_far = (Message("system", (TextPart("s"),), raw=RAW),) if own_system else ()
     before = ""
     for new, drawn in made:
         so_far += new
         choice = evolve(drawn, parallel=parallel)
-        whole = prompt(asked(*so_far, choice=choice), format, system_role)
+        whole = prompt(asked(*so_far, choice=choice), format, roles, system_role)
         assert whole.startswith(before)
         tail = choice_text(choice)
         assert whole.endswith(tail)

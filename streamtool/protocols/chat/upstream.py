@@ -37,6 +37,7 @@ _OURS: Final = frozenset(
     | {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"}
 )
 """Fields that are written from the conversation."""
+_TEXT_PART: Final = {"type", "text"}
 _EFFORTS: Final = {"none": "minimal", "xhigh": "high"}
 """Words of other protocols for the effort of reasoning."""
 
@@ -61,7 +62,8 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     if same and not conversation.messages:  # a request that nobody here could read
         return wire.encode({**raw, "model": model.name})
     body: dict[str, Json] = {"model": model.name}
-    body["messages"] = [wired for message in conversation.messages for wired in _message(message, same=same)]
+    wired = [wired for message in conversation.messages for wired in _message(message, same=same)]
+    body["messages"] = wired if conversation.tools else list(map(_with_string, wired))
     if same:
         body.update((key, value) for key, value in raw.items() if key not in _OURS)
         most = options.max_tokens
@@ -201,6 +203,14 @@ def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
     elif message.content or not message.results:
         content = _joined(message.content) if message.role == "system" else _parts(message.content, same=same)
         yield {"role": message.role, "content": content}
+
+
+def _with_string(wired: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The same message, its content one string if it was a list of nothing but text: many chat templates want that."""
+    parts = wired.get("content")
+    if not isinstance(parts, list) or any(not isinstance(part, dict) or part.keys() != _TEXT_PART for part in parts):
+        return wired
+    return {**wired, "content": "\n".join(str(part["text"]) for part in parts)}
 
 
 def _call(call: ToolCall) -> dict[str, Json]:
