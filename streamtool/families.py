@@ -75,7 +75,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(r"functionary.*v3\.2", "functionary"),
     # it is special tokens, or what everybody is taught
     Family(r"gpt-?[3-9]\w*|gemini", roles="free"),
-    Family(r"gemma-?(?:1\.1-?)?[27]b", system_role=False),
+    Family(r"gemma(?:$|:|-?(?:1\.1-?)?[27]b)", system_role=False),
     Family(r"solar-?open", reasoning="<|think|>"),
     Family(r"command-?(?:a|r7b)", reasoning="<|START_THINKING|>"),
     Family(r"hyperclova-?x?|hcx"),
