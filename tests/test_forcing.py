@@ -21,7 +21,7 @@ from streamtool.settings import LimitSettings, Settings
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
-SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
 TOOLS = (("ping", "Pings.", SCHEMA), ("pong", "Pongs.", SCHEMA))
 ASK = Ask((("user", "Ping it."),), TOOLS)
 NAMED = evolve(ASK, choice="ping")
