@@ -164,6 +164,18 @@ _REQUESTS: Final = (
         setting="`forcing`",
         demands_call=False,
     ),
+    Failure(
+        "forcing refused",
+        on=RefusedRequest,
+        detect=detectors.forcing_refused,
+        when=(
+            "the upstream refuses the schema or grammar that forces a call: the next attempt allows any object as "
+            "arguments, the one after it asks in words; if the error gives no reason, the next one asks in words"
+        ),
+        outcome=Outcome.RETRIED,
+        setting="`forcing`",
+        demands_call=False,
+    ),
 )
 
 _OPENINGS: Final = (
