@@ -1,7 +1,10 @@
 """A tool's parameters become the part of JSON Schema that every engine takes, and mean the same as far as it goes."""
 
 import json
+import re
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -38,6 +41,7 @@ def closed(*required: str, **properties: Any) -> dict[str, Any]:
         ({"const": 7}, {"type": "number", "enum": [7]}),
         ({"enum": ["a", 1]}, {"type": ["string", "number"], "enum": ["a", 1]}),
         ({"oneOf": [A, {"anyOf": [B, {"type": "null"}]}]}, {"anyOf": [A, B, {"type": "null"}]}),
+        ({"oneOf": [{"const": "a", "title": "A"}, {"const": "b"}]}, {"type": "string", "enum": ["a", "b"]}),
         ({"type": "string", "anyOf": [{"enum": ["a"]}, B]}, {"type": "string", "enum": ["a"]}),
         ({"allOf": [{"type": "number", "minimum": 1}, {"maximum": 3}]}, {"type": "number", "minimum": 1, "maximum": 3}),
         ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, {"type": "integer", "minimum": 1}),
@@ -168,3 +172,41 @@ def test_a_hostile_schema_is_an_object_within_bounds(schema: Any):
 def test_raw_text_and_nothing_have_schemas_of_their_own():
     assert arguments_schema(Tool("f", custom=True)) == closed("input", input=A)
     assert arguments_schema(Tool("f")) == closed()
+
+
+PAGE = (Path(__file__).parent.parent / "docs" / "forcing.md").read_text(encoding="utf-8")
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "components")
+KEYWORDS = {
+    word: row[2].strip()
+    for row in re.finditer(
+        r"^\| ((?:`[^`|]+`(?:, )?)+) \| ([^|]+) \| [^|]+ \|$",
+        PAGE.partition("## What constraints leave out")[2],
+        re.MULTILINE,
+    )
+    for word in re.findall(r"`([^`]+)`", row[1])
+}
+TOOLS = json.loads((Path(__file__).parent / "tool_schemas.json").read_text(encoding="utf-8"))
+
+
+def keywords(schema: Any) -> Iterator[str]:
+    for word, value in schema.items() if isinstance(schema, dict) else ():
+        yield word
+        if word not in ("enum", "const", "default", "discriminator", "dependentRequired"):
+            parts = value.values() if word in MAPS else value if isinstance(value, list) else [value]
+            yield from (inner for part in parts for inner in keywords(part))
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_tool_is_told_in_the_keywords_of_the_docs(name: str):
+    kept = {word for word, cell in KEYWORDS.items() if cell not in ("left out", "members of any name")} - {
+        "const",
+        "oneOf",
+    }
+    assert set(keywords(portable(TOOLS[name]))) <= kept - {"allOf"} | {"$defs"}
+    jsonschema_rs.validator_for(portable(TOOLS[name]))
+
+
+def test_the_docs_know_every_keyword_of_the_tools():
+    silent = {"description", "title", "default", "discriminator", "$schema", "nullable", "additionalItems"}
+    used = {word for schema in TOOLS.values() for word in keywords(schema)}
+    assert used - silent - {*MAPS} <= KEYWORDS.keys()

@@ -130,15 +130,13 @@ class _Marked:
     def _ways(self, key: str | None, schema: Schema) -> Iterator[str]:
         """The ways to write one parameter (None: of any name): raw text where it may be a string, else JSON."""
         found = self._converter.resolved(schema)
-        values = found.get("enum")
         types = self._converter.types(found)
-        if "string" in types:
-            begin, end = self._around(key, _HOLE)
-            if values and all(isinstance(one, str) for one in values):
-                yield f"{begin} ( {joined(map(literal, values))} ) {literal(end)}"
-            else:
-                yield f"{begin} {self._text(end)}"
+        begin, end = self._around(key, _HOLE)
+        if "string" in types and "enum" not in found:
+            yield f"{begin} {self._text(end)}"
             return
+        if texts := [one for one in found.get("enum", ()) if isinstance(one, str)]:
+            yield f"{begin} ( {joined(map(literal, texts))} ) {literal(end)}"
         for kind, sample in _SAMPLES.items():
             if kind in types and not (kind == "integer" and "number" in types):
                 begin, end = self._around(key, sample)

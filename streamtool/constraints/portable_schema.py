@@ -167,6 +167,8 @@ class _Portable:
             return {**_typed(types), "enum": fitting or list(values)}
         if _options(found) and not (found.get("properties") or (self._flat and not depth)):
             ways = self._ways(found, types, depth)
+            if ways and all("enum" in way for way in ways):
+                return {**_typed(types), "enum": [value for way in ways for value in way["enum"]]}
             if ways and {} not in ways:
                 return ways[0] if len(ways) == 1 else {"anyOf": ways}
         if types == ANY and ("items" in found or "prefixItems" in found):
