@@ -9,10 +9,23 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streamtool.constraints import arguments_schema
+from streamtool.constraints import arguments_schema, grammar
 from streamtool.conversation import Tool
 
+PAGE = (Path(__file__).parent.parent / "docs" / "forcing.md").read_text(encoding="utf-8")
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "components")
+KEYWORDS = {
+    word: row[2].strip()
+    for row in re.finditer(
+        r"^\| ((?:`[^`|]+`(?:, )?)+) \| ([^|]+) \| [^|]+ \|$",
+        PAGE.partition("## What constraints leave out")[2],
+        re.MULTILINE,
+    )
+    for word in re.findall(r"`([^`]+)`", row[1])
+}
 A, B = {"type": "string"}, {"type": "integer"}
 
 
@@ -169,22 +182,31 @@ def test_a_hostile_schema_is_an_object_within_bounds(schema: Any):
     assert made["type"] == "object"
 
 
+LOOSE = st.recursive(
+    st.sampled_from([None, True, False, 3, -1.5, "string", "object", "null", "^a$", "(", "#", "#/$defs/a", 10**400]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*KEYWORDS, "nullable", "additionalItems", "$defs", "a"]), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*KEYWORDS, "$defs"]), LOOSE), LOOSE)
+def test_no_schema_raises(schema: Any, member: Any):
+    for whole in (schema, {**schema, "type": "object", "properties": {"x": member}, "$defs": {"a": member}}):
+        for flat in (True, False):
+            made = portable(whole, flat=flat)
+            jsonschema_rs.validator_for(made)
+            assert made.get("type", "object") == "object"
+        assert grammar([Tool("f", parameters=whole)], "invoke", forced=True, parallel=True, lazy=False)
+
+
 def test_raw_text_and_nothing_have_schemas_of_their_own():
     assert arguments_schema(Tool("f", custom=True)) == closed("input", input=A)
     assert arguments_schema(Tool("f")) == closed()
 
 
-PAGE = (Path(__file__).parent.parent / "docs" / "forcing.md").read_text(encoding="utf-8")
-MAPS = ("properties", "patternProperties", "$defs", "definitions", "components")
-KEYWORDS = {
-    word: row[2].strip()
-    for row in re.finditer(
-        r"^\| ((?:`[^`|]+`(?:, )?)+) \| ([^|]+) \| [^|]+ \|$",
-        PAGE.partition("## What constraints leave out")[2],
-        re.MULTILINE,
-    )
-    for word in re.findall(r"`([^`]+)`", row[1])
-}
 TOOLS = json.loads((Path(__file__).parent / "tool_schemas.json").read_text(encoding="utf-8"))
 
 

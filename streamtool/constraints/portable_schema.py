@@ -162,9 +162,9 @@ class _Portable:
         found = self._walker.merged(schema)
         types = self._walker.types(schema)
         values = [found["const"]] if "const" in found else found.get("enum")
-        if isinstance(values, list | tuple) and values:
-            fitting = [value for value in values if types.intersection(kinds(value))]
-            return {**_typed(types), "enum": fitting or list(values)}
+        listed = values if isinstance(values, list | tuple) else ()
+        if fitting := [value for value in listed if types.intersection(kinds(value))]:
+            return {**_typed(types), "enum": fitting}
         if _options(found) and not (found.get("properties") or (self._flat and not depth)):
             ways = self._ways(found, types, depth)
             if ways and all("enum" in way for way in ways):
