@@ -121,11 +121,12 @@ class _Marked:
         others = schema.get("additionalProperties", True)
         if others is False:
             return self._between
-        ways = [f"{self._between} {self._converter.value(schema)}"]
-        if "{key}" not in self._body.close:
-            one = self._rules.add(joined(self._ways(None, {} if others is True else others)))
-            ways.append(f"( {self._between} {one} )*")
-        return f"( {joined(way.strip() for way in ways)} )? {self._between}".rstrip()
+        whole = f"{self._between} {self._converter.value(schema)}".lstrip()
+        if "{key}" in self._body.close:  # which no grammar can repeat
+            return f"( {whole} )? {self._between}".rstrip()
+        one = self._rules.add(joined(self._ways(None, {} if others is True else others)))
+        more = f"{self._between} {one}".lstrip()
+        return f"( {whole} | ( {more} )* ) {self._between}".rstrip()
 
     def _ways(self, key: str | None, schema: Schema) -> Iterator[str]:
         """The ways to write one parameter (None: of any name): raw text where it may be a string, else JSON."""
