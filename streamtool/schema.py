@@ -144,7 +144,7 @@ class _Reader:
         if isinstance(schema.get("enum"), list | tuple) and schema["enum"]:
             return "|".join(dict.fromkeys(literal(value) for value in schema["enum"]))
         names = list(dict.fromkeys(self._alternatives(schema, depth)))
-        if schema.get("nullable") is True and "null" not in names:
+        if schema.get("nullable") is True and "type" in schema and "null" not in names:
             names.append("null")
         return "|".join(names) or "any"
 

@@ -13,10 +13,11 @@ from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
 from statemachine import FORMATS, ArgumentsDelta, Call, CallStart, Parser, TextDelta, parse, write
+from statemachine.formats.markers import spelled
+from statemachine.schema import SchemaWalker
 from statemachine.writing.bodies import parameter
 from streamtool.constraints import CallFrame, call_schema, frame, grammar, structural_tag
 from streamtool.constraints.call_frames import parameters_of, separator, several
-from streamtool.constraints.grammar import kinds_of
 from streamtool.conversation import Tool
 
 names = pytest.mark.parametrize("format", FORMATS)
@@ -36,7 +37,8 @@ TREE = {
         }
     },
 }
-PING = Tool("ping", parameters={"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]})
+X = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+PING = Tool("ping", parameters=X)
 PONG = Tool("pong", parameters={"type": "object", "properties": {}, "additionalProperties": False})
 
 
@@ -111,10 +113,11 @@ def read_marked(format: str, inner: str, schema: Any) -> dict[str, Any]:
     if form.lines:
         inner = inner.removeprefix("\n")
     samples = {"integer": 0, "number": 0.5, "boolean": True, "null": None, "object": {}, "array": []}
-    resolved = {"#/$defs/node": TREE["$defs"]["node"]}  # type: ignore[index]
+    walker = SchemaWalker(schema)
     while inner:
         for key, value in schema["properties"].items():
-            for kind in kinds_of(resolved.get(value.get("$ref"), value)):
+            kinds = walker.types(value)
+            for kind in ["string"] if "string" in kinds else [kind for kind in samples if kind in kinds]:
                 begin, _, end = parameter(form, body, key, samples.get(kind, "hole"), "hole").rpartition("hole")
                 if inner.startswith(begin) and key not in found:
                     text = inner[len(begin) :]
@@ -174,8 +177,9 @@ def test_every_sentence_of_marked_parameters_is_the_call_that_it_says(
     assert said == ""
     (call,) = calls
     assert call.name == tool.name
-    texts = {key for key, value in tool.parameters["properties"].items() if value.get("type", "string") == "string"}
-    open_ = {key for key in texts if "type" not in tool.parameters["properties"][key]}  # raw, and of any type
+    walker = SchemaWalker(tool.parameters)
+    kinds = {key: walker.types(value) for key, value in tool.parameters["properties"].items()}
+    open_ = {key for key, found in kinds.items() if found > {"string"}}  # raw, and of any type
     got = json.loads(call.arguments)
     assert got.keys() == arguments.keys()
     assert {key: got[key] for key in got.keys() - open_} == {key: arguments[key] for key in got.keys() - open_}
@@ -239,6 +243,39 @@ def test_a_grammar_says_what_a_schema_says():
         r'r4 ::= "{" ws ( "\"x\":" ws integer r2 | "\"unit\":" ws ( "\"C\"" | "\"F\"" ) ) ws "}"',
         r'r5 ::= "<tool_call>\n{\"name\": \"f\", \"arguments\": " r4 "}\n</tool_call>"',
     ]
+
+
+OPEN = Tool("f", parameters={"type": "object"})
+NUMBERS = Tool("f", parameters={"type": "object", "additionalProperties": {"type": "number"}})
+
+
+@pytest.mark.parametrize("format", MARKED)
+@pytest.mark.parametrize("tool", [OPEN, NUMBERS, PONG], ids=["open", "numbers", "closed"])
+@given(data=st.data())
+@hypothesis(max_examples=10)
+def test_a_tool_without_named_parameters_gets_what_the_parser_reads(format: str, tool: Tool, data: st.DataObject):
+    made = grammar([tool], format, forced=True, parallel=False, lazy=False)
+    assert made is not None
+    rules = Grammar(made[0])
+    assert rules.accepts(write([Call(tool.name, "{}")], format))
+    around = frame(format, tool.name)
+    assert not rules.accepts(f"{around.begin}l{around.end}")
+    text = sentences(data, made[0])
+    said, calls = parse(text, schemas_of([tool]), formats=[format])
+    assert (said, [(call.name, call.complete) for call in calls]) == ("", [(tool.name, True)])
+    jsonschema_rs.validate(tool.parameters, json.loads(calls[0].arguments))
+
+
+@pytest.mark.parametrize("format", MARKED)
+def test_a_value_does_not_hold_the_closer_of_its_call(format: str):
+    tool = Tool("f", parameters={"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]})
+    made = grammar([tool], format, forced=True, parallel=False, lazy=False)
+    assert made is not None
+    whole = write([Call("f", '{"x": "hole"}')], format)
+    closer = spelled(FORMATS[format].close).replace("{tool}", "f")
+    assert closer in whole
+    assert Grammar(made[0]).accepts(whole)
+    assert not Grammar(made[0]).accepts(whole.replace("hole", f"a{closer}b"))
 
 
 NESTED: Any = {"type": "string"}
@@ -341,23 +378,16 @@ def test_every_object_of_a_call_schema_is_the_call_that_it_says(format: str, off
     assert calls[0].name in schemas_of(offered)
 
 
-def test_a_schema_that_refers_to_itself_moves():
-    assert call_schema([PING, Tool("tree", parameters=TREE)], "llama3")["$defs"] == {
-        "tool_1": {
-            **TREE,
-            "properties": {"root": {"$ref": "#/$defs/tool_1/$defs/node"}, "depth": {"type": "integer"}},
-            "$defs": {
-                "node": {
-                    "type": "object",
-                    "properties": {
-                        "value": {"type": "string"},
-                        "kids": {"type": "array", "items": {"$ref": "#/$defs/tool_1/$defs/node"}},
-                    },
-                    "required": ["value"],
-                }
-            },
-        }
+def test_what_schemas_refer_to_stands_beside_the_call():
+    node = {
+        "type": "object",
+        "properties": {"value": {"type": "string"}, "kids": {"type": "array", "items": {"$ref": "#/$defs/part_0"}}},
+        "required": ["value"],
+        "additionalProperties": False,
     }
+    assert call_schema([PING, Tool("tree", parameters=TREE)], "llama3")["$defs"] == {"part_0": node}
+    two = call_schema([Tool("tree", parameters=TREE), Tool("wood", parameters=TREE)], "llama3")
+    assert list(two["$defs"]) == ["part_0", "part_1"]
 
 
 def test_the_keys_of_a_call_are_those_of_the_format():

@@ -15,13 +15,13 @@ from streamtool.conversation import Forcing
 from streamtool.errors import SettingsError
 from streamtool.exchange import Record
 from streamtool.http.middleware import ToolMiddleware
-from streamtool.policy import Prefilled, denies_forcing
+from streamtool.policy import Prefilled, refused_part
 from streamtool.protocols.registry import PROTOCOLS
 from streamtool.settings import LimitSettings, Settings
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.testing import Script, ScriptedUpstream, stream_asgi
 
-SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
 TOOLS = (("ping", "Pings.", SCHEMA), ("pong", "Pongs.", SCHEMA))
 ASK = Ask((("user", "Ping it."),), TOOLS)
 NAMED = evolve(ASK, choice="ping")
@@ -279,13 +279,23 @@ async def test_the_prompt_stays_a_prefix_of_the_next_one(client: str):
 
 # --- what an upstream cannot do
 
-REFUSED = {
+METHODS = {
     "schema": "'response_format' of type 'json_schema' is not supported with this model.",
     "guided": '[{"type": "extra_forbidden", "loc": ["body", "structured_outputs"], "msg": "Extra inputs are not permitted"}]',
-    "structural_tag": "Invalid response_format structural_tag specification.",
-    "grammar": "Failed to parse grammar",
+    "structural_tag": "body.response_format.type: Input should be 'text', 'json_object' or 'json_schema'",
+    "grammar": "Unrecognized request argument supplied: grammar",
     "prefill": "This model does not support assistant message prefill. The conversation must end with a user message.",
 }
+"""Refusals of a method."""
+CONSTRAINTS = {
+    "schema": "Invalid schema for response_format 'call': In context=(), 'uniqueItems' is not permitted.",
+    "guided": 'Grammar error: Unimplemented keys: ["propertyNames"]',
+    "structural_tag": "The provided JSON schema contains features not supported by xgrammar.",
+    "grammar": "Failed to parse grammar",
+}
+"""Refusals of one constraint."""
+OTHER = evolve(NAMED, tools=(("ping", "Pings.", {"type": "object", "properties": {"y": {"type": "string"}}}),))
+ANY_OBJECT = {"type": "object"}
 
 
 def refused(message: str, status: int = 400) -> Script:
@@ -293,16 +303,20 @@ def refused(message: str, status: int = 400) -> Script:
     return Script((json.dumps(body).encode(),), status, "application/json")
 
 
+def answers(way: str) -> str:
+    return OBJECT if way in ("schema", "guided") else CALL
+
+
 @both
 @clients
 @streamed
-@pytest.mark.parametrize("way", REFUSED)
-async def test_what_is_refused_is_left_out_and_remembered(client: str, stream: bool, way: str):
-    talk = ModelClient("chat", way, refused(REFUSED[way]), CALL)
+@pytest.mark.parametrize("way", METHODS)
+async def test_a_method_that_is_refused_is_left_out_and_remembered(client: str, stream: bool, way: str):
+    talk = ModelClient("chat", way, refused(METHODS[way]), CALL)
     now = [0.0]
     talk.app.resources = evolve(talk.app.resources, capabilities=CapabilityCache(lambda: now[0]))
-    for _ in range(2):
-        got = await talk.ask(client, evolve(NAMED, stream=stream))
+    for ask in (NAMED, OTHER):
+        got = await talk.ask(client, evolve(ask, stream=stream))
         assert (got.parts, got.reason) == (CALLED, "calls")
     assert [record.attempts for record in talk.records] == [("forcing unsupported",), ()]
     assert [record.forced for record in talk.records] == ["prompt", "prompt"]
@@ -314,21 +328,125 @@ async def test_what_is_refused_is_left_out_and_remembered(client: str, stream: b
 
 
 @both
-async def test_a_refusal_of_something_else_is_a_refusal():
-    talk = ModelClient("chat", "schema", refused("temperature is too high"))
-    async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
-        assert await reply.head() == 400
+@clients
+@streamed
+@pytest.mark.parametrize("way", CONSTRAINTS)
+async def test_a_schema_that_is_refused_becomes_any_object_for_this_constraint_only(
+    client: str, stream: bool, way: str
+):
+    talk = ModelClient("chat", way, refused(CONSTRAINTS[way]), answers(way))
+    now = [0.0]
+    talk.app.resources = evolve(talk.app.resources, capabilities=CapabilityCache(lambda: now[0]))
+    for _ in range(2):
+        got = await talk.ask(client, evolve(NAMED, stream=stream))
+        assert (got.parts, got.reason) == (CALLED, "calls")
+    assert [record.attempts for record in talk.records] == [("forcing refused",), ()]
+    assert [record.forced for record in talk.records] == [way, way]
+    full, simple, again = (talk.forcing(i) for i in range(3))
+    assert simple == again != full
+    if way in ("schema", "guided"):
+        plain_call = evolve_schema(ONE, ANY_OBJECT)
+        assert simple == expected("chat", way, plain_call)
+    await talk.ask(client, OTHER)
+    assert talk.forcing(3) not in ({}, simple)
+    now[0] = 601.0
+    await talk.ask(client, NAMED)
+    assert talk.forcing(4) == full
+
+
+def evolve_schema(call: dict[str, Any], arguments: Any) -> dict[str, Any]:
+    return {**call, "properties": {**call["properties"], "arguments": arguments}}
+
+
+@both
+@pytest.mark.parametrize("way", CONSTRAINTS)
+async def test_a_constraint_that_is_refused_twice_is_left_out(way: str):
+    talk = ModelClient("chat", way, refused(CONSTRAINTS[way]), refused(CONSTRAINTS[way], 500), CALL)
+    for _ in range(2):
+        assert (await talk.ask("chat", NAMED)).parts == CALLED
+    assert [record.attempts for record in talk.records] == [("forcing refused", "forcing refused"), ()]
+    assert [record.forced for record in talk.records] == ["prompt", "prompt"]
+    assert [bool(talk.forcing(i)) for i in range(4)] == [True, True, False, False]
+
+
+@both
+@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize(
+    ("status", "message"), [(500, "'list' object has no attribute 'get'"), (400, "odd"), (422, "")]
+)
+async def test_a_refusal_without_a_reason_is_followed_by_a_request_without_the_constraint(
+    choice: str, status: int, message: str
+):
+    talk = ModelClient("chat", "structural_tag", refused(message, status), CALL)
+    for _ in range(2):
+        assert (await talk.ask("chat", evolve(NAMED, choice=choice))).parts == CALLED
+    assert [record.attempts for record in talk.records] == [("forcing refused",), ()]
+    await talk.ask("chat", evolve(OTHER, choice=choice))
+    assert [bool(talk.forcing(i)) for i in range(4)] == [True, False, True, True]
+
+
+async def status_of(talk: ModelClient, ask: Ask) -> tuple[int, bytes]:
+    async with stream_asgi(talk.app, body=json.dumps(write("chat", ask)).encode()) as reply:
+        return await reply.head(), await reply.body()
+
+
+@both
+async def test_what_is_refused_without_a_constraint_too_is_told_and_not_remembered():
+    talk = ModelClient("chat", "schema", refused("odd"), refused("temperature is too high"), OBJECT)
+    status, body = await status_of(talk, NAMED)
+    assert (status, b"temperature is too high" in body) == (400, True)
+    assert talk.records[0].attempts == ("forcing refused",)
+    assert (await talk.ask("chat", NAMED)).parts == CALLED
+    assert [bool(talk.forcing(i)) for i in range(3)] == [True, False, True]
+
+
+@both
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 503])
+async def test_a_refusal_that_is_about_something_else_is_told_at_once(status: int):
+    talk = ModelClient("chat", "schema", refused("no", status))
+    assert (await status_of(talk, NAMED))[0] == status
+    assert len(talk.upstream.requests) == 1
     talk = ModelClient("chat", "schema", refusal("chat"))
-    async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
-        assert await reply.head() == 429
+    assert (await status_of(talk, NAMED))[0] == 429
     assert len(talk.upstream.requests) == 1
 
 
-@pytest.mark.parametrize(("way", "message"), REFUSED.items())
-def test_a_refusal_names_the_way(way: Any, message: str):
-    assert denies_forcing(way, 400, message)
-    assert not denies_forcing(way, 429, message)
-    assert not denies_forcing(way, 400, "the model is overloaded")
+@pytest.mark.parametrize(("way", "message"), METHODS.items())
+def test_a_refusal_names_the_method(way: Any, message: str):
+    assert refused_part(way, 400, message) == "method"
+    assert refused_part(way, 429, message) is None
+    assert refused_part(way, 400, "the model is overloaded") == "unclear"
+    assert refused_part(way, 404, "no such model") is None
+
+
+@pytest.mark.parametrize(
+    ("way", "message", "part"),
+    [
+        *((way, message, "constraint") for way, message in CONSTRAINTS.items()),
+        ("schema", "This response_format type is unavailable now", "method"),
+        ("schema", 'Invalid JSON payload received. Unknown name "responseJsonSchema" at generation_config', "method"),
+        ("schema", "This model does not support response format `json_schema`.", "method"),
+        ("schema", "Structured outputs are not supported", "method"),
+        ("schema", "1 validation error\nresponse_format\n  Extra inputs are not permitted", "method"),
+        (
+            "schema",
+            "output_config.format.schema: For 'integer' type, property 'minimum' is not supported",
+            "constraint",
+        ),
+        ("schema", "output_config.format: Extra inputs are not permitted", "method"),
+        ("schema", "prefixItems is not supported in response_format", "constraint"),
+        ("guided", "Failed to transform json schema into a grammar: oops", "constraint"),
+        ("guided", "Extra inputs are not permitted: temperature_2", "unclear"),
+        ("structural_tag", "Invalid structural tag specification.", "constraint"),
+        ("structural_tag", "Unknown parameter: 'response_format'.", "method"),
+        ("grammar", "Failed to initialize samplers: failed to parse grammar", "constraint"),
+        ("grammar", "unknown field grammar", "method"),
+        ("grammar", "JSON schema conversion failed:\nPattern must start with '^' and end with '$'", "constraint"),
+        ("prefill", "Invalid schema", "unclear"),
+    ],
+)
+def test_what_a_refusal_is_about(way: Any, message: str, part: str):
+    assert refused_part(way, 400, message) == part
 
 
 # --- what is left alone
@@ -439,7 +557,7 @@ def test_a_beginning_waits_for_no_more_than_its_marker():
 
 @both
 async def test_leaving_a_way_out_is_an_attempt_like_any_other():
-    talk = ModelClient("chat", "schema", refused(REFUSED["schema"]), CALL, limits=LimitSettings(attempts=1))
-    async with stream_asgi(talk.app, body=json.dumps(write("chat", NAMED)).encode()) as reply:
-        assert await reply.head() == 400
-    assert len(talk.upstream.requests) == 1
+    for message in (METHODS["schema"], CONSTRAINTS["schema"], "odd"):
+        talk = ModelClient("chat", "schema", refused(message), CALL, limits=LimitSettings(attempts=1))
+        assert (await status_of(talk, NAMED))[0] == 400
+        assert len(talk.upstream.requests) == 1

@@ -229,7 +229,14 @@ def test_what_is_remembered_is_bounded():
     capabilities = CapabilityCache(lambda: now[0])
     for i in range(2000):
         capabilities.learn(None, f"m{i}", "tools")
-    assert not capabilities.lacks(None, "m1999", "tools")
-    now[0] = 601.0
-    capabilities.learn(None, "late", "tools")
-    assert capabilities.lacks(None, "late", "tools")
+    assert not capabilities.lacks(None, "m999", "tools")
+    assert capabilities.lacks(None, "m1000", "tools")
+    assert capabilities.lacks(None, "m1999", "tools")
+
+
+def test_what_was_learned_can_be_forgotten():
+    capabilities = CapabilityCache()
+    capabilities.learn("u", "m", "tools")
+    capabilities.forget("u", "m", "tools")
+    capabilities.forget("u", "m", "never learned")
+    assert not capabilities.lacks("u", "m", "tools")

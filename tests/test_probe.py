@@ -306,6 +306,18 @@ async def test_the_protocol_is_found(serve, protocol):
 
 
 @both
+@pytest.mark.parametrize("protocol", ["chat", "ollama", "messages", "gemini", "completions"])
+async def test_a_schema_that_is_ignored_is_told(serve, protocol):
+    for can, answer in ((True, ProbeAnswer("yes")), (False, ProbeAnswer("no", "It is Paris."))):
+        upstream = ScriptedUpstream(Fake(protocol, can=can))
+        findings = await found(serve(upstream))
+        (asked,) = [request.body for request in upstream.requests if b"capital" in request.body]
+        assert b'"additionalProperties":false' in asked.replace(b" ", b"")
+        assert findings.json_schema == answer
+        assert findings.forcing == ("schema" if can else None)
+
+
+@both
 async def test_what_does_not_stream(serve):
     findings = await found(serve(ScriptedUpstream(Fake(streams=False, tools="ignored"))))
     assert (findings.stream.word, findings.stream.pieces) == ("whole", 1)

@@ -765,7 +765,7 @@ TABLE = (
                     close="</ifm|arg_value>",
                     type_marks=("</ifm|arg_key>{*}<ifm|arg_type>", "</ifm|arg_type>{*}<ifm|arg_value>"),
                 ),
-                NameRule(ends=("<ifm|arg_key>", "</ifm|tool_call>")),
+                NameRule(ends=("<ifm|arg_key>", "</ifm|tool_call>", "{")),
             ),
             Variant(Envelope()),
         ),

@@ -1,23 +1,23 @@
-r"""JSON Schema as rules of a grammar in GBNF, the language of llama.cpp.
+r"""Portable JSON Schema as rules of a grammar in GBNF, the language of llama.cpp.
 
     {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     ⇒  "{" ws "\"x\":" ws integer ws "}"
 
 Members stand in the order of the schema; those that are not required may be left out. Beside named members there are no
-others. What an object, an array or a string may hold is kept to as far as a grammar can say it; what is not known is
-any JSON value: so a sentence may break a `pattern`, and never the form.
+others. What an object, an array or a string may hold is kept to as far as a grammar can say it, which is not a
+`pattern`, a `format` or a range.
 
-A schema comes from the caller, so nothing about it is trusted: depth, nodes and the size of all rules are bounded. A
-schema beyond them is any object (`GrammarTooLargeError` says so to whoever converts).
+A schema comes from the caller: depth, nodes and the size of all rules are bounded, and `GrammarTooLargeError` says that
+it is beyond them.
 
 Source: the guide to GBNF in llama.cpp's `grammars/README.md`.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from statemachine.schema import SchemaWalker
+from statemachine.schema import SchemaWalker, kinds
 from streamtool.schema import Schema
 
 DEPTH: Final = 48
@@ -41,8 +41,9 @@ _PLAIN: Final[Mapping[str, str]] = {
     "array": r'"[" ws ( value ( "," ws value )* )? ws "]"',
     "object": r'"{" ws ( string ":" ws value ( "," ws string ":" ws value )* )? ws "}"',
     "value": "object | array | string | number | boolean | null",
+    "key": "[a-zA-Z_] [a-zA-Z0-9_]{0,63}",
 }
-"""The rules of JSON itself."""
+"""The rules of JSON itself, and of the name of a parameter."""
 _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "char": ("hex",),
     "string": ("char",),
@@ -115,77 +116,65 @@ class GbnfRules:
 
 
 class Converter:
-    """Makes the rules of one tool's schema."""
+    """Makes the rules of one tool's schema, which is a portable one."""
 
-    __slots__ = ("_at_once", "_known", "_rules", "_walker")
+    __slots__ = ("_known", "_rules", "_walker")
 
     def __init__(self, rules: GbnfRules, root: Schema) -> None:
         self._rules = rules
         self._walker = SchemaWalker(root, NODES)
         self._known: dict[str, str] = {}
-        self._at_once: tuple[str, ...] = ()
-        """The references that led here without anything to read in between: a rule never begins with itself."""
 
-    def arguments(self) -> str:
-        """The rule of an object that the schema describes."""
-        whole = self.merged(self._walker.root)
-        return self._rules.add(self._object(whole, 0))
-
-    def merged(self, schema: Any) -> Schema:
-        """The schema, its reference followed, the parts of `allOf` laid into it."""
-        found = self._walker.merged(schema)
-        if self._walker.exhausted:
-            raise GrammarTooLargeError
-        return found
-
-    def value(self, schema: Any, depth: int) -> str:
+    def value(self, schema: Schema, depth: int = 0) -> str:
         """A value that the schema describes, as an element of a rule: a name, or a group."""
         self._rules.visit()
         if depth > DEPTH:
             raise GrammarTooLargeError
-        if not isinstance(schema, Mapping) or not schema or schema.get("$ref") in self._at_once:
-            return self._rules.plain("value")
         reference = schema.get("$ref")
-        if not isinstance(reference, str):
-            return self._found(self.merged(schema), depth)
+        if reference is None:
+            return self._found(schema, depth)
         name = self._known.get(reference)
         if name is None:
             name = self._known[reference] = self._rules.name()
-            before, self._at_once = self._at_once, (*self._at_once, reference)
-            self._rules.add(self._found(self.merged(schema), depth), name)
-            self._at_once = before
+            self._rules.add(self._found(self.resolved(schema), depth), name)
         return name
 
+    def resolved(self, schema: Schema) -> Schema:
+        """The schema, its reference followed."""
+        return self._walker.resolve(schema)
+
+    def types(self, schema: Schema) -> frozenset[str]:
+        """The JSON types that the schema allows."""
+        return self._walker.types(schema)
+
+    def narrowed(self, schema: Schema, kind: str) -> Schema:
+        """The schema, as far as it speaks of values of one type."""
+        found = self.resolved(schema)
+        if "enum" in found:
+            return {"enum": [value for value in found["enum"] if kind in kinds(value)]}
+        if "anyOf" in found:
+            return {"anyOf": [self.narrowed(one, kind) for one in found["anyOf"] if kind in self.types(one)]}
+        return {**found, "type": kind}
+
     def _found(self, schema: Schema, depth: int) -> str:
-        ways = [self._rules.plain("null")] if schema.get("nullable") is True else []
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list | tuple) and values:
-            ways += [literal(json.dumps(value, ensure_ascii=False)) for value in values]
-            return f"( {joined(ways)} )"
-        options = schema.get("anyOf") or schema.get("oneOf")
-        if isinstance(options, list | tuple) and options and "properties" not in schema:
-            ways += [self.value(option, depth + 1) for option in options]
-            return f"( {joined(ways)} )"
-        kinds = schema.get("type")
-        if kinds is None:
-            kinds = "object" if "properties" in schema else "array" if "items" in schema else "value"
-        ways += [
-            self._kind(str(kind), schema, depth) for kind in (kinds if isinstance(kinds, list | tuple) else [kinds])
-        ]
-        return f"( {joined(ways)} )" if len(ways) > 1 else ways[0]
+        if "enum" in schema:
+            ways = [literal(json.dumps(value, ensure_ascii=False)) for value in schema["enum"]]
+        elif "anyOf" in schema:
+            ways = [self.value(option, depth + 1) for option in schema["anyOf"]]
+        else:
+            names = schema.get("type", "value")
+            ways = [self._kind(kind, schema, depth) for kind in ([names] if isinstance(names, str) else names)]
+        return f"( {joined(ways)} )" if len(ways) > 1 or "enum" in schema else ways[0]
 
     def _kind(self, kind: str, schema: Schema, depth: int) -> str:
         match kind:
-            case "object" | "array":
-                before, self._at_once = self._at_once, ()
-                body = self._object(schema, depth) if kind == "object" else self._array(schema, depth)
-                self._at_once = before
-                return self._rules.add(body)
+            case "object":
+                return self._rules.add(self._object(schema, depth))
+            case "array":
+                return self._rules.add(self._array(schema, depth))
             case "string":
                 return self._string(schema)
-            case "integer" | "number" | "boolean" | "null":
-                return self._rules.plain(kind)
-        return self._rules.plain("value")
+        return self._rules.plain(kind)
 
     def _string(self, schema: Schema) -> str:
         least, most = _count(schema, "minLength"), _count(schema, "maxLength")
@@ -196,24 +185,22 @@ class Converter:
 
     def _array(self, schema: Schema, depth: int) -> str:
         ws = self._rules.plain("ws")
-        first = schema.get("prefixItems")
-        if isinstance(first, list | tuple) and first:
-            items = f' "," {ws} '.join(self.value(item, depth + 1) for item in first)
+        if "prefixItems" in schema:
+            items = f' "," {ws} '.join(self.value(item, depth + 1) for item in schema["prefixItems"])
             return f'"[" {ws} {items} {ws} "]"'
-        item = self.value(schema.get("items"), depth + 1)
         least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
         if most == 0:
             return f'"[" {ws} "]"'
+        item = self.value(schema.get("items", {}), depth + 1)
         rest = _times(max(least - 1, 0), None if most is None else most - 1)
         items = f'{item} ( "," {ws} {item} ){rest}'
         return f'"[" {ws} {items if least else f"( {items} )?"} {ws} "]"'
 
     def _object(self, schema: Schema, depth: int) -> str:
         ws = self._rules.plain("ws")
-        properties = schema.get("properties")
-        if not isinstance(properties, Mapping) or not properties:
+        properties, required = schema.get("properties"), schema.get("required", ())
+        if not properties:
             return self._map(schema, depth)
-        required = self._walker.required(schema)
         members = [
             (f"{literal(json.dumps(str(key), ensure_ascii=False) + ':')} {ws} {self.value(value, depth + 1)}", key)
             for key, value in properties.items()
@@ -228,16 +215,16 @@ class Converter:
             follows = f'"," {ws} {member}' if key in required else f'( "," {ws} {member} )?'
             rest = self._rules.add(f"{follows} {rest}".rstrip())
         inside = joined(reversed(ways))
-        optional = "" if any(key in required for _, key in members) else "?"
+        optional = "" if required else "?"
         return f'"{{" {ws} ( {inside} ){optional} {ws} "}}"'
 
     def _map(self, schema: Schema, depth: int) -> str:
         """An object without named members."""
         ws = self._rules.plain("ws")
-        others = schema.get("additionalProperties")
-        if others is False or (others is None and isinstance(schema.get("properties"), Mapping)):
+        others = schema.get("additionalProperties", True)
+        if others is False:
             return f'"{{" {ws} "}}"'
-        if not isinstance(others, Mapping):
+        if others is True:
             return self._rules.plain("object")
         member = f'{self._rules.plain("string")} ":" {ws} {self.value(others, depth + 1)}'
         return f'"{{" {ws} ( {member} ( "," {ws} {member} )* )? {ws} "}}"'
@@ -245,9 +232,8 @@ class Converter:
 
 def _count(schema: Schema, key: str) -> int | None:
     """A count that the schema names, if it is small enough to be kept to."""
-    value = schema.get(key)
-    proper = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _REPEATED
-    return value if proper else None
+    value: int | None = schema.get(key)
+    return value if value is not None and value <= _REPEATED else None
 
 
 def _times(least: int, most: int | None) -> str:
@@ -256,13 +242,15 @@ def _times(least: int, most: int | None) -> str:
     return f"{{{least},{max(least, most)}}}"
 
 
-def until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False) -> str:
+def until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False, never: Iterable[str] = ()) -> str:
     """The rule of free text in which none of `ends` stands but at its end, where what `ends` says follows it.
 
     It may end anywhere too if one of `ends` is "". With `line`, the ends begin at line starts, of which the first
-    character is one. An automaton over all ends: each state is what has been read of some of them.
+    character is one. What is `never` stands nowhere. An automaton over all of them: each state is what has been read of
+    some of them.
     """
-    words = {("\n" + word if line else word): then for word, then in ends.items() if word}
+    words: dict[str, str | None] = {word: None for word in never if word}
+    words |= {("\n" + word if line else word): then for word, then in ends.items() if word}
     states = {"": rules.name()}
     for word in words:
         for length in range(1, len(word)):
@@ -270,23 +258,23 @@ def until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False) -> s
                 states[word[:length]] = rules.name()
     for read, name in states.items():
         ways = [ends[""]] if "" in ends else []
-        known = dict.fromkeys(char for word in words for char in word)
-        known = {char: _next(read + char, states, words) for char in known}
-        ways += [f"{literal(char)} {target}".rstrip() for char, target in known.items() if target != states[""]]
-        ways += [f"{_none_of([char for char, target in known.items() if target != states['']])} {states['']}"]
+        chars = dict.fromkeys(char for word in words for char in word)
+        known = {char: _next(read + char, states, words) for char in chars}
+        ways += [f"{literal(char)} {then}".rstrip() for char, then in known.items() if then not in (states[""], None)]
+        ways += [f"{_none_of([char for char, then in known.items() if then != states['']])} {states['']}"]
         rules.add(joined(ways), name)
     return states["\n"] if line and "\n" in states else states[""]
 
 
-def _next(text: str, states: Mapping[str, str], words: Mapping[str, str]) -> str:
-    """Where reading goes on behind this text: with what follows an end, or in a state."""
-    tails = [text[start:] for start in range(len(text) + 1)]
-    return (
-        next((words[tail] for tail in tails if tail in words), None)
-        or states[next(tail for tail in tails if tail in states)]
-    )
+def _next(text: str, states: Mapping[str, str], words: Mapping[str, str | None]) -> str | None:
+    """Where reading goes on behind this text: with what follows an end, or in a state; None: it does not."""
+    for start in range(len(text) + 1):
+        if text[start:] in words:
+            return words[text[start:]]
+    return states[next(text[start:] for start in range(len(text) + 1) if text[start:] in states)]
 
 
 def _none_of(chars: Sequence[str]) -> str:
-    escaped = "".join(rf"\x{ord(char):02X}" if char in '[]^-\\"' or char < " " else char for char in chars)
-    return f"[^{escaped}]"
+    """Any other character. Escapes stand last: some servers read more than two digits behind `\\x`."""
+    escaped = [rf"\x{ord(char):02X}" if char in '[]^-\\"' or char < " " else char for char in chars]
+    return f"[^{''.join(sorted(escaped, key=len))}]"

@@ -8,7 +8,7 @@ both servers. `end` may not be empty everywhere, so a format without a closer en
 from collections.abc import Sequence
 
 from streamtool.constraints.call_frames import frame
-from streamtool.constraints.json_schema import arguments_schema
+from streamtool.constraints.portable_schema import arguments_schema
 from streamtool.conversation import Json, Tool
 
 

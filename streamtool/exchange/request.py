@@ -17,7 +17,7 @@ from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Memory, Resources, Templates, UpstreamRequest
-from streamtool.policy import Finding, RefusedRequest, Rules, find, proves_tools_denied, rules_for
+from streamtool.policy import Finding, RefusedRequest, Rules, find, proves_tools_denied, refused_part, rules_for
 from streamtool.policy.refusals import Phrases
 from streamtool.prompting.one_object import is_whole
 from streamtool.prompting.turn_instructions import tail
@@ -182,20 +182,23 @@ class ClientRequest:
     def falls_back(self, status: int, message: str) -> Finding | None:
         """What the upstream says that it does not support; the next attempt does without. None: it says no such thing.
 
-        A model that is `auto` gets its tools as text, and one that was to be forced is asked in words.
+        A model that is `auto` gets its tools as text, and one that was to be forced is held to less, or asked in words.
         """
         current = self.forcing.current
         method = None if self.native or current is None else current.way
         becomes_text = self.native and self.model.mode == "auto"
         found = find(RefusedRequest(status=status, message=message, native=becomes_text, forcing=method))
+        if self.forcing.doubted and self._capabilities is not None:  # it was not the constraint
+            self._capabilities.forget(self._upstream_name, self.model.name, self.forcing.doubted)
         if found is not None:
-            if method is None:
+            part = None if method is None else refused_part(method, status, message)
+            if part is None:
                 self.native = False
+                lacks = "tools" if proves_tools_denied(message, repr(self.conversation)) else ""
             else:
-                self.forcing.refuse()
-            told = method is not None or proves_tools_denied(message, repr(self.conversation))
-            if self._capabilities is not None and told:
-                self._capabilities.learn(self._upstream_name, self.model.name, method or "tools")
+                lacks = self.forcing.refuse(part)
+            if self._capabilities is not None and lacks:
+                self._capabilities.learn(self._upstream_name, self.model.name, lacks)
         return found
 
     def _lacks(self, ability: str) -> bool:

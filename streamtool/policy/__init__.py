@@ -1,7 +1,7 @@
 """What to do with what the parser found: which calls pass, what waits, and when the model is asked again."""
 
 from streamtool.policy.call_ids import CallIds
-from streamtool.policy.capabilities import denies_forcing, denies_tools, proves_tools_denied
+from streamtool.policy.capabilities import RefusedPart, denies_tools, proves_tools_denied, refused_part
 from streamtool.policy.choice_filter import ChoiceFilter
 from streamtool.policy.evidence import EndOfReply, Evidence, ProposedCall, RefusedRequest, WholeReply
 from streamtool.policy.failures import FAILURES, Failure, Finding, Outcome, find, register
@@ -29,12 +29,12 @@ __all__ = [
     "ProposedCall",
     "QuotationFilter",
     "QuotationSources",
+    "RefusedPart",
     "RefusedRequest",
     "Rules",
     "TextParser",
     "WholeReply",
     "can_force",
-    "denies_forcing",
     "denies_tools",
     "find",
     "forcing",
@@ -42,6 +42,7 @@ __all__ = [
     "goes_on",
     "proves_tools_denied",
     "quotation_sources",
+    "refused_part",
     "register",
     "rules_for",
 ]

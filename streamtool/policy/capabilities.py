@@ -5,7 +5,7 @@ A bare refusal proves nothing: it may be about anything.
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from streamtool.conversation import ForcingMethod
 
@@ -33,27 +33,57 @@ def proves_tools_denied(message: str, request: str) -> bool:
     return denies_tools(message) and _SAYS.search(request) is None
 
 
-_FIELDS: Final[Mapping[ForcingMethod, str]] = {
-    "prefill": r"prefill|continue_final_message|add_generation_prompt|final (?:assistant )?(?:message|content)"
+RefusedPart = Literal["method", "constraint", "unclear"]
+"""What an upstream refuses of a request that forces a call: the method; this one constraint, whose schema it names or
+cannot read; or it does not say."""
+
+_PREFILL: Final = re.compile(
+    r"prefill|continue_final_message|add_generation_prompt|final (?:assistant )?(?:message|content)"
     r"|last message|end with a user|assistant messages? at the end|must alternate",
-    "schema": r"response_?(?:format|mime_?type|json_?schema|schema)|json_?schema|output_(?:config|format)|\bformat\b"
-    r"|schema|structured output",
-    "guided": r"structured_?outputs?|guided|schema|grammar",
-    "structural_tag": r"structural_?tag|response_format|xgrammar|structured output|grammar|schema",
-    "grammar": r"grammar|gbnf|trigger|preserved_tokens",
-}
-"""What a refusal names when it is about a method of forcing."""
-_ABOUT: Final = {method: re.compile(fields, re.IGNORECASE) for method, fields in _FIELDS.items()}
-_UNKNOWN: Final = re.compile(
-    r"extra (?:inputs|fields)"
-    r"|(?:unknown|unrecognized|unexpected|unsupported) (?:\w+ )?(?:field|key|parameter|argument|name)",
     re.IGNORECASE,
 )
+_RESPONSE_FORMAT: Final = r"response[_ ]?(?:format|mime_?type|json_?schema|schema)"
+_FIELDS: Final[Mapping[ForcingMethod, str]] = {
+    "schema": rf"{_RESPONSE_FORMAT}|output_(?:config|format)|json_schema|structured[_ ]outputs?|[\"'`]format\b",
+    "guided": r"structured[_ ]outputs?|guided_\w+|guided decoding",
+    "structural_tag": rf"{_RESPONSE_FORMAT}|structural[_ ]?tags?|structured[_ ]outputs?",
+    "grammar": r"grammar(?:_lazy|_triggers)?s?|gbnf|preserved_tokens",
+}
+"""What a refusal names when it is about a method."""
+_DENIED: Final = (
+    r"(?:unknown|unrecognized|unexpected|unsupported|extra) "
+    r"(?:\w+ ){{0,2}}?(?:field|key|param|argument|name|property|properties|input)\w*\b.{{0,80}}?(?:{0})"
+    r"|(?:not support|n't support|unsupported|not allow|not implement)\w*.{{0,40}}?(?:{0})"
+    r"|(?:{0}).{{0,60}}?(?:(?:not|n't) (?:be )?(?:support|permit|allow|available|implement|recogni|enabled|known)"
+    r"|unsupported|unavailable|unknown|unrecognized|unexpected|extra (?:inputs|fields))"
+    r"|response_format\W{{1,8}}type\b.{{0,60}}input should be"
+)
+_METHODS: Final = {
+    method: re.compile(_DENIED.format(fields), re.IGNORECASE | re.DOTALL) for method, fields in _FIELDS.items()
+}
+_CONSTRAINT: Final = re.compile(
+    r"\b(?:prefixItems|uniqueItems|additional(?:Properties|Items)|unevaluated\w+|pattern(?:s|Properties)?|propertyNames"
+    r"|(?:min|max)(?:Items|Length|Properties|Contains)|exclusive(?:Min|Max)imum|multipleOf|anyOf|oneOf|allOf"
+    r"|dependent\w+)\b|\$(?:ref|defs)\b"
+    r"|propert(?:y|ies) ['\"`]|unimplemented|in context=|keyword|recursi"
+    r"|not supported by (?:xgrammar|llguidance|guidance|outlines)"
+    r"|invalid (?:json )?schema|schema (?:contains|is too|is invalid|is not valid|error)"
+    r"|(?:invalid|malformed).{0,40}specification|(?:grammar|schema) (?:error|is too|compil)"
+    r"|(?:pars|compil|convert|transform|initiali[sz])\w* .{0,40}(?:grammar|schema|structural|sampler)",
+    re.IGNORECASE,
+)
+"""What a refusal says that is about the contents of a constraint, whichever field it names."""
 _REFUSALS: Final = frozenset((400, 404, 415, 422, 500, 501))
 """Statuses of requests that cannot be served as they are; 500 is what some servers answer to a grammar."""
 
 
-def denies_forcing(method: ForcingMethod, status: int, message: str) -> bool:
-    """Whether an upstream's error is about the method by which a call was to be forced."""
+def refused_part(method: ForcingMethod, status: int, message: str) -> RefusedPart | None:
+    """What an upstream's error says that it refuses of a request that forces a call; None: nothing of the kind."""
+    if status not in _REFUSALS:
+        return None
     said = message[:4000]
-    return status in _REFUSALS and (_ABOUT[method].search(said) is not None or _UNKNOWN.search(said) is not None)
+    if method != "prefill" and _CONSTRAINT.search(said):
+        return "constraint"
+    if (_PREFILL if method == "prefill" else _METHODS[method]).search(said):
+        return "method"
+    return "unclear" if status != 404 else None  # most likely an unknown model or path

@@ -3,7 +3,7 @@
 The detail may be empty; None says that the failure did not happen.
 """
 
-from streamtool.policy.capabilities import denies_forcing, denies_tools
+from streamtool.policy.capabilities import RefusedPart, denies_tools, refused_part
 from streamtool.policy.evidence import (
     CheckedArguments,
     EndOfReply,
@@ -30,8 +30,17 @@ def tools_unsupported(refused: RefusedRequest) -> str | None:
 
 def forcing_unsupported(refused: RefusedRequest) -> str | None:
     """The upstream cannot force a call by this method."""
+    return _found(_refused(refused) == "method")
+
+
+def forcing_refused(refused: RefusedRequest) -> str | None:
+    """The upstream refuses a constraint, or a request that forces a call, and does not say why."""
+    return _found(_refused(refused) in ("constraint", "unclear"))
+
+
+def _refused(refused: RefusedRequest) -> RefusedPart | None:
     forcing = refused.forcing
-    return _found(forcing is not None and denies_forcing(forcing, refused.status, refused.message))
+    return None if forcing is None else refused_part(forcing, refused.status, refused.message)
 
 
 # --- replies

@@ -10,6 +10,7 @@ by the caller. A correction is never part of the history: the next turn's prompt
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import field, frozen
@@ -48,13 +49,9 @@ class Outcome(Enum):
 
     def fits(self, *, visible: bool) -> bool:
         """Whether this can become of an attempt of which the client has, or has not, seen anything."""
-        match self:
-            case Outcome.RETRIED:
-                return not visible
-            case Outcome.CONTINUED:
-                return visible
-            case _:
-                return True
+        if self is Outcome.RETRIED:
+            return not visible
+        return visible or self is not Outcome.CONTINUED
 
 
 @frozen
@@ -145,24 +142,25 @@ _BROKEN: Final = (
 )
 """The corrections of a call that cannot be read, wherever that is detected."""
 
+_request = partial(Failure[RefusedRequest], on=RefusedRequest, outcome=Outcome.RETRIED, demands_call=False)
 _REQUESTS: Final = (
-    Failure(
+    _request(
         "tools unsupported",
-        on=RefusedRequest,
         detect=detectors.tools_unsupported,
         when="the upstream refuses native tools; the next attempt sends them as text",
-        outcome=Outcome.RETRIED,
         setting='`mode = "auto"`',
-        demands_call=False,
     ),
-    Failure(
+    _request(
         "forcing unsupported",
-        on=RefusedRequest,
         detect=detectors.forcing_unsupported,
         when="the upstream refuses the method that forces a call; the next attempt asks in words",
-        outcome=Outcome.RETRIED,
         setting="`forcing`",
-        demands_call=False,
+    ),
+    _request(
+        "forcing refused",
+        detect=detectors.forcing_refused,
+        when="the upstream refuses a schema or grammar, or gives no reason; the next attempts force less, or only ask",
+        setting="`forcing`",
     ),
 )
 

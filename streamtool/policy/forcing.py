@@ -8,7 +8,7 @@ a field of the request, or the beginning of the reply. So the prompt stays a pre
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from streamtool.constraints import call_schema, frame, grammar, structural_tag
+from streamtool.constraints import call_schema, frame, grammar, plain, structural_tag
 from streamtool.conversation import Conversation, Forcing, ForcingMethod, Tool
 from streamtool.prompting.one_object import is_whole
 from streamtool.protocols.registry import PROTOCOLS, ForcingSetting
@@ -44,10 +44,17 @@ def forcing_method_for(conversation: Conversation, model: ModelSettings, protoco
     return method if method in _FREE and not is_whole(model.format) else None
 
 
-def forcing(conversation: Conversation, method: ForcingMethod, format: str, protocol: str) -> Forcing | None:
-    """What to ask of the upstream so that the model writes an allowed call; None: the method cannot express it."""
+def forcing(
+    conversation: Conversation, method: ForcingMethod, format: str, protocol: str, *, simple: bool = False
+) -> Forcing | None:
+    """What to ask of the upstream so that the model writes an allowed call; None: the method cannot express it.
+
+    With `simple` any object does for the arguments.
+    """
     choice = conversation.choice
     tools = [tool for tool in conversation.tools if not choice.names or tool.name in choice.names]
+    if simple:
+        tools = [plain(tool) for tool in tools]
     forced = choice.mode == "required"
     if not tools:
         return None

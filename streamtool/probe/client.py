@@ -13,7 +13,7 @@ import anyio
 from attrs import evolve, frozen
 
 from streamtool import sample
-from streamtool.conversation import Conversation, Message, Options, OutputFormat, Role, TextPart, Tool
+from streamtool.conversation import Conversation, Forcing, Message, Options, Role, TextPart, Tool
 from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused, UpstreamTimeout
 from streamtool.exchange import Record
 from streamtool.http.asgi import SCOPE, AppResponse, ASGIApp, Receive, Scope, Send, ask, nobody_leaves
@@ -119,10 +119,10 @@ class ProbeClient:
         tokens: int = TOKENS,
         tools: tuple[Tool, ...] = (),
         stop: tuple[str, ...] = (),
-        output: OutputFormat | None = None,
+        forcing: Forcing | None = None,
     ) -> ProbeResult:
         """What the upstream answers to this conversation."""
-        asked = self._conversation(turns, tokens, tools, stop, output)
+        asked = self._conversation(turns, tokens, tools, stop, forcing)
         path = self._wire.request_path(self.model, stream=True)
         return await self._hear(self._ask, self._wire, path, self._wire.write_request(asked, self.model, stream=True))
 
@@ -153,14 +153,15 @@ class ProbeClient:
         tokens: int,
         tools: tuple[Tool, ...],
         stop: tuple[str, ...],
-        output: OutputFormat | None,
+        forcing: Forcing | None,
     ) -> Conversation:
         return Conversation(
             "probe",
             self.model.name,
             tuple(Message(role, (TextPart(text),)) for role, text in turns),
             tools=tools,
-            options=Options(stop=stop, max_tokens=tokens if self.bounded else None, output=output),
+            options=Options(stop=stop, max_tokens=tokens if self.bounded else None),
+            forcing=forcing,
         )
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:

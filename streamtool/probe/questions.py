@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from statemachine import CallStart, Parser
-from streamtool.conversation import OutputFormat, Tool
+from streamtool.conversation import Forcing, Tool
 from streamtool.policy import denies_tools
 from streamtool.probe.client import SECONDS, ProbeClient, ProbeResult, find
 from streamtool.probe.findings import Findings, ProbeAnswer, ProbeTarget, ShownTemplate, Stream, Taught, Tools, Word
@@ -179,11 +179,8 @@ async def assistant_prefill(line: ProbeClient) -> ProbeAnswer:
 
 async def json_schema(line: ProbeClient) -> ProbeAnswer:
     """Does a JSON Schema decide the form of the answer?"""
-    if not PROTOCOLS[line.protocol].json_schema:
-        return ProbeAnswer("no", "the protocol has no place for it")
-    schema = {**_CITY, "additionalProperties": False}
-    output = OutputFormat(schema, strict=True)
-    heard = await line.say(("user", "Say in a sentence which city is the capital of France."), output=output)
+    schema = Forcing("schema", {**_CITY, "additionalProperties": False})
+    heard = await line.say(("user", "Say in a sentence which city is the capital of France."), forcing=schema)
     try:
         answer = json.loads(heard.choice.text)
     except (ValueError, RecursionError):

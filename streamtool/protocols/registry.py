@@ -43,8 +43,6 @@ class ProtocolRow:
     """llama.cpp reads the triggers of a grammar; in a chat request it overwrites them by those of the template."""
     native_tools: bool = True
     """It has a place for tools."""
-    json_schema: bool = True
-    """It has a place for the JSON Schema of an answer."""
     prefill: bool = True
     """The reply may be begun for the model."""
     joins_neighbours: bool = False
@@ -97,7 +95,6 @@ ROWS: Final = (
         auto_forcing="prefill",
         lazy_grammar=True,
         native_tools=False,
-        json_schema=False,
         provider="openai",
     ),
 )

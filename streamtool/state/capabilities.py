@@ -1,4 +1,4 @@
-"""What upstreams were found unable to do, for a while: tools (`mode = "auto"`), or a way of forcing a call."""
+"""What upstreams were found unable to do, for a while: tools (`mode = "auto"`), a way of forcing, a constraint."""
 
 import time
 from collections.abc import Callable
@@ -16,13 +16,19 @@ class CapabilityCache:
         self._until: dict[tuple[str | None, str, str], float] = {}
 
     def lacks(self, upstream: str | None, model: str, ability: str, /) -> bool:
-        """Whether this model of this upstream said lately that it cannot do this: `tools`, or a way of forcing."""
+        """Whether this model of this upstream said lately that it cannot do this.
+
+        An ability is `tools`, a way of forcing, or a way and the digest of one constraint.
+        """
         return self._until.get((upstream, model, ability), 0.0) > self._clock()
 
     def learn(self, upstream: str | None, model: str, ability: str, /) -> None:
         """It has said so now."""
-        now = self._clock()
+        self.forget(upstream, model, ability)
         if len(self._until) >= _MOST:
-            self._until = {key: until for key, until in self._until.items() if until > now}
-        if len(self._until) < _MOST:
-            self._until[upstream, model, ability] = now + SECONDS
+            self._until.pop(next(iter(self._until)), None)  # the oldest
+        self._until[upstream, model, ability] = self._clock() + SECONDS
+
+    def forget(self, upstream: str | None, model: str, ability: str, /) -> None:
+        """It was not what it seemed."""
+        self._until.pop((upstream, model, ability), None)
