@@ -31,6 +31,7 @@ SYNCHRONOUS = {
     "close_async": "close_sync",
     "drain_async": "drain_sync",
     "handle_async_request": "handle_request",
+    "send_async": "send_sync",
 }
 """A word of the source -> its counterpart. `async` and `await` have none."""
 
