@@ -1,0 +1,22 @@
+"""The engines. One that is not installed is skipped: `pip install -e ".[dev,engines]"` brings them."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+from engines.engine import Engine, served
+
+
+def needs(*modules: str) -> None:
+    """Skip what needs a module that is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            pytest.skip(f'{module} is not installed: pip install -e ".[dev,engines]"')
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """llama.cpp's server."""
+    needs("xllamacpp", "gguf", "numpy")
+    with served("llama_server.py", str(tmp_path_factory.mktemp("llama"))) as engine:
+        yield engine
