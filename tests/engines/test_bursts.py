@@ -43,6 +43,7 @@ def test_a_burst_through_the_proxy(proxy: str, stream: bool):
     assert seen == {(200, False): BURST}
 
 
+@pytest.mark.parametrize("proxy", [uvicorn_server], indirect=True, ids=["uvicorn"])
 def test_a_burst_of_several_clients_through_the_proxy(proxy: str):
     seen: Counter[tuple[int, bool]] = Counter()
 

@@ -1,12 +1,10 @@
-"""Each client protocol over each protocol that llama.cpp's server speaks: the official clients, over sockets.
+"""Each client protocol over each protocol that an engine speaks: the official clients, over sockets.
 
 The model writes noise. Whatever it is, the client receives what its protocol allows, and counts of tokens that are the
 engine's own.
 """
 
-import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import anthropic
@@ -22,27 +20,28 @@ from streamtool import Proxy, Settings
 from streamtool.testing import assert_valid
 
 pytestmark = pytest.mark.engines
-UPSTREAMS = ("chat", "messages", "completions")
+SPOKEN = {"llama": ("chat", "messages", "completions"), "transformers": ("chat", "completions")}
+"""Engine -> the protocols of its server."""
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 TOKENS = 40
 LIMITS = {"chat": "max_tokens", "messages": "max_tokens", "responses": "max_output_tokens"}
-upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
+SERVERS = {"uvicorn": uvicorn_server, "hypercorn": hypercorn_server}
+PLACES = [(server, engine, protocol) for server in SERVERS for engine in SPOKEN for protocol in SPOKEN[engine]]
 
 
-@pytest.fixture(scope="module", params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
-def addresses(request: pytest.FixtureRequest, llama: Engine) -> Iterator[dict[str, str]]:
-    """Upstream protocol -> the address of a proxy that speaks it with the engine."""
-    with ExitStack() as stack:
-        found = {}
-        for upstream in UPSTREAMS:
-            settings = Settings(upstreams={"llama": {"url": llama.url, "protocol": upstream}}, retries=0)
-            found[upstream] = stack.enter_context(request.param(Proxy(settings))).url
-        yield found
+@pytest.fixture(scope="module", params=PLACES, ids="-".join)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a proxy that speaks one protocol with one engine."""
+    server, name, protocol = request.param
+    engine: Engine = request.getfixturevalue(name)
+    settings = Settings(upstreams={name: {"url": engine.url, "protocol": protocol}}, retries=0)
+    with SERVERS[server](Proxy(settings)) as served:
+        yield served.url
 
 
 def asked(protocol: str, **changes: Any) -> dict[str, Any]:
     ask = Ask((("system", "Be short."), ("user", "hi")), (("ping", "Pings.", SCHEMA),), **changes)
-    return {**write(protocol, ask), LIMITS[protocol]: TOKENS}
+    return {**write(protocol, ask), "model": "noise", LIMITS[protocol]: TOKENS}
 
 
 def without_stream(protocol: str) -> dict[str, Any]:
@@ -52,13 +51,12 @@ def without_stream(protocol: str) -> dict[str, Any]:
     return body
 
 
-@upstreams
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-def test_whatever_comes_is_legal(addresses: dict[str, str], client: str, upstream: str, stream: bool, choice: str):
+def test_whatever_comes_is_legal(url: str, client: str, stream: bool, choice: str):
     body = asked(client, stream=stream, choice=choice)
-    reply = httpx.post(addresses[upstream] + PATHS[client], json=body, timeout=START)
+    reply = httpx.post(url + PATHS[client], json=body, timeout=START)
     assert reply.status_code == 200
     streamed, whole, _ = VALIDATORS[client]
     assert_valid(streamed(reply.content, body, headers=reply.headers.raw) if stream else whole(reply.content, body))
@@ -70,9 +68,8 @@ def test_whatever_comes_is_legal(addresses: dict[str, str], client: str, upstrea
     assert 0 < got.usage[1] <= TOKENS
 
 
-@upstreams
-def test_the_client_of_chat(addresses: dict[str, str], upstream: str):
-    with openai.OpenAI(base_url=f"{addresses[upstream]}/v1", api_key="none", max_retries=0, timeout=START) as client:
+def test_the_client_of_chat(url: str):
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=START) as client:
         chunks = list(client.chat.completions.create(**without_stream("chat"), stream=True))
         whole = client.chat.completions.create(**without_stream("chat")).choices[0]
     assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
@@ -81,9 +78,8 @@ def test_the_client_of_chat(addresses: dict[str, str], upstream: str):
     assert [*reasons, whole.finish_reason] == ["length", "length"]
 
 
-@upstreams
-def test_the_client_of_messages(addresses: dict[str, str], upstream: str):
-    with anthropic.Anthropic(base_url=addresses[upstream], api_key="none", max_retries=0, timeout=START) as client:
+def test_the_client_of_messages(url: str):
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=START) as client:
         with client.messages.stream(**without_stream("messages")) as events:
             message = events.get_final_message()
         whole = client.messages.create(**without_stream("messages"))
@@ -92,9 +88,8 @@ def test_the_client_of_messages(addresses: dict[str, str], upstream: str):
         assert found.stop_reason == "max_tokens"
 
 
-@upstreams
-def test_the_client_of_responses(addresses: dict[str, str], upstream: str):
-    with openai.OpenAI(base_url=f"{addresses[upstream]}/v1", api_key="none", max_retries=0, timeout=START) as client:
+def test_the_client_of_responses(url: str):
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=START) as client:
         *_, last = client.responses.create(**without_stream("responses"), stream=True)
         whole = client.responses.create(**without_stream("responses"))
     for found in (last.response, whole):
@@ -102,15 +97,18 @@ def test_the_client_of_responses(addresses: dict[str, str], upstream: str):
         assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
-@upstreams
-def test_the_model_is_listed(addresses: dict[str, str], upstream: str):
-    names = [model["id"] for model in httpx.get(f"{addresses[upstream]}/v1/models").json()["data"]]
-    assert [name.rpartition("/")[2] for name in names] == ["noise.gguf"]
-
-
-def test_each_upstream_protocol_gives_the_model_the_same_prompt(addresses: dict[str, str]):
+@pytest.mark.parametrize("engine", SPOKEN)
+def test_each_protocol_gives_the_model_the_same_prompt(request: pytest.FixtureRequest, engine: str):
     counts = set()
-    for upstream in UPSTREAMS:
-        reply = httpx.post(addresses[upstream] + PATHS["chat"], json=asked("chat", stream=False), timeout=START)
-        counts.add(json.loads(reply.content)["usage"]["prompt_tokens"])
+    for protocol in SPOKEN[engine]:
+        upstreams = {engine: {"url": request.getfixturevalue(engine).url, "protocol": protocol}}
+        with uvicorn_server(Proxy(Settings(upstreams=upstreams, retries=0))) as served:
+            reply = httpx.post(served.url + PATHS["chat"], json=asked("chat", stream=False), timeout=START)
+        counts.add(reply.json()["usage"]["prompt_tokens"])
     assert len(counts) == 1
+
+
+def test_the_models_are_listed(llama: Engine):
+    with uvicorn_server(Proxy(Settings(upstreams={"llama": {"url": llama.url}}))) as served:
+        models = httpx.get(f"{served.url}/v1/models", timeout=START).json()["data"]
+    assert [model["id"].rpartition("/")[2] for model in models] == ["noise.gguf"]
