@@ -11,13 +11,14 @@ from engines.engine import START, Engine
 from servers import hypercorn_server, uvicorn_server
 
 from streamtool import Proxy, Settings, SyncToolTransport, ToolTransport
-from streamtool.agent import Agent
+from streamtool.agent import Agent, Final, ToolCallResult
 from streamtool.probe import probe
 from streamtool.settings import UpstreamSettings
 
 pytestmark = pytest.mark.engines
 BURST = 500
 SMALL = 150
+CALL_OR_ANSWER = r'root ::= "<tool_call>{\"name\": \"ping\", \"arguments\": {}}</tool_call>" | "Done."'
 TOOL = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -91,6 +92,19 @@ async def test_a_burst_of_an_agent(llama: Engine):
 def ping() -> str:
     """Pings."""
     return "pong"
+
+
+@pytest.mark.anyio
+async def test_runs_of_an_agent_that_calls_its_tool(llama: Engine):
+    """Each reply is a call or the answer, by chance."""
+    async with Agent(llama.url, [ping], model="noise", options={"grammar": CALL_OR_ANSWER}, max_turns=100) as agent:
+        events = []
+        for _ in range(15):
+            async with agent.run("Ping.") as run:
+                events += [event async for event in run]
+    results = [event for event in events if isinstance(event, ToolCallResult)]
+    assert {result.text for result in results} == {"pong"}
+    assert [event.text for event in events if isinstance(event, Final)] == ["Done."] * 15
 
 
 def test_what_the_probe_finds_does_not_depend_on_connections(llama: Engine):
