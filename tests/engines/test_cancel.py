@@ -29,7 +29,7 @@ LIMITS = {"chat": "max_tokens", "messages": "max_tokens", "responses": "max_outp
 @pytest.fixture
 def stopped(llama: Engine) -> Callable[[], None]:
     """Call it when the client has left: the slot becomes free, long before the reply would have ended."""
-    assert not llama.busy()
+    wait_for(lambda: not llama.busy(), "nobody else asks", START)
     before = llama.decoded()
 
     def check() -> None:
