@@ -38,6 +38,7 @@ def main(folder: Path) -> None:
     port = serving.server.servers[0].sockets[0].getsockname()[1]
     print(f"http://127.0.0.1:{port}", file=address, flush=True)
     sys.stdin.read()
+    os._exit(0)  # its threads would go on
 
 
 if __name__ == "__main__":
