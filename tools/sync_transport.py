@@ -32,6 +32,7 @@ SYNCHRONOUS = {
     "drain_async": "drain_sync",
     "linger_async": "linger_sync",
     "handle_async_request": "handle_request",
+    "send_async": "send_sync",
 }
 """A word of the source -> its counterpart. `async` and `await` have none."""
 

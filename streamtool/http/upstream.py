@@ -23,6 +23,7 @@ import httpx
 from streamtool.errors import UpstreamError, UpstreamTimeout
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, read_body, route_path
+from streamtool.http.resending import send_async
 from streamtool.protocols import wire
 from streamtool.protocols.registry import UPSTREAMS, protocol_of_host
 from streamtool.settings import LimitSettings, UpstreamSettings
@@ -77,8 +78,6 @@ class HttpUpstream:
         self._pass_authorization = pass_authorization
         self._limit = limit
         self._network = transport
-        self._unpooled: httpx.AsyncBaseTransport | None = None
-        """Opens a connection for each request."""
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
         self._wire = UPSTREAMS[settings.wire_protocol]
@@ -96,11 +95,9 @@ class HttpUpstream:
 
     async def aclose(self) -> None:
         """Close all connections. The next request opens new ones."""
-        networks = self._network, self._unpooled
-        self._network = self._unpooled = None
-        for network in networks:
-            if network is not None:
-                await network.aclose()
+        network, self._network = self._network, None
+        if network is not None:
+            await network.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one HTTP request on. Raises UpstreamError, TooLargeError."""
@@ -123,22 +120,11 @@ class HttpUpstream:
         await _Pass(self, request, receive, send).run()
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """The upstream's answer, its body still to come. Connections are pooled and opened when needed.
-
-        Some servers close a connection that they have promised to keep, so a request may break on it. If nothing of
-        an answer has come, it is sent once more, on a new connection (RFC 9112, section 9.3.1).
-        """
+        """The upstream's answer, its body still to come. Connections are pooled and opened when needed."""
         if self._network is None:
-            self._network = _network(kept=100)
-        connection = request.extensions["trace"] = _Connection()
-        try:
-            return await self._network.handle_async_request(request)
-        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-            if connection.new:
-                raise
-        if self._unpooled is None:
-            self._unpooled = _network(kept=0)
-        return await self._unpooled.handle_async_request(request)
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+            self._network = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        return cast(httpx.Response, await send_async(self._network, request, httpx))
 
     def url(self, path: str, query: bytes = b"") -> str:
         """Where `path` is at the upstream. A version that both the address and the path name counts once.
@@ -182,25 +168,6 @@ def open_servers(apps: Mapping[str, ASGIApp]) -> dict[str, ASGIApp]:
         for name, app in apps.items()
         if isinstance(app, HttpUpstream) and protocol_of_host(urlsplit(app.settings.url).hostname) == "chat"
     }
-
-
-def _network(*, kept: int) -> httpx.AsyncHTTPTransport:
-    """The network; so many connections without a request are kept."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept)
-    return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
-
-
-class _Connection:
-    """Learns whether a request has opened its connection: httpcore tells its extension `trace` of each step."""
-
-    __slots__ = ("new",)
-
-    def __init__(self) -> None:
-        self.new = False
-
-    async def __call__(self, step: str, _: Mapping[str, Any]) -> None:
-        if step.startswith("connection.connect_"):
-            self.new = True
 
 
 class _Body(httpx.AsyncByteStream):

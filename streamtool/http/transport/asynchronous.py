@@ -8,6 +8,7 @@ import httpx
 
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Exchange
+from streamtool.http.resending import send_async
 from streamtool.http.transport.closing import close_async, drain_async, linger_async
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
 from streamtool.observe.observers import OnExchange, Watch, as_error
@@ -46,7 +47,7 @@ class ToolTransport(httpx.AsyncBaseTransport):
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
                 with watch.passing():
-                    return cast(httpx.Response, await self._inner.handle_async_request(request))
+                    return cast(httpx.Response, await send_async(self._inner, request, package))
             reply = _stream_class(package.AsyncByteStream)(self._core, self._inner, exchange, watch, request)
             await reply.begin()
         except StreamtoolError as error:
@@ -60,7 +61,7 @@ class ToolTransport(httpx.AsyncBaseTransport):
         if asked is None:
             return counting.answer(None)
         try:
-            response = await self._inner.handle_async_request(asked)
+            response = await send_async(self._inner, asked, package)
             try:
                 told = await response.aread()
             finally:
@@ -138,7 +139,8 @@ class AsyncReply:
         return out
 
     async def _open(self) -> bytes:
-        self._response = await self._inner.handle_async_request(self._core.attempt(self._exchange, self._request))
+        request = self._core.attempt(self._exchange, self._request)
+        self._response = await send_async(self._inner, request, package_of(request))
         self._pieces = aiter(self._response.stream)
         return self._exchange.respond(self._response.status_code, self._response.headers.raw)
 

@@ -9,6 +9,7 @@ import httpx
 
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Exchange
+from streamtool.http.resending import send_sync
 from streamtool.http.transport.closing import close_sync, drain_sync, linger_sync
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
 from streamtool.observe.observers import OnExchange, Watch, as_error
@@ -47,7 +48,7 @@ class SyncToolTransport(httpx.BaseTransport):
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
                 with watch.passing():
-                    return cast(httpx.Response, self._inner.handle_request(request))
+                    return cast(httpx.Response, send_sync(self._inner, request, package))
             reply = _stream_class(package.SyncByteStream)(self._core, self._inner, exchange, watch, request)
             reply.begin()
         except StreamtoolError as error:
@@ -61,7 +62,7 @@ class SyncToolTransport(httpx.BaseTransport):
         if asked is None:
             return counting.answer(None)
         try:
-            response = self._inner.handle_request(asked)
+            response = send_sync(self._inner, asked, package)
             try:
                 told = response.read()
             finally:
@@ -139,7 +140,8 @@ class SyncReply:
         return out
 
     def _open(self) -> bytes:
-        self._response = self._inner.handle_request(self._core.attempt(self._exchange, self._request))
+        request = self._core.attempt(self._exchange, self._request)
+        self._response = send_sync(self._inner, request, package_of(request))
         self._pieces = iter(self._response.stream)
         return self._exchange.respond(self._response.status_code, self._response.headers.raw)
 

@@ -1,0 +1,83 @@
+"""What is particular to `transformers serve`: it computes one reply at a time, and refuses fields that it does not know."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from engines.engine import START, Engine
+from servers import RawClient, hypercorn_server, uvicorn_server
+
+from streamtool import Proxy, Settings
+from streamtool.exchange import Record
+from streamtool.http.middleware import ToolMiddleware
+from streamtool.http.upstream import HttpUpstream
+from streamtool.settings import UpstreamSettings
+from streamtool.testing import stream_asgi
+
+pytestmark = pytest.mark.engines
+PATH = "/v1/chat/completions"
+ENDLESS = 10_000_000
+"""Tokens that take the engine longer than anybody waits."""
+TOOL = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
+BURST = 500
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "Hello."}]
+    return {"model": "noise", "messages": messages, "tools": [TOOL], "max_tokens": 2, **changes}
+
+
+@pytest.fixture(params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
+def served(request: pytest.FixtureRequest, transformers: Engine) -> Any:
+    with request.param(Proxy(Settings(upstreams={"t": {"url": transformers.url}}, retries=0))) as running:
+        yield running
+
+
+def test_a_client_that_leaves_frees_the_engine(served: Any):
+    """The next reply waits until the one before is over."""
+    for _ in range(3):
+        with RawClient(served.port, json.dumps(body(max_tokens=ENDLESS, stream=True)).encode()) as left:
+            left.until(b'"content":"')
+            left.leave()
+        assert httpx.post(served.url + PATH, json=body(), timeout=START).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_a_burst_through_the_proxy(served: Any, stream: bool):
+    with httpx.Client(base_url=served.url, timeout=START) as client:
+        for _ in range(BURST):
+            reply = client.post(PATH, json=body(stream=stream))
+            assert (reply.status_code, '"error"' in reply.text) == (200, False)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("protocol", "forcing"),
+    [
+        *(("chat", method) for method in ("grammar", "guided", "prefill")),
+        *(("completions", method) for method in ("grammar", "guided", "schema", "structural_tag")),
+    ],
+)
+async def test_a_field_that_the_engine_refuses_is_left_out(transformers: Engine, protocol: str, forcing: str):
+    records: list[Record] = []
+    settings = Settings(retries=0, app_protocol=protocol, app_forcing=forcing)
+    asked = json.dumps(body(tool_choice="required")).encode()
+    async with HttpUpstream(UpstreamSettings("t", transformers.url, protocol=protocol)) as upstream:
+        middleware = ToolMiddleware(upstream, settings=settings, on_exchange=records.append)
+        async with stream_asgi(middleware, PATH, body=asked) as reply:
+            await reply.body()
+    assert reply.status == 200
+    assert records[0].forced == "prompt"
+    assert records[0].attempts == ("forcing unsupported",)
+
+
+def test_ten_turns_of_a_conversation(served: Any):
+    messages: list[Any] = [{"role": "user", "content": "Count."}]
+    prompts = []
+    for _ in range(10):
+        reply = httpx.post(served.url + PATH, json=body(messages=messages, max_tokens=20), timeout=START).json()
+        prompts.append(reply["usage"]["prompt_tokens"])
+        messages.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
+        messages.append({"role": "user", "content": "Go on."})
+    assert sorted(set(prompts)) == prompts
