@@ -180,8 +180,8 @@ class Converter:
         least, most = _count(schema, "minLength"), _count(schema, "maxLength")
         if not least and most is None:
             return self._rules.plain("string")
-        char = self._rules.plain("char")
-        return rf'( "\"" {char}{_times(least or 0, most)} "\"" )'
+        char = self._rules.plain("char")  # a rule, since servers multiply a repetition by the one around it
+        return self._rules.add(rf'"\"" {char}{_times(least or 0, most)} "\""')
 
     def _array(self, schema: Schema, depth: int) -> str:
         ws = self._rules.plain("ws")

@@ -56,7 +56,7 @@ _DENIED: Final = (
     r"|(?:not support|n't support|unsupported|not allow|not implement)\w*.{{0,40}}?(?:{0})"
     r"|(?:{0}).{{0,60}}?(?:(?:not|n't) (?:be )?(?:support|permit|allow|available|implement|recogni|enabled|known)"
     r"|unsupported|unavailable|unknown|unrecognized|unexpected|extra (?:inputs|fields))"
-    r"|response_format\W{{1,8}}type\b.{{0,60}}input should be"
+    r"|response_format\W{{1,8}}type\b.{{0,60}}(?:input should be|must be one of)"
 )
 _METHODS: Final = {
     method: re.compile(_DENIED.format(fields), re.IGNORECASE | re.DOTALL) for method, fields in _FIELDS.items()

@@ -114,3 +114,11 @@ async def test_a_free_choice_leaves_text_as_it_is(llama: Engine, format: str, pr
     choice, record = await answer(llama, format, protocol, "grammar", tool_choice="auto", max_tokens=60)
     assert record.forced == "grammar"
     assert choice["message"]["content"] or choice["message"]["tool_calls"]
+
+
+async def test_bounds_inside_of_bounds_are_no_repetition_that_the_engine_refuses(llama: Engine):
+    words = {"type": "array", "maxItems": 50, "items": {"type": "string", "maxLength": 50}}
+    schema = {"type": "object", "properties": {"tags": words}, "required": ["tags"]}
+    tools = [{"type": "function", "function": {"name": "tag_all", "description": "A tool.", "parameters": schema}}]
+    _, record = await answer(llama, "tool_call", "chat", "grammar", tools=tools, max_tokens=40)
+    assert (record.forced, record.attempts) == ("grammar", ())
