@@ -314,7 +314,7 @@ def answers(way: str) -> str:
 async def test_a_method_that_is_refused_is_left_out_and_remembered(client: str, stream: bool, way: str):
     talk = ModelClient("chat", way, refused(METHODS[way]), CALL)
     now = [0.0]
-    talk.app.resources = evolve(talk.app.resources, capabilities=CapabilityCache(lambda: now[0]))
+    talk.app.services = evolve(talk.app.services, capabilities=CapabilityCache(lambda: now[0]))
     for ask in (NAMED, OTHER):
         got = await talk.ask(client, evolve(ask, stream=stream))
         assert (got.parts, got.reason) == (CALLED, "calls")
@@ -336,7 +336,7 @@ async def test_a_schema_that_is_refused_becomes_any_object_for_this_constraint_o
 ):
     talk = ModelClient("chat", way, refused(CONSTRAINTS[way]), answers(way))
     now = [0.0]
-    talk.app.resources = evolve(talk.app.resources, capabilities=CapabilityCache(lambda: now[0]))
+    talk.app.services = evolve(talk.app.services, capabilities=CapabilityCache(lambda: now[0]))
     for _ in range(2):
         got = await talk.ask(client, evolve(NAMED, stream=stream))
         assert (got.parts, got.reason) == (CALLED, "calls")

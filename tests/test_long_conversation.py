@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from statemachine import Call
 from statemachine import write as write_calls
-from streamtool.exchange import Exchange, Resources
+from streamtool.exchange import Exchange, Services
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.prompting import key
 from streamtool.protocols.registry import client_protocol
@@ -198,7 +198,7 @@ def test_prompt_and_reply_are_the_beginning_of_the_next_prompt(
             (),
             new_id=lambda prefix: f"{prefix}{next(ids)}",
             now=0,
-            resources=Resources(memory=shelf),
+            services=Services(memory=shelf),
         )
         prompt = prompt_of(json.loads(exchange.request().body))
         assert prompt.startswith(before)
@@ -259,7 +259,7 @@ def conversation(shelf: Shelf, *turns: Any, tools: tuple[Any, ...] = ()) -> Exch
         (),
         new_id=lambda prefix: f"{prefix}own{next(ids)}",
         now=0,
-        resources=Resources(memory=shelf),
+        services=Services(memory=shelf),
     )
 
 

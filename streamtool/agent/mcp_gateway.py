@@ -87,7 +87,7 @@ class McpGateway:
         self._behind = behind
         self._through = middleware_of(settings, apps, on_exchange, behind.templates)
         self._through.observers = behind.observers
-        self._through.resources = evolve(self._through.resources, capabilities=behind.resources.capabilities)
+        self._through.services = evolve(self._through.services, capabilities=behind.services.capabilities)
         front = evolve(
             settings, upstreams={}, models=(), mode="emulate", app_protocol="chat", app_path=_PATH,
             metrics=False, otel=False, recordings=None, debug=False,

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange.choices import Choices
-from streamtool.exchange.interfaces import NO_RESOURCES, Record, Resources, ResponseHead, UpstreamRequest
+from streamtool.exchange.interfaces import NO_SERVICES, Record, ResponseHead, Services, UpstreamRequest
 from streamtool.exchange.listener import ExchangeListener
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.exchange.record_builder import RecordBuilder, no_time
@@ -54,7 +54,7 @@ class Exchange:
     """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
 
     __slots__ = (
-        "_attempts", "_choices", "_failed", "_record", "_rejected", "_request", "_response", "_settings", "_upstream",
+        "_attempts", "_choices", "_record", "_rejected", "_request", "_response", "_settings", "_upstream",
         "cut", "done", "lingers", "retry",
     )  # fmt: skip
 
@@ -68,14 +68,14 @@ class Exchange:
         new_id: Callable[[str], str],
         now: int,
         clock: Callable[[], float] | None = None,
-        resources: Resources = NO_RESOURCES,
+        services: Services = NO_SERVICES,
     ) -> None:
         clock = clock or no_time
         self._settings = settings
         self._record = RecordBuilder(clock)
-        asked = self._request = ClientRequest(settings, client, body, headers, resources)
-        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock, memory=resources.memory)
-        rules = asked.rules(settings, resources.phrases)
+        asked = self._request = ClientRequest(settings, client, body, headers, services)
+        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock, memory=services.memory)
+        rules = asked.rules(settings, services.phrases)
         self._choices = Choices(
             asked.conversation,
             rules,
@@ -87,7 +87,6 @@ class Exchange:
         self._attempts = 0
         self._rejected: Finding | None = None
         """Why another attempt follows this one."""
-        self._failed = False
         self.done = False
         self.cut = False
         self.lingers = False
@@ -235,6 +234,11 @@ class Exchange:
         return self._record.record(self._request, self._response, choices, quoted=quoted, done=self.done)
 
     @property
+    def _failed(self) -> bool:
+        """The reply is not whole."""
+        return self._record.error is not None
+
+    @property
     def _settled(self) -> bool:
         """This attempt has nothing more to say."""
         return self.done or self.retry
@@ -294,7 +298,7 @@ class Exchange:
             self._record.reason = self._record.reason or Reason.STOP
             self._finished(choice, ReplyFinish(choice.choice, Reason.STOP), out)
         if self._choices.finished:
-            self.lingers = self._record.told is None and not choice.state.exceeded
+            self.lingers = self._record.told is None and not choice.exceeded
             if not self.lingers:
                 self.cut = True
                 self._end(out)
@@ -365,7 +369,6 @@ class Exchange:
             return
         self._choices.break_off(out)
         self._record.error = error
-        self._failed = True
         self._rejected = None
         self.done = self.cut = True
         out.append(ReplyFailure(error))

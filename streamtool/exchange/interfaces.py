@@ -52,7 +52,7 @@ class Tokenizers(Protocol):
 
 
 @frozen
-class Resources:
+class Services:
     """What an exchange may use beside its settings; None: there is no such thing."""
 
     memory: Memory | None = None
@@ -63,7 +63,7 @@ class Resources:
     """By which refusals are recognised; None: by those that come with the package."""
 
 
-NO_RESOURCES = Resources()
+NO_SERVICES = Services()
 
 
 @frozen

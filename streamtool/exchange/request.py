@@ -16,7 +16,7 @@ from streamtool.conversation import HOSTED, Conversation
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
-from streamtool.exchange.interfaces import Memory, Resources, Templates, UpstreamRequest
+from streamtool.exchange.interfaces import Memory, Services, Templates, UpstreamRequest
 from streamtool.policy import Finding, RefusedRequest, Rules, find, proves_tools_denied, refused_part, rules_for
 from streamtool.policy.refusals import Phrases
 from streamtool.prompting.one_object import is_whole
@@ -40,7 +40,7 @@ class ClientRequest:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
     __slots__ = (
-        "_body", "_capabilities", "_headers", "_tokenizer", "conversation", "dropped", "forcing", "model", "native",
+        "_body", "_headers", "_services", "conversation", "dropped", "forcing", "model", "native",
         "sent", "signatures", "transcripts", "upstream",
     )  # fmt: skip
 
@@ -50,15 +50,14 @@ class ClientRequest:
         client: ClientProtocol,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
-        resources: Resources,
+        services: Services,
     ) -> None:
-        memory = resources.memory
-        self._capabilities = resources.capabilities
+        memory = services.memory
+        self._services = services
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
         self.conversation: Conversation = shared(self._read(settings, client, memory))
-        self.model: ModelSettings = self._overridden(settings, resources.templates)
-        self._tokenizer = None if resources.tokenizers is None else resources.tokenizers.of(self.model)
+        self.model: ModelSettings = self._overridden(settings, services.templates)
         self.native = self._begins_native()
         """The upstream gets the tools natively."""
         self.upstream: UpstreamProtocol = upstream_protocol_for(client.NAME, self.model.protocol)
@@ -188,8 +187,8 @@ class ClientRequest:
         method = None if self.native or current is None else current.way
         becomes_text = self.native and self.model.mode == "auto"
         found = find(RefusedRequest(status=status, message=message, native=becomes_text, forcing=method))
-        if self.forcing.doubted and self._capabilities is not None:  # it was not the constraint
-            self._capabilities.forget(self._upstream_name, self.model.name, self.forcing.doubted)
+        if self.forcing.doubted and self._services.capabilities is not None:  # it was not the constraint
+            self._services.capabilities.forget(self._upstream_name, self.model.name, self.forcing.doubted)
         if found is not None:
             part = None if method is None else refused_part(method, status, message)
             if part is None:
@@ -197,12 +196,12 @@ class ClientRequest:
                 lacks = "tools" if proves_tools_denied(message, repr(self.conversation)) else ""
             else:
                 lacks = self.forcing.refuse(part)
-            if self._capabilities is not None and lacks:
-                self._capabilities.learn(self._upstream_name, self.model.name, lacks)
+            if self._services.capabilities is not None and lacks:
+                self._services.capabilities.learn(self._upstream_name, self.model.name, lacks)
         return found
 
     def _lacks(self, ability: str) -> bool:
-        known = self._capabilities
+        known = self._services.capabilities
         return known is not None and known.lacks(self._upstream_name, self.model.name, ability)
 
     def _begins_native(self) -> bool:
@@ -254,7 +253,8 @@ class ClientRequest:
                 recall=None if self.transcripts is None else self.transcripts.recall,
             )
             projected = self.forcing.apply(self.conversation, projected)
-        projected = fitted(projected, self.model.context, self._tokenizer)
+        tokenizers = self._services.tokenizers
+        projected = fitted(projected, self.model.context, None if tokenizers is None else tokenizers.of(self.model))
         if number == 1:
             self.dropped += projected.dropped[len(asked.dropped) :]
         body = self.upstream.write_request(projected, self.model, stream=True)

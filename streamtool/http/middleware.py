@@ -23,7 +23,7 @@ from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
-from streamtool.http.resources import open_resources
+from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
@@ -77,7 +77,7 @@ class ToolMiddleware:
         self.store = open_store(self.settings.store)
         precompile(self.settings.formats)
         self.templates = ChatTemplates(self.settings) if templates is None else templates
-        self.resources = open_resources(self.settings, self.templates)
+        self.services = open_services(self.settings, self.templates)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None
@@ -102,7 +102,7 @@ class ToolMiddleware:
                 new_id=new_id,
                 now=int(time.time()),
                 clock=anyio.current_time,
-                resources=evolve(self.resources, memory=shelf(self.store, scope["headers"])),
+                services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
             )
         except StreamtoolError as error:
             self.observers.refused(wire.NAME, error)
@@ -136,7 +136,7 @@ class ToolMiddleware:
     async def _count(self, wire: ClientProtocol, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         try:
             counted = await count_tokens(
-                self.settings, self.app, scope, body, receive, upstream_key=UPSTREAM_KEY, resources=self.resources
+                self.settings, self.app, scope, body, receive, upstream_key=UPSTREAM_KEY, services=self.services
             )
         except StreamtoolError as error:
             await send_error(wire, error, send)

@@ -12,7 +12,7 @@ from attrs import frozen
 from streamtool import prompting
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
-from streamtool.exchange import Resources, decode_body
+from streamtool.exchange import Services, decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
 from streamtool.prompting.window import CountTokens, prompt_tokens
 from streamtool.protocols import messages
@@ -40,14 +40,14 @@ class TokenCount:
         settings: Settings,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
-        resources: Resources,
+        services: Services,
     ) -> "TokenCount":
         """The request of a client. Raises RequestError for what cannot be read or projected."""
         given = tuple((name.lower(), value) for name, value in headers)
         conversation = messages.read_count(decode_body(body, given, settings.limits.body), settings.limits)
         model = settings.for_model(conversation.model)
-        model = model.with_template(None if resources.templates is None else resources.templates.of(model))
-        tokenizer = None if resources.tokenizers is None else resources.tokenizers.of(model)
+        model = model.with_template(None if services.templates is None else services.templates.of(model))
+        tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
         projected = prompting.project(conversation, model, model.format, open_end=True)
         if upstream_protocol_for(messages.NAME, model.protocol).NAME != messages.NAME:
             return cls(projected, model, tokenizer, None, ())
@@ -76,10 +76,10 @@ async def count_tokens(
     receive: Receive,
     *,
     upstream_key: str,
-    resources: Resources,
+    services: Services,
 ) -> bytes:
     """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
-    counting = TokenCount.read(settings, body, scope["headers"], resources)
+    counting = TokenCount.read(settings, body, scope["headers"], services)
     if counting.request is None:
         return counting.answer(None)
     inner = dict(scope)

@@ -48,7 +48,7 @@ class Tokenizer:
         return found
 
 
-class Tokenizers:
+class TokenizerFiles:
     """Those of all models, read when this is made."""
 
     def __init__(self, settings: Settings) -> None:
@@ -57,4 +57,5 @@ class Tokenizers:
 
     def of(self, model: ModelSettings) -> CountTokens | None:
         """What counts for this model; None: an estimate does."""
-        return None if model.tokenizer is None else self._read.get(model.tokenizer)
+        path = model.prompt.tokenizer
+        return None if path is None else self._read.get(path)

@@ -56,8 +56,8 @@ class ChoiceFilter:
     """What passes of one choice. Every method appends what the client may see to `out`."""
 
     __slots__ = (
-        "_calls", "_direct", "_new_parser", "_parser", "_rules", "_text", "_written", "choice", "finished", "state",
-        "tally",
+        "_calls", "_direct", "_new_parser", "_parser", "_rules", "_text", "_written", "choice", "exceeded", "finished",
+        "state", "tally",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,8 @@ class ChoiceFilter:
         self._direct = self._text.idle
         """Visible text goes out at once, as the event that came."""
         self.finished = False
+        self.exceeded = False
+        """The model has said more behind the end than what closes its last call."""
 
     @property
     def written(self) -> str:
@@ -105,6 +107,7 @@ class ChoiceFilter:
     def restart(self, *, may_retry: bool) -> None:
         """The next attempt begins: what the last one held back is dropped, what it showed stays."""
         self.state.restart(may_retry=may_retry)
+        self.exceeded = False
         self._parser = self._new_parser()
         if self._written is not None and not self.state.visible:
             self._written.clear()
@@ -138,7 +141,7 @@ class ChoiceFilter:
             if found:
                 self._take(found, out)
         elif self.state.over:
-            self.state.exceeded = True
+            self.exceeded = True
         elif not isinstance(event, ReplyTextDelta):  # it is none; mypy does not see that
             self._native(event, out)
 
@@ -230,7 +233,7 @@ class ChoiceFilter:
         for event in events:
             if self.state.over:
                 blank = isinstance(event, statemachine.TextDelta) and event.text.isspace()
-                self.state.exceeded = self.state.exceeded or not blank
+                self.exceeded = self.exceeded or not blank
                 continue
             match event:
                 case statemachine.TextDelta(text=text):

@@ -20,8 +20,6 @@ class ChoiceState:
     """Ids of the calls that the client has seen begin."""
     over: bool = False
     """The reply of this choice ends here, whatever the upstream still says."""
-    exceeded: bool = False
-    """The model has said more behind that end than what closes its last call."""
     rejected: Finding | None = None
     """Why this attempt is not accepted, whatever else it says."""
     tolerated: Finding | None = None
@@ -42,7 +40,7 @@ class ChoiceState:
     def restart(self, *, may_retry: bool) -> None:
         """The next attempt begins. What the client has seen stays."""
         self.may_retry = may_retry
-        self.over = self.exceeded = self.incomplete = self.reasoned = False
+        self.over = self.incomplete = self.reasoned = False
         self.rejected = self.tolerated = self.invalid = None
         self.refused = self.unread = 0
         self.stop_sequence = None

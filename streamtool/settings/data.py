@@ -197,10 +197,10 @@ class Settings:
             ),
             calls_in_reasoning=family.calls_in_reasoning if thinks == "auto" else thinks,
             context=rule.context or self.context,
-            tokenizer=rule.tokenizer or self.tokenizer,
             prompt=PromptSettings(
                 schema=rule.schema or self.schema,
                 schema_budget=rule.schema_budget or self.schema_budget,
+                tokenizer=rule.tokenizer or self.tokenizer,
                 roles=family.roles if roles == "auto" else roles,
                 system_role=family.system_role if has_system == "auto" else has_system,
                 media=self.media if rule.media is None else rule.media,

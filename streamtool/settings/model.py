@@ -26,6 +26,8 @@ class PromptSettings:
     schema: Schema = "compact"
     schema_budget: int | None = None
     """Characters that all tools together may take in the contract; None: no limit."""
+    tokenizer: str | None = None
+    """The file or folder whose tokenizer counts its tokens; None: they are estimated."""
     roles: Roles = "strict"
     system_role: bool = True
     """False: the model takes no system message."""
@@ -73,8 +75,6 @@ class ModelSettings:
     """Calls inside of reasoning count; `auto` has been resolved."""
     context: int | None = None
     """Tokens that the model can read; None: not known, nothing is checked."""
-    tokenizer: str | None = None
-    """The file or folder whose tokenizer counts them; None: they are estimated."""
     prompt: PromptSettings = PromptSettings()
 
     @property

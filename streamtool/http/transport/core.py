@@ -16,7 +16,7 @@ from statemachine import precompile
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import Exchange
 from streamtool.http.middleware import new_id
-from streamtool.http.resources import open_resources
+from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import TokenCount
 from streamtool.observe.observers import Observers, OnExchange, Watch
@@ -37,7 +37,7 @@ class TransportCore:
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, time.monotonic)
         precompile(self.settings.formats)
-        self.resources = open_resources(self.settings, ChatTemplates(self.settings))
+        self.services = open_services(self.settings, ChatTemplates(self.settings))
         self.store = open_store(self.settings.store)
         self._endings = {path.removeprefix("/v1"): name for path, name in self.settings.paths.items()}
 
@@ -60,7 +60,7 @@ class TransportCore:
                 new_id=new_id,
                 now=int(time.time()),
                 clock=time.monotonic,
-                resources=evolve(self.resources, memory=shelf(self.store, headers)),
+                services=evolve(self.services, memory=shelf(self.store, headers)),
             )
         except StreamtoolError as error:
             self.observers.refused(protocol.NAME, error)
@@ -85,7 +85,7 @@ class TransportCore:
 
     def count(self, request: httpx.Request) -> tuple[TokenCount, httpx.Request | None]:
         """A count of tokens, and what to ask the upstream for it, if it can be asked. Raises RequestError."""
-        counting = TokenCount.read(self.settings, request.content, request.headers.raw, self.resources)
+        counting = TokenCount.read(self.settings, request.content, request.headers.raw, self.services)
         if counting.request is None:
             return counting, None
         url = self._moved(request.url, messages.COUNT_PATH, query=request.url.query)
