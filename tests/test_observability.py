@@ -209,6 +209,22 @@ async def test_a_call_in_numbers(client, logged):
 
 
 @both
+async def test_the_line_says_what_was_left_out_and_what_was_quoted(logged):
+    call = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+    seen = Seen(ScriptedUpstream(said("chat", f"It says {call}, no more.")))
+    body = write("chat", Ask((("user", f"What is {call}?"),), ASK.tools))
+    hosted = [{"type": kind} for kind in ("web_search", "a", "b", "c")]
+    body["tools"] += hosted
+    async with stream_asgi(seen.app, PATHS["chat"], body=json.dumps(body).encode()) as reply:
+        await reply.body()
+    line = logged()[0].getMessage()
+    assert "left out or mended: tool of type web_search, tool of type a, tool of type b, 1 more" in line
+    assert "quoted: 1 behind text" in line
+    assert logged()[0].streamtool["quoted"] == {"behind text": 1}
+    assert seen.count("quotations_total", reason="behind text") == 1
+
+
+@both
 async def test_discards_and_repairs_are_counted(logged):
     odd = '<tool_call>{"name": "ping", "arguments": {x: 1,}}</tool_call>\nObservation: zebra-in-the-reply'
     seen = Seen(ScriptedUpstream(said("chat", odd)))
