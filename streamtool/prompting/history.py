@@ -8,6 +8,7 @@ result when the model itself writes them, so that such a reply can be ended ther
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -32,6 +33,8 @@ PARTIAL = "(the call did not finish: this is a part of its output)"
 LEFT_OUT = "(result left out)"
 
 _FIELD = re.compile(r"\{(name|id|content)\}")
+_TAG = re.compile(r"</?([A-Za-z][\w.-]*)")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"<>]")
 
 
 def calls_text(calls: Iterable[conversation.ToolCall], format: str) -> str:
@@ -90,9 +93,32 @@ def orphan_text(result: ToolResult, settings: ResultSettings) -> str:
 
 
 def framed(content: str, name: str, id: str, frame: str) -> str:
-    """The content in a frame: one of `FRAMES`, or a template."""
-    values = {"name": name, "id": id, "content": content}
-    return _FIELD.sub(lambda field: values[field[1]], FRAMES.get(frame, frame))
+    """The content in a frame: one of `FRAMES`, or a template.
+
+    What would close this frame in the content, or open another one, gets a backslash (`<\\/tool_response>`), and one
+    more if it has some already; nothing else is touched, so the content can be had back.
+    """
+    template = FRAMES.get(frame, frame)
+    marks = _marks(template)
+    if marks is not None:
+        content = marks.sub(r"\g<0>\\", content)
+    values = {"name": _inert(name), "id": _inert(id), "content": content}
+    return _FIELD.sub(lambda field: values[field[1]], template)
+
+
+@lru_cache(maxsize=16)
+def _marks(template: str) -> "re.Pattern[str] | None":
+    """Where the marks of a frame begin in a content: behind the bracket of its tags, or where its first line begins."""
+    tags = sorted({tag.lower() for tag in _TAG.findall(template)})
+    if tags:
+        return re.compile(rf"<(?=\\*[ \t]*/?[ \t]*(?:{'|'.join(map(re.escape, tags))})\b)", re.IGNORECASE)
+    begin = template.partition("{")[0].strip()
+    return re.compile(rf"^(?=\\*[ \t]*{re.escape(begin)})", re.IGNORECASE | re.MULTILINE) if begin else None
+
+
+def _inert(name: str) -> str:
+    """A name or an id without what could end the place in which it stands."""
+    return _UNSAFE.sub(lambda char: f"\\u{ord(char[0]):04x}", name)
 
 
 def media_of(result: ToolResult, settings: ResultSettings) -> Sequence[MediaPart]:
