@@ -326,7 +326,7 @@ def empty(machine: Machine, closes: tuple[str, ...]) -> Generator[None, None, bo
     if not closes or not machine.past.opens_line or candidate.in_fence:
         return False
     markers = closers_of(closes)
-    while (found := markers.match(reader.text, reader.at)) and not found.lastindex:
+    while reader.at >= len(reader.text) or ((found := markers.match(reader.text, reader.at)) and not found.lastindex):
         yield from reader.more()
     if found is None or not found.lastindex:
         return False
