@@ -42,6 +42,10 @@ class Settings:
     """Allow to listen on other hosts than loopback without client keys."""
     client_keys: tuple[str, ...] = setting((), read.list_of(read.secret, secret=True), shown=False)
     """Keys that clients must show; none: the client's own authorization is passed on."""
+    hosts: tuple[str, ...] = setting((), read.list_of(read.host))
+    """Further names under which the proxy is reached (`*`, `?`); none: with `client_keys`, any name."""
+    cors_origins: tuple[str, ...] = setting((), read.list_of(read.origin))
+    """Origins whose web pages may use the proxy (`*`, `?`)."""
     mode: Mode = setting("emulate")
     format: str = setting("auto", read.taught)
     """The format that is taught; `auto`: by the chat template or by model family, else `tool_call`."""
