@@ -35,6 +35,7 @@ from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol
 from streamtool.reply import ReplyFailure
 from streamtool.settings import Settings, UpstreamSettings, with_options
+from streamtool.state.clients import key_of
 
 HEALTH = "/healthz"
 METRICS = "/metrics"
@@ -168,11 +169,7 @@ class Proxy:
         """Raises AuthenticationError unless the request shows one of the client keys. Constant time for each key."""
         if not self._keys:
             return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        shown = headers.get(b"x-api-key", b"")
-        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() == b"bearer":
-            shown = bearer.strip()
+        shown = key_of(scope["headers"])
         fits = [hmac.compare_digest(shown, key) for key in self._keys]
         if not any(fits):
             raise AuthenticationError(
