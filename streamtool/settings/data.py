@@ -242,7 +242,7 @@ def check(settings: Settings) -> Settings:
 
     Raises SettingsError when `listen` is reachable from elsewhere and no client keys are set, unless `insecure`.
     """
-    if not (settings.client_keys or settings.insecure or _is_loopback(settings.host)):
+    if not (settings.client_keys or settings.insecure or is_loopback(settings.host)):
         raise SettingsError(
             f'listen: "{settings.listen}" is reachable from elsewhere and no client_keys are set; '
             "set client_keys, listen on 127.0.0.1, or insist with --insecure",
@@ -252,7 +252,8 @@ def check(settings: Settings) -> Settings:
     return settings
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host, without brackets, is this machine for certain."""
     if host == "localhost":
         return True
     try:
