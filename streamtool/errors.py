@@ -4,9 +4,12 @@
     ├── SettingsError            a setting is unknown, contradictory or unreadable          (exit code 2)
     ├── RequestError       400   the client's request cannot be read or honoured
     │   ├── AuthenticationError  401
+    │   ├── ForbiddenError       403
     │   ├── NotFoundError        404
     │   ├── MethodError          405
-    │   └── TooLargeError        413
+    │   ├── TooLargeError        413
+    │   ├── MediaTypeError       415
+    │   └── MisdirectedError     421
     ├── AgentError               an agent found no answer
     └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
         ├── UpstreamRefused      the upstream's own status, if the client can act on it
@@ -57,6 +60,13 @@ class AuthenticationError(RequestError):
     kind = "authentication_error"
 
 
+class ForbiddenError(RequestError):
+    """The request comes from a web page that may not send it."""
+
+    status = 403
+    kind = "permission_error"
+
+
 class NotFoundError(RequestError):
     """Nothing is served at this path."""
 
@@ -75,6 +85,18 @@ class TooLargeError(RequestError):
 
     status = 413
     kind = "request_too_large"
+
+
+class MediaTypeError(RequestError):
+    """The body is of a type that is not read here."""
+
+    status = 415
+
+
+class MisdirectedError(RequestError):
+    """The request is for a host that is not served here."""
+
+    status = 421
 
 
 class AgentError(StreamtoolError):

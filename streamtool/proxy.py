@@ -1,10 +1,10 @@
 """The proxy: the middleware around the upstreams, with routing and key checks.
 
-    client ─▶ key ─▶ /healthz │ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
-                              │ /v1/models ─▶ a list of what all upstreams have
-                              │ /metrics, if they are wanted
-                              │ `passthrough` ─▶ the first upstream, as it is
-                              │ everything else: 404 (an upstream has paths that delete)
+    client ─▶ browsers, key ─▶ /healthz │ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
+                                        │ /v1/models ─▶ a list of what all upstreams have
+                                        │ /metrics, if they are wanted
+                                        │ `passthrough` ─▶ the first upstream, as it is
+                                        │ everything else: 404 (an upstream has paths that delete)
 
 It is an ASGI app; any server can run it. Connections to upstreams are pooled, opened at the first use and closed when
 the server shuts down. Without any upstream in the settings it serves the embedded sample model.
@@ -13,7 +13,7 @@ the server shuts down. Without any upstream in the settings it serves the embedd
 import hmac
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,6 +27,7 @@ from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, new_id, route_path, send_error
 from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models
+from streamtool.http.origins import Origins
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
 from streamtool.observe.observers import OnExchange
@@ -34,6 +35,7 @@ from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol
 from streamtool.reply import ReplyFailure
 from streamtool.settings import Settings, UpstreamSettings, with_options
+from streamtool.state.clients import key_of
 
 HEALTH = "/healthz"
 METRICS = "/metrics"
@@ -63,6 +65,7 @@ class Proxy:
             settings = evolve(settings, upstreams={"sample": UpstreamSettings(name="sample", url="sample")})
         self.settings = settings
         self._keys = [key.encode() for key in settings.client_keys]
+        self._origins = Origins(settings)
         self._apps: dict[str, ASGIApp] = {
             name: (apps or {}).get(name) or self._open(upstream, transport)
             for name, upstream in settings.upstreams.items()
@@ -120,14 +123,19 @@ class Proxy:
         path = route_path(scope)
         settings = self.settings
         wire = client_protocol(settings.paths.get(path))
+        send = self._origins.answering(scope, send)
         if path == HEALTH or (path == "/" and scope["method"] == "HEAD"):  # agents look whether somebody is there
             await _answer(send, b'{"status":"ok"}')
             return
         try:
+            if asked := self._origins.admit(scope):
+                await _answer(send, b"", extra=asked)
+                return
             self._check_key(scope)
             if path in settings.paths:
                 if scope["method"] != "POST":
                     raise MethodError(f"{path} takes POST, not {scope['method']}")
+                self._origins.check_type(scope)
                 app: ASGIApp = self._host or self._tools
             elif path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
                 if scope["method"] not in ("GET", "HEAD"):
@@ -161,11 +169,7 @@ class Proxy:
         """Raises AuthenticationError unless the request shows one of the client keys. Constant time for each key."""
         if not self._keys:
             return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        shown = headers.get(b"x-api-key", b"")
-        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() == b"bearer":
-            shown = bearer.strip()
+        shown = key_of(scope["headers"])
         fits = [hmac.compare_digest(shown, key) for key in self._keys]
         if not any(fits):
             raise AuthenticationError(
@@ -223,7 +227,9 @@ def _climbs(path: str) -> bool:
     return any(part in (".", "..") for part in path.split("/"))
 
 
-async def _answer(send: Send, body: bytes, kind: str = "application/json") -> None:
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+async def _answer(
+    send: Send, body: bytes, kind: str = "application/json", *, extra: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *extra]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

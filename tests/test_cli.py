@@ -714,3 +714,13 @@ def test_serve_wants_a_settings_file_in_utf_8(run, tmp_path):
     code, _, err = run("serve", "--check", "--config", str(tmp_path / "s.toml"))
     assert code == 2
     assert "is not UTF-8" in err
+
+
+def test_serve_check_says_which_names_and_pages_count(run, monkeypatch):
+    monkeypatch.setenv("STREAMTOOL_HOSTS", "proxy.example")
+    monkeypatch.setenv("STREAMTOOL_CORS_ORIGINS", "https://app.example,http://localhost:*")
+    out = run("serve", "--check")[1]
+    assert out.splitlines()[-3:-1] == [
+        "  names     proxy.example",
+        "  pages     of https://app.example, http://localhost:*",
+    ]

@@ -30,7 +30,7 @@ LAYERS = (
         "streamtool.validation",
         "streamtool.constraints",
     ),
-    ("streamtool.exchange", "streamtool.state.tool_sets", "streamtool.state.signatures"),
+    ("streamtool.exchange", "streamtool.state.tool_sets", "streamtool.state.signatures", "streamtool.state.clients"),
     (
         "streamtool.http",
         "streamtool.state.replies",

@@ -49,6 +49,7 @@ from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.wire import KEY_HEADERS
 from streamtool.reply import (
     ReplyAccumulator,
     ReplyEnd,
@@ -191,7 +192,7 @@ class McpGateway:
         """The agent at work."""
         names = self._settings.rule_for(asked.model).mcp or ()
         options = {name: value for name, value in asked.raw.items() if name not in _OURS}
-        headers = [(name, value) for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
+        headers = [(name, value) for name, value in scope["headers"] if name in KEY_HEADERS]
         async with self._opened(names) as found:
             agent = Agent(
                 None,

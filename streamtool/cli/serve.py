@@ -119,6 +119,10 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
         screen.line(f"  model     {rule.match} → {rule.use or 'the same name'}{target}")
     screen.line(f"  mode      {settings.mode}, format {settings.format}")
     screen.line(f"  clients   {'need a key' if settings.client_keys else 'need no key'}")
+    if settings.hosts:
+        screen.line(f"  names     {', '.join(settings.hosts)}")
+    if settings.cors_origins:
+        screen.line(f"  pages     of {', '.join(settings.cors_origins)}")
     if settings.metrics:
         screen.line(f"  metrics   http://{listening}/metrics")
     if settings.recordings is not None:

@@ -76,6 +76,8 @@ class ToolMiddleware:
         self.observers = Observers(self.settings, anyio.current_time)
         self.store = open_store(self.settings.store)
         precompile(self.settings.formats)
+        for protocol in set(self.settings.paths.values()):
+            client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
         self.services = open_services(self.settings, self.templates)
 

@@ -23,6 +23,7 @@ import httpx
 from streamtool.errors import UpstreamError, UpstreamTimeout
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, read_body, route_path
+from streamtool.http.network import failure, open_network, proxy_of
 from streamtool.http.resending import send_async
 from streamtool.protocols import wire
 from streamtool.protocols.registry import UPSTREAMS, protocol_of_host
@@ -77,7 +78,10 @@ class HttpUpstream:
         self.settings = settings
         self._pass_authorization = pass_authorization
         self._limit = limit
-        self._network = transport
+        self._network = transport or open_network(settings.url)
+        proxy = None if transport else proxy_of(settings.url)
+        self.through = f" (through the proxy {proxy.url.netloc.decode('ascii', 'replace')})" if proxy else ""
+        """What errors say of the way."""
         self._base = settings.url.rstrip("/")
         self._base_path = urlsplit(self._base).path
         self._wire = UPSTREAMS[settings.wire_protocol]
@@ -95,9 +99,7 @@ class HttpUpstream:
 
     async def aclose(self) -> None:
         """Close all connections. The next request opens new ones."""
-        network, self._network = self._network, None
-        if network is not None:
-            await network.aclose()
+        await self._network.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one HTTP request on. Raises UpstreamError, TooLargeError."""
@@ -121,9 +123,6 @@ class HttpUpstream:
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         """The upstream's answer, its body still to come. Connections are pooled and opened when needed."""
-        if self._network is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-            self._network = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
         return cast(httpx.Response, await send_async(self._network, request, httpx))
 
     def url(self, path: str, query: bytes = b"") -> str:
@@ -279,7 +278,7 @@ class _Pass:
 
     async def _pass(self) -> None:
         try:
-            response = await self._upstream.send(self._request)
+            response = await self._open()
             pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
             try:
                 self._refuse_our_fault(response)
@@ -302,24 +301,24 @@ class _Pass:
                 self._waiting = False
             finally:
                 await give_up(response, pieces)
-        except httpx.ConnectTimeout:
-            raise UpstreamTimeout(f"the upstream at {self._host} cannot be reached in time") from None
-        except httpx.TimeoutException:
-            raise UpstreamTimeout(f"the upstream at {self._host} did not take the request in time") from None
-        except httpx.ConnectError:
-            raise UpstreamError(f"the upstream at {self._host} cannot be reached; is it running?") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UpstreamError(f"the connection to the upstream broke: {type(error).__name__}") from error
+            raise failure(error, self._where) from error
         last = b"" if mask is None else mask.close()
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _open(self) -> httpx.Response:
+        try:
+            return await self._upstream.send(self._request)
+        except (OSError, ImportError) as error:  # past httpx; behind this, an OSError is the client's
+            raise failure(error, self._where) from error
 
     def _refuse_our_fault(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403) and self._upstream.settings.key is not None:
             raise UpstreamError("the upstream refuses the configured key", code="upstream_authentication")
 
     @property
-    def _host(self) -> str:
-        return self._request.url.netloc.decode("ascii", "replace")
+    def _where(self) -> str:
+        return f"the upstream at {self._request.url.netloc.decode('ascii', 'replace')}{self._upstream.through}"
 
     async def _watch_client(self, scope: anyio.CancelScope) -> None:
         """Stop the request when the client leaves."""

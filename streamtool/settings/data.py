@@ -42,6 +42,10 @@ class Settings:
     """Allow to listen on other hosts than loopback without client keys."""
     client_keys: tuple[str, ...] = setting((), read.list_of(read.secret, secret=True), shown=False)
     """Keys that clients must show; none: the client's own authorization is passed on."""
+    hosts: tuple[str, ...] = setting((), read.list_of(read.host))
+    """Further names under which the proxy is reached (`*`, `?`); none: with `client_keys`, any name."""
+    cors_origins: tuple[str, ...] = setting((), read.list_of(read.origin))
+    """Origins whose web pages may use the proxy (`*`, `?`)."""
     mode: Mode = setting("emulate")
     format: str = setting("auto", read.taught)
     """The format that is taught; `auto`: by the chat template or by model family, else `tool_call`."""
@@ -238,7 +242,7 @@ def check(settings: Settings) -> Settings:
 
     Raises SettingsError when `listen` is reachable from elsewhere and no client keys are set, unless `insecure`.
     """
-    if not (settings.client_keys or settings.insecure or _is_loopback(settings.host)):
+    if not (settings.client_keys or settings.insecure or is_loopback(settings.host)):
         raise SettingsError(
             f'listen: "{settings.listen}" is reachable from elsewhere and no client_keys are set; '
             "set client_keys, listen on 127.0.0.1, or insist with --insecure",
@@ -248,7 +252,8 @@ def check(settings: Settings) -> Settings:
     return settings
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host, without brackets, is this machine for certain."""
     if host == "localhost":
         return True
     try:

@@ -24,6 +24,8 @@ from streamtool.protocols.registry import PATHS, ROWS
 
 FRAMES = ("default", "tool_result", "doai", "windlass")
 """The frames of results that have a name."""
+_HOST = re.compile(r"[^\s/:@]+")
+_ORIGIN = re.compile(r"[a-z*][a-z0-9+.*-]*://[^\s/@]+")
 _BARE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """A host without a scheme."""
 
@@ -254,6 +256,22 @@ def listen(value: Any, path: str) -> str:
     host, colon, port = found.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise wrong(path, 'a host and a port ("127.0.0.1:8700")', value)
+    return found
+
+
+def host(value: Any, path: str) -> str:
+    """The name of a host, or a pattern over names, in lower case."""
+    found = text(value, path).lower()
+    if not _HOST.fullmatch(found):
+        raise wrong(path, 'the name of a host without scheme and port ("proxy.example")', value)
+    return found
+
+
+def origin(value: Any, path: str) -> str:
+    """The origin of web pages (scheme, host, port), or a pattern over origins, in lower case."""
+    found = text(value, path).lower()
+    if found not in ("*", "null") and not _ORIGIN.fullmatch(found):
+        raise wrong(path, 'an origin without a path ("https://app.example"), "null" or "*"', value)
     return found
 
 

@@ -151,7 +151,7 @@ class StoreSettings:
     seconds: float = setting(3600.0)
     """How long."""
     size: int = setting(64 * 1024 * 1024, read.integer(0))
-    """Bytes of all that is remembered; the oldest goes first. 0: nothing is."""
+    """Bytes of all that is remembered; whoever holds most loses the oldest first. 0: nothing is."""
 
 
 @frozen

@@ -1,29 +1,34 @@
 """What is remembered of replies, so that later requests can refer to them (`previous_response_id`, item references).
 
-Bounded in bytes and in time, and kept apart by client: what one key's owner was told, no other can ask for. By default
-it lives in memory; with a file it is an SQLite database that outlives the process and may be shared by several.
+Bounded in bytes and in time, and kept apart by client: what one key's owner was told, no other can ask for. If there is
+too much, the client that holds most loses its oldest. So nobody can push out what others have as long as they hold no
+more than an equal share, and one client alone has all the room. By default it lives in memory; with a file it is an
+SQLite database that outlives the process and may be shared by several.
 """
 
-import hashlib
 import logging
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from streamtool.errors import SettingsError
 from streamtool.settings import StoreSettings
+from streamtool.state.clients import client_of
+
+_CLIENT = "substr(key, 1, instr(key, ' '))"
+"""In SQL, the client whose key it is, with the space."""
 
 _log = logging.getLogger("streamtool")
 
 
 class Store(Protocol):
-    """What both stores do. A key is an owner's digest and an id."""
+    """What both stores do. A key is a client's name, a space, and an id."""
 
     def get(self, key: str, /) -> bytes | None: ...
     def put(self, key: str, value: bytes, /) -> None: ...
@@ -36,26 +41,24 @@ class Shelf:
     """The part of a store that belongs to one client."""
 
     store: Store
-    owner: str
+    client: str
 
     def recall(self, id: str, /) -> bytes | None:
         """What was remembered under this id, unless it is too old or was too much."""
-        return self.store.get(f"{self.owner} {id}")
+        return self.store.get(f"{self.client} {id}")
 
     def remember(self, id: str, value: bytes, /) -> None:
         """Keep `value` for later."""
-        self.store.put(f"{self.owner} {id}", value)
+        self.store.put(f"{self.client} {id}", value)
 
     def forget(self, id: str, /) -> bool:
         """Whether there was something to forget."""
-        return self.store.delete(f"{self.owner} {id}")
+        return self.store.delete(f"{self.client} {id}")
 
 
 def shelf(store: Store, headers: Iterable[tuple[bytes, bytes]]) -> Shelf:
     """The shelf of the client whose key stands in these headers; clients without a key share one."""
-    found = {name.lower(): value for name, value in headers}
-    key = found.get(b"authorization") or found.get(b"x-api-key") or b""
-    return Shelf(store, hashlib.sha256(key).hexdigest()[:32])
+    return Shelf(store, client_of(headers))
 
 
 def open_store(settings: StoreSettings, clock: Callable[[], float] = time.time) -> Store:
@@ -65,6 +68,16 @@ def open_store(settings: StoreSettings, clock: Callable[[], float] = time.time) 
     return FileStore(settings, clock)
 
 
+@define
+class _Share:
+    """What one client holds in memory."""
+
+    size: int = 0
+    """Bytes."""
+    keys: OrderedDict[str, None] = field(factory=OrderedDict)
+    """The oldest first."""
+
+
 class MemoryStore:
     """A store that ends with the process."""
 
@@ -72,6 +85,7 @@ class MemoryStore:
         self._settings = settings
         self._clock = clock
         self._entries: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._shares: dict[str, _Share] = {}
         self._size = 0
 
     def get(self, key: str, /) -> bytes | None:
@@ -80,29 +94,39 @@ class MemoryStore:
         return entry[1] if entry is not None and entry[0] > self._clock() else None
 
     def put(self, key: str, value: bytes, /) -> None:
-        """Keep the value; the oldest go when there is too much."""
+        """Keep the value; when there is too much, whoever holds most loses the oldest."""
         self.delete(key)
         if len(value) > self._settings.size:
             return
         now = self._clock()
         self._entries[key] = (now + self._settings.seconds, value)
+        share = self._shares.setdefault(_client(key), _Share())
+        share.keys[key] = None
+        share.size += len(value)
         self._size += len(value)
-        while self._entries:
-            oldest = next(iter(self._entries))
-            if self._size <= self._settings.size and self._entries[oldest][0] > now:
-                break
+        while self._entries[oldest := next(iter(self._entries))][0] <= now:
             self.delete(oldest)
+        while self._size > self._settings.size:
+            largest = max(self._shares.values(), key=lambda share: share.size)
+            self.delete(next(iter(largest.keys)))
 
     def delete(self, key: str, /) -> bool:
         """Whether there was such a value."""
         entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._size -= len(entry[1])
-        return entry is not None
+        if entry is None:
+            return False
+        self._size -= len(entry[1])
+        share = self._shares[_client(key)]
+        share.size -= len(entry[1])
+        del share.keys[key]
+        if not share.keys:
+            del self._shares[_client(key)]
+        return True
 
     def close(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self._shares.clear()
         self._size = 0
 
 
@@ -141,7 +165,7 @@ class FileStore:
         return None if row is None else bytes(row[0])
 
     def put(self, key: str, value: bytes, /) -> None:
-        """Keep the value; the oldest go when there is too much."""
+        """Keep the value; when there is too much, whoever holds most loses the oldest."""
         if len(value) > self._settings.size:
             return
         now = self._clock()
@@ -157,14 +181,25 @@ class FileStore:
             _failed(error)
 
     def _make_room(self, base: sqlite3.Connection) -> int:
-        """How much may be put before this is done again: the oldest go until all of it has room."""
-        size: int = base.execute("SELECT coalesce(sum(length(value)), 0) FROM replies").fetchone()[0]
+        """How much may be put before this is done again: whoever holds most loses the oldest until all has room."""
+        sizes: dict[str, int] = dict(
+            base.execute(f"SELECT {_CLIENT}, sum(length(value)) FROM replies GROUP BY {_CLIENT}")  # noqa: S608  ours
+        )
+        held: dict[str, Iterator[tuple[int, int]]] = {}
+        size = sum(sizes.values())
         while size > self._settings.size:
-            [oldest, length] = base.execute(
-                "SELECT key, length(value) FROM replies ORDER BY until, rowid LIMIT 1"
-            ).fetchone()
-            base.execute("DELETE FROM replies WHERE key = ?", (oldest,))
+            client = max(sizes, key=sizes.__getitem__)
+            if client not in held:
+                held[client] = iter(
+                    base.execute(
+                        f"SELECT rowid, length(value) FROM replies WHERE {_CLIENT} = ? ORDER BY until, rowid",  # noqa: S608
+                        (client,),
+                    ).fetchall()
+                )
+            row, length = next(held[client])
+            base.execute("DELETE FROM replies WHERE rowid = ?", (row,))
             size -= length
+            sizes[client] -= length
         return min(self._settings.size - size, self._settings.size // 16)
 
     def delete(self, key: str, /) -> bool:
@@ -193,6 +228,11 @@ class FileStore:
             base.execute("CREATE INDEX IF NOT EXISTS age ON replies (until)")
             self._open = base
         return self._open
+
+
+def _client(key: str) -> str:
+    """The client whose key it is, with the space."""
+    return key[: key.find(" ") + 1]
 
 
 def _failed(error: sqlite3.Error) -> None:

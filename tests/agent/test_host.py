@@ -378,3 +378,19 @@ def test_wrong_settings_are_said(file: str, sentence: str):
 def test_nothing_is_executed_by_default():
     assert Settings().mcp == {}
     assert Settings().rule_for("helper").mcp is None
+
+
+@both
+@clients
+async def test_a_web_page_makes_no_tool_run(client: str):
+    upstream = scripted(ADD, "It is 42.")
+    proxy = proxy_of(upstream)
+    for expected, sent in (
+        (403, [(b"origin", b"https://evil.example"), (b"content-type", b"text/plain")]),
+        (403, [(b"sec-fetch-site", b"cross-site")]),
+        (415, [(b"content-type", b"text/plain")]),
+        (421, [(b"host", b"evil.example")]),
+    ):
+        async with stream_asgi(proxy, PATHS[client], body=body(client), headers=sent) as reply:
+            assert await reply.head() == expected
+    assert upstream.requests == []

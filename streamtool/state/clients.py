@@ -1,0 +1,33 @@
+"""Who a client is: whoever shows the same key, in whichever header.
+
+The check of client keys asks here, and so does everything that is kept apart by client: what is remembered of replies,
+transcripts, tools, signatures. So a client is remembered by the very key that let it in. Credentials of another scheme
+(`Basic`) often belong to a reverse proxy that all clients share, so they count only where there is no key.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def key_of(headers: Headers) -> bytes:
+    """The key that a client shows, empty without one: the bearer, else `x-api-key`. The first header counts."""
+    found = _first(headers)
+    scheme, _, bearer = found.get(b"authorization", b"").partition(b" ")
+    shown = bearer.strip() if scheme.lower() == b"bearer" else b""
+    return shown or found.get(b"x-api-key", b"")
+
+
+def client_of(headers: Headers) -> str:
+    """A client's name, 32 hexadecimal digits, which do not tell its key. Clients that show nothing share one."""
+    found = _first(headers)
+    shown = key_of(found.items()) or found.get(b"x-goog-api-key") or found.get(b"authorization", b"")
+    return hashlib.sha256(shown).hexdigest()[:32]
+
+
+def _first(headers: Headers) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), value)
+    return found

@@ -1,0 +1,121 @@
+"""Clients of one proxy share nothing: each is known by its own key, and none can push out what others have."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from servers import Served, hypercorn_server, uvicorn_server
+
+from streamtool.proxy import Proxy
+from streamtool.settings import StoreSettings
+from streamtool.state.clients import client_of, key_of
+from streamtool.state.replies import Store, open_store, shelf
+
+BASIC = "Basic " + base64.b64encode(b"gateway:secret").decode()
+RESPONSES = "/v1/responses"
+
+
+@pytest.fixture(params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A proxy with these settings under a real server."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(request.param(Proxy(**settings)))
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store of 1,600 bytes."""
+    file = str(tmp_path / "replies.db") if request.param == "file" else None
+    made = open_store(StoreSettings(file=file, size=1600))
+    yield made
+    made.close()
+
+
+def of(key: str) -> list[tuple[bytes, bytes]]:
+    return [(b"x-api-key", key.encode())]
+
+
+def ask(served: Served, headers: dict[str, str], **fields: Any) -> httpx.Response:
+    with httpx.Client(trust_env=False) as client:
+        return client.post(served.url + RESPONSES, json={"model": "sample", **fields}, headers=headers)
+
+
+@pytest.mark.parametrize("keys", [[], ["one", "two"]], ids=["without keys", "with keys"])
+def test_clients_with_shared_credentials_cannot_read_each_other(serve: Any, keys: list[str]):
+    served = serve(client_keys=keys)
+    one, two = ({"authorization": BASIC, "x-api-key": key} for key in ("one", "two"))
+    first = ask(served, one, input="My word is tulip.")
+    assert first.status_code == 200
+    stolen = ask(served, two, input="Which word?", previous_response_id=first.json()["id"])
+    assert stolen.status_code in (400, 404)
+    assert "tulip" not in stolen.text
+    own = ask(served, {"authorization": "Bearer one"}, input="Which word?", previous_response_id=first.json()["id"])
+    assert own.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ([], b""),
+        ([(b"Authorization", b"bearer  k ")], b"k"),
+        ([(b"x-api-key", b"k")], b"k"),
+        ([(b"x-api-key", b"other"), (b"authorization", b"Bearer k")], b"k"),
+        ([(b"x-goog-api-key", b"other"), (b"X-Api-Key", b"k")], b"k"),
+        ([(b"authorization", b"Basic YTpi"), (b"x-api-key", b"k")], b"k"),
+        ([(b"authorization", b"Bearer "), (b"x-api-key", b"k")], b"k"),
+        ([(b"authorization", b"Basic YTpi")], b""),
+        ([(b"x-api-key", b"k"), (b"x-api-key", b"other")], b"k"),
+    ],
+)
+def test_a_client_is_its_key_in_whichever_header(headers: list[tuple[bytes, bytes]], key: bytes):
+    assert key_of(headers) == key
+    assert (client_of(headers) == client_of([(b"x-api-key", b"k")])) is (key == b"k")
+
+
+def test_other_credentials_count_without_a_key():
+    basic, goog = (b"authorization", b"Basic YTpi"), (b"x-goog-api-key", b"k")
+    shown = ([], [basic], [(b"authorization", b"Basic x")], [basic, goog], [basic, (goog[0], b"other")])
+    assert len({client_of(headers) for headers in shown}) == 5
+    assert client_of([basic, goog]) == client_of([(b"x-api-key", b"k")])
+
+
+def test_a_client_that_stores_without_end_pushes_out_its_own(store: Store):
+    quiet, loud = shelf(store, of("quiet")), shelf(store, of("loud"))
+    quiet.remember("a", b"x" * 300)
+    for number in range(100):
+        loud.remember(f"r{number}", b"y" * 100)
+    assert quiet.recall("a") == b"x" * 300
+    kept = [number for number in range(100) if loud.recall(f"r{number}") is not None]
+    assert kept == list(range(kept[0], 100))
+    assert 8 <= len(kept) <= 14
+
+
+def test_one_value_as_large_as_the_store_pushes_out_nothing_of_others(store: Store):
+    quiet, loud = shelf(store, of("quiet")), shelf(store, of("loud"))
+    quiet.remember("a", b"x" * 300)
+    loud.remember("r", b"y" * 1600)
+    assert (quiet.recall("a"), loud.recall("r")) == (b"x" * 300, None)
+
+
+def test_who_had_all_the_room_makes_room_for_others(store: Store):
+    first, second = shelf(store, of("first")), shelf(store, of("second"))
+    for number in range(16):
+        first.remember(f"r{number}", b"x" * 100)
+    for number in range(8):
+        second.remember(f"r{number}", b"y" * 100)
+    assert [number for number in range(8) if second.recall(f"r{number}") is None] == []
+    assert [number for number in range(16) if first.recall(f"r{number}") is not None][-7:] == list(range(9, 16))
+
+
+def test_many_clients_have_equal_shares(store: Store):
+    shelves = [shelf(store, of(f"client {number}")) for number in range(4)]
+    for number in range(40):
+        for one in shelves:
+            one.remember(f"r{number}", b"x" * 50)
+    kept = [sum(one.recall(f"r{number}") is not None for number in range(40)) for one in shelves]
+    assert min(kept) >= 6
+    assert max(kept) - min(kept) <= 2
