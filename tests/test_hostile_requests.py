@@ -1,0 +1,99 @@
+"""What a request costs grows with its bytes, whatever stands in it.
+
+Measured as a ratio, so that a busy machine does not matter: the same work at one size and at four times that size, runs
+interleaved, the smallest time of each. What is linear takes four times as long, what is quadratic sixteen times.
+"""
+
+import gc
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dialects import Ask, write
+
+from streamtool.exchange import Exchange
+from streamtool.protocols.registry import client_protocol
+from streamtool.settings import Settings
+
+TIMES = 4
+"""How many times larger the larger size is."""
+ALLOWED = 8
+"""How many times longer it may take."""
+ROUNDS = 12
+"""How often a measurement that looks bad is repeated."""
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
+WAYS: dict[str, dict[str, Any]] = {
+    **{style: {"schema": style} for style in ("compact", "json", "markdown")},
+    **{way: {"app_forcing": way} for way in ("schema", "guided", "structural_tag", "grammar")},
+    "marked parameters": {"app_forcing": "grammar", "format": "qwen3_coder"},
+}
+"""Settings by what is made of a schema."""
+
+
+def growth(prepare: Callable[[int], Callable[[], object]], size: int) -> float:
+    """How many times longer the prepared work takes at `TIMES` the size."""
+    runs = {length: prepare(length) for length in (size, TIMES * size)}
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(ROUNDS):
+        for length, run in runs.items():
+            gc.collect()
+            began = time.thread_time()
+            run()
+            best[length] = min(best[length], time.thread_time() - began)
+        if best[TIMES * size] < ALLOWED * best[size]:
+            break
+    return best[TIMES * size] / best[size]
+
+
+def exchange(body: bytes, client: str = "chat", **settings: Any) -> Exchange:
+    """The exchange of a request, whose first request to the upstream has been made."""
+    numbers = itertools.count()
+    made = Exchange(
+        Settings(app_protocol="chat", **settings),
+        client_protocol(client),
+        body,
+        (),
+        new_id=lambda prefix: f"{prefix}{next(numbers)}",
+        now=0,
+    )
+    made.request()
+    return made
+
+
+def asked(parameters: Any, settings: dict[str, Any]) -> Callable[[], Exchange]:
+    """Asks for a call of the one tool, whose description is another one each time."""
+    numbers = itertools.count()
+    body = json.dumps(write("chat", Ask((("user", "Go."),), (("f", "Is number _", parameters),), choice="required")))
+    return lambda: exchange(body.replace("number _", f"number {next(numbers)}", 1).encode(), **settings)
+
+
+# --- schemas
+
+
+def all_required(size: int) -> Any:
+    names = [f"p{i}" for i in range(size)]
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
+
+
+def required_undeclared(size: int) -> Any:
+    return {"type": "object", "properties": {"a": {"type": "string"}}, "required": [f"p{i}" for i in range(size)]}
+
+
+def one_of_many_values(size: int) -> Any:
+    return {"type": "object", "properties": {"x": {"anyOf": [{"enum": [f"v{i}"]} for i in range(size)]}}}
+
+
+SCHEMAS: dict[str, Callable[[int], Any]] = {
+    "all members are required": all_required,
+    "required members that are not declared": required_undeclared,
+    "alternatives of one value": one_of_many_values,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_a_schema_costs_what_it_is_long(kind: str, way: str) -> None:
+    assert growth(lambda size: asked(SCHEMAS[kind](size), WAYS[way]), 400) < ALLOWED
