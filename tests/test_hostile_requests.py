@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from dialects import Ask, write
+from dialects import CLIENTS, Ask, write
 
 from streamtool.exchange import Exchange
 from streamtool.protocols.registry import client_protocol
@@ -97,3 +97,42 @@ SCHEMAS: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_a_schema_costs_what_it_is_long(kind: str, way: str) -> None:
     assert growth(lambda size: asked(SCHEMAS[kind](size), WAYS[way]), 400) < ALLOWED
+
+
+# --- calls and results
+
+
+def answered(size: int) -> tuple[Any, ...]:
+    calls = [("call", f"c{i}", "f", {}) for i in range(size)]
+    return (("user", "Go."), *calls, *(("result", f"c{i}", "ok") for i in range(size)))
+
+
+def answered_backwards(size: int) -> tuple[Any, ...]:
+    question, *rest = answered(size)
+    return (question, *rest[:size], *reversed(rest[size:]))
+
+
+def interrupted(size: int) -> tuple[Any, ...]:
+    return (*answered(size)[: size + 1], ("user", "Never mind."))
+
+
+HISTORIES: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "calls and results": answered,
+    "results in the opposite order": answered_backwards,
+    "interrupted calls": interrupted,
+    "many messages of the system": lambda size: (*[("system", "Be brief.")] * size, ("user", "Go.")),
+    "many messages of the user": lambda size: (("user", "Go."),) * size,
+    "many messages of the assistant": lambda size: (("user", "Go."), *[("assistant", "I go.")] * size, ("user", "Go.")),
+}
+TOOLS = (("f", "Does it.", EMPTY),)
+
+
+@pytest.mark.parametrize("roles", ["free", "strict"])
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("kind", HISTORIES)
+def test_a_history_costs_what_it_is_long(kind: str, client: str, roles: str) -> None:
+    def prepare(size: int) -> Callable[[], object]:
+        body = json.dumps(write(client, Ask(HISTORIES[kind](size), TOOLS))).encode()
+        return lambda: exchange(body, client, roles=roles)
+
+    assert growth(prepare, 1000) < ALLOWED

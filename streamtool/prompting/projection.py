@@ -171,7 +171,18 @@ def _alternating(messages: Sequence[Message], *, system_role: bool) -> list[Mess
 class _Projector:
     """Reads the messages in order and writes the projected ones; results that stand together become one message."""
 
-    __slots__ = ("_calls", "_format", "_out", "_pairing", "_prompt", "_recall", "_results", "_tails", "notes")
+    __slots__ = (
+        "_calls",
+        "_format",
+        "_out",
+        "_pairing",
+        "_places",
+        "_prompt",
+        "_recall",
+        "_results",
+        "_tails",
+        "notes",
+    )
 
     def __init__(self, model: ModelSettings, format: str, recall: Recall | None) -> None:
         self._prompt = model.prompt
@@ -180,6 +191,8 @@ class _Projector:
         self._out: list[Message] = []
         self._pairing = Pairing()
         self._calls: tuple[ToolCall, ...] = ()
+        self._places: dict[int, int] = {}
+        """The places of these calls, by their identity."""
         self._results: list[tuple[int, str, Sequence[MediaPart]]] = []
         self._tails: dict[int, str] = {}
         """What was said for one reply alone, by the number of the message that is this reply."""
@@ -211,6 +224,7 @@ class _Projector:
     def _assistant(self, message: Message) -> None:
         self._pairing.emit(message.calls)
         self._calls = message.calls
+        self._places = {id(call): place for place, call in enumerate(message.calls)}
         if message.calls:
             text, tail = (None, "") if self._recall is None else recalled(message, self._format, self._recall)
             if tail:
@@ -248,15 +262,14 @@ class _Projector:
             self._note(f"result {result.id} has no call")
             self._results.append((len(self._calls), orphan_text(result, settings), media))
             return
-        place = next((i for i, one in enumerate(self._calls) if one is call), len(self._calls))
+        place = self._places.get(id(call), len(self._calls))
         self._results.append((place, result_text(result, call.name, settings), media))
 
     def _interrupt(self) -> None:
         """What is still open gets no result any more: something else was said."""
         for call in self._pairing.interrupt():
             self._note(f"call {call.id} has no result: interrupted")
-            place = next(i for i, one in enumerate(self._calls) if one is call)
-            self._results.append((place, interrupted_text(call, self._prompt.results), ()))
+            self._results.append((self._places[id(call)], interrupted_text(call, self._prompt.results), ()))
 
     def _flush(self, content: Sequence[Part]) -> None:
         """The results that have come, in the order of their calls, and then `content`, as one user message."""
