@@ -86,7 +86,30 @@ def one_of_many_values(size: int) -> Any:
     return {"type": "object", "properties": {"x": {"anyOf": [{"enum": [f"v{i}"]} for i in range(size)]}}}
 
 
+def referring(size: int, part: Any, **beside: Any) -> Any:
+    """A tool with so many members, all of which refer to one part, which all must stand there."""
+    names = [f"p{i}" for i in range(size)]
+    members = {name: {"$ref": "#/$defs/d", **beside} for name in names}
+    return {"type": "object", "properties": members, "required": names, "$defs": {"d": part}}
+
+
 SCHEMAS: dict[str, Callable[[int], Any]] = {
+    "references to many parts that are merged": lambda size: referring(
+        size, {"allOf": [{"properties": {f"q{i}": {"type": "string"}}} for i in range(size)]}
+    ),
+    "many parts that are merged": lambda size: {
+        "type": "object",
+        "allOf": [{"properties": {f"q{i}.{j}": {} for j in range(5)}} for i in range(size)],
+    },
+    "references to a large object": lambda size: referring(size, {f"k{i}": i for i in range(size)}, title="x"),
+    "references to an object with all members required": lambda size: referring(size, all_required(size)),
+    "references to many values": lambda size: referring(size, {"enum": [f"v{i}" for i in range(size)]}),
+    "references to many values with a word beside": lambda size: referring(
+        size, {"enum": [f"v{i}" for i in range(size)]}, title="x"
+    ),
+    "references to a long value": lambda size: referring(size, {"const": "v" * 20 * size}),
+    "references to a long default": lambda size: referring(size, {"default": "v" * 20 * size}),
+    "references to a long description": lambda size: referring(size, {"description": "v " * 10 * size}),
     "all members are required": all_required,
     "required members that are not declared": required_undeclared,
     "alternatives of one value": one_of_many_values,
