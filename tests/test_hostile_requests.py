@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from dialects import CLIENTS, Ask, write
+from dialects import CLIENTS, Ask, said, write
 
 from streamtool.exchange import Exchange
+from streamtool.policy.quoted_sources import quotation_sources
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
 
@@ -33,7 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
 """Settings by what is made of a schema."""
 
 
-def growth(prepare: Callable[[int], Callable[[], object]], size: int) -> float:
+def growth(prepare: Callable[[int], Callable[[], object]], size: int, allowed: float = ALLOWED) -> float:
     """How many times longer the prepared work takes at `TIMES` the size."""
     runs = {length: prepare(length) for length in (size, TIMES * size)}
     best = dict.fromkeys(runs, float("inf"))
@@ -43,7 +44,7 @@ def growth(prepare: Callable[[int], Callable[[], object]], size: int) -> float:
             began = time.thread_time()
             run()
             best[length] = min(best[length], time.thread_time() - began)
-        if best[TIMES * size] < ALLOWED * best[size]:
+        if best[TIMES * size] < allowed * best[size]:
             break
     return best[TIMES * size] / best[size]
 
@@ -159,3 +160,71 @@ def test_a_history_costs_what_it_is_long(kind: str, client: str, roles: str) -> 
         return lambda: exchange(body, client, roles=roles)
 
     assert growth(prepare, 1000) < ALLOWED
+
+
+# --- what is searched for calls that are quoted
+
+NESTED = tuple(("a" * length, "Does it.", EMPTY) for length in range(1, 65))
+"""Tools each of whose names stands in the next one."""
+QUOTED: dict[str, Callable[[int], str]] = {
+    "names in a longer word": lambda size: ("x" + "a" * 65 + "(") * size,
+    "one word of many names": lambda size: "a" * 65 * size + "(",
+    "names before blanks": lambda size: ("xa" + " " * 64) * size,
+    "names before escapes": lambda size: ("xa" + "\\ " * 32) * size,
+}
+
+
+@pytest.mark.parametrize("kind", QUOTED)
+def test_the_search_for_quotations_costs_what_the_text_is_long(kind: str) -> None:
+    def prepare(size: int) -> Callable[[], object]:
+        body = json.dumps(write("chat", Ask((("user", QUOTED[kind](size)),), NESTED))).encode()
+        return lambda: exchange(body)
+
+    assert growth(prepare, 500) < ALLOWED
+
+
+@pytest.mark.parametrize("kind", QUOTED)
+def test_the_search_for_quotations_hardly_costs_more_for_names_in_names(kind: str) -> None:
+    conversation = exchange(
+        json.dumps(write("chat", Ask((("user", QUOTED[kind](2000)),), NESTED))).encode()
+    ).conversation
+
+    def prepare(size: int) -> Callable[[], object]:
+        names = [name for name, _, _ in NESTED[: 16 * size]]
+        return lambda: quotation_sources(conversation, names)
+
+    assert growth(prepare, 1, 3) < 3
+
+
+# --- replies of the upstream
+
+CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+REPLIES: dict[str, str] = {
+    "calls": CALL,
+    "calls between words": f"a {CALL}",
+    "unknown calls": CALL.replace('"f"', '"g"'),
+    "calls that break off": '<tool_call>{"name": "f", "arguments": {"a": {"b": 1</tool_call>\n',
+    "openers": "<tool_call>",
+    "objects that are no calls": '{"a": {"b": [1]}}',
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("kind", REPLIES)
+def test_one_delta_costs_what_it_is_long(kind: str, client: str) -> None:
+    body = json.dumps(write(client, Ask((("user", "Go."),), TOOLS))).encode()
+
+    def prepare(size: int) -> Callable[[], object]:
+        text = REPLIES[kind] * size
+        steps = [step for step in said("chat", text, size=len(text)).steps if isinstance(step, bytes)]
+
+        def run() -> None:
+            made = exchange(body, client, refusals="pass")
+            made.respond(200, ((b"content-type", b"text/event-stream"),))
+            for step in steps:
+                made.feed(step)
+            made.close()
+
+        return run
+
+    assert growth(prepare, 250) < ALLOWED
