@@ -166,15 +166,13 @@ class _Reader:
 
     def type(self, schema: Any, depth: int = 0) -> str:
         """The type as a signature says it."""
-        if depth > DEPTH + 1 or not isinstance(schema, Mapping):
+        self._left -= 1
+        if self._left < 0 or depth > DEPTH + 1 or not isinstance(schema, Mapping):
             return "any"
         found = self._walker.merged(schema)
         return self._once(found, depth, lambda part: self._type(part, depth), "any")
 
     def _type(self, schema: Schema, depth: int) -> str:
-        self._left -= 1
-        if self._left < 0:
-            return "any"
         if "const" in schema:
             return self._once(schema["const"], "const", literal, "any")
         if isinstance(schema.get("enum"), list | tuple) and schema["enum"]:

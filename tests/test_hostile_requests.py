@@ -108,6 +108,9 @@ SCHEMAS: dict[str, Callable[[int], Any]] = {
     "references to many values with a word beside": lambda size: referring(
         size, {"enum": [f"v{i}" for i in range(size)]}, title="x"
     ),
+    "references to many alternatives with a word beside": lambda size: referring(
+        size, {"oneOf": [{"enum": [f"v{i}"]} for i in range(size)]}, title="x"
+    ),
     "references to a long value": lambda size: referring(size, {"const": "v" * 20 * size}),
     "references to a long default": lambda size: referring(size, {"default": "v" * 20 * size}),
     "references to a long description": lambda size: referring(size, {"description": "v " * 10 * size}),
