@@ -7,8 +7,10 @@ interleaved, the smallest time of each. What is linear takes four times as long,
 import gc
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,9 @@ from streamtool.exchange import Exchange
 from streamtool.policy.quoted_sources import quotation_sources
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+import hostile
 
 TIMES = 4
 """How many times larger the larger size is."""
@@ -38,9 +43,10 @@ def growth(prepare: Callable[[int], Callable[[], object]], size: int, allowed: f
     """How many times longer the prepared work takes at `TIMES` the size."""
     runs = {length: prepare(length) for length in (size, TIMES * size)}
     best = dict.fromkeys(runs, float("inf"))
-    for _ in range(ROUNDS):
+    for again in range(ROUNDS):
         for length, run in runs.items():
-            gc.collect()
+            if again:
+                gc.collect()
             began = time.thread_time()
             run()
             best[length] = min(best[length], time.thread_time() - began)
@@ -231,3 +237,19 @@ def test_one_delta_costs_what_it_is_long(kind: str, client: str) -> None:
         return run
 
     assert growth(prepare, 250) < ALLOWED
+
+
+# --- what nobody has thought of
+
+
+@pytest.mark.parametrize("kind", range(len(hostile.KINDS)), ids=hostile.KINDS)
+def test_random_hostile_requests_cost_what_they_are_long(kind: int) -> None:
+    """Sixty seeds of each kind, all steps of the exchange together: the one that grows most decides."""
+    for seed in range(kind, 60 * len(hostile.KINDS), len(hostile.KINDS)):
+        client = CLIENTS[seed // len(hostile.KINDS) % len(CLIENTS)]
+        numbers = itertools.count()
+
+        def prepare(size: int, client: str = client, seed: int = seed, numbers: Any = numbers) -> Callable[[], object]:
+            return lambda: list(hostile.timed(client, seed, size, f"Number {next(numbers)}."))
+
+        assert growth(prepare, 4096) < ALLOWED, (client, seed)
