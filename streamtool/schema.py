@@ -5,12 +5,13 @@
 A signature says names, order, types, which parameters are optional (`?`), defaults and enums. Descriptions are not in
 it; `notes` gives them. Names that are no plain words are quoted as in JSON. The schema is walked by
 `statemachine.schema`; depth and the number of nodes that one signature shows are bounded, what cannot be read is `any`,
-and nothing raises.
+and nothing raises. A part is written once, however many references lead to it, and what is repeated is bounded by the
+length of the schema.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import define
@@ -21,6 +22,9 @@ DEPTH = 4
 """Levels of nesting that a signature shows; below them stands the bare type."""
 NODES = 4000
 """Schema nodes that one signature reads."""
+REPEATED = 16 * 1024
+"""Characters of one tool that may stand there more than once, besides `REPEATS` times those of its schema."""
+REPEATS = 4
 DEFAULT_LENGTH = 80
 """Characters of a default that is still shown."""
 
@@ -40,19 +44,10 @@ class Parameter:
     type: str
     """As in a signature."""
     required: bool
-
-    @property
-    def description(self) -> str:
-        """What the schema says about it, on one line."""
-        return " ".join(str(self.schema.get("description") or "").split())
-
-    @property
-    def default(self) -> str:
-        """The default as JSON text; empty when there is none or it is long."""
-        if "default" not in self.schema:
-            return ""
-        text = literal(self.schema["default"])
-        return text if len(text) <= DEFAULT_LENGTH else ""
+    default: str
+    """The default as JSON text; empty when there is none or it is long."""
+    description: str
+    """What the schema says about it, on one line; of a parameter of the tool itself only."""
 
 
 def literal(value: Any) -> str:
@@ -101,6 +96,19 @@ def first_sentence(text: str) -> str:
     return " ".join((found[1] if found else text).split())
 
 
+def _default(value: Any) -> str:
+    text = literal(value)
+    return text if len(text) <= DEFAULT_LENGTH else ""
+
+
+def _on_one_line(text: Any) -> str:
+    return " ".join(str(text or "").split())
+
+
+def _enumerated(values: Iterable[Any]) -> str:
+    return "|".join(dict.fromkeys(map(literal, values)))
+
+
 def _bare(default: str) -> str:
     """A default that is a plain word without its quotes: the type stands beside it."""
     return default[1:-1] if default[:1] == '"' and _PLAIN.match(default[1:-1]) else default
@@ -116,14 +124,18 @@ def _entry(parameter: Parameter) -> str:
 
 
 class _Reader:
-    """Reads one schema; counts the nodes that it has seen."""
+    """Reads one schema; counts the nodes that it has seen, and what it has written more than once."""
 
-    __slots__ = ("_left", "_root", "_walker")
+    __slots__ = ("_left", "_room", "_root", "_walker", "_written")
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._walker = SchemaWalker(root, NODES)
         self._left = NODES
+        self._room: int | None = None
+        """Characters that may still be repeated; None: nothing has been."""
+        self._written: dict[tuple[int, int | str], tuple[object, str]] = {}
+        # by the identity of a value, which is kept beside its text
 
     def parameters(self, schema: Any = None, depth: int = 0) -> Iterator[Parameter]:
         """The properties of an object schema; those of `allOf` parts are its own."""
@@ -131,18 +143,40 @@ class _Reader:
         properties, required = self._walker.merged(owner).get("properties"), self._walker.required(owner)
         for name, value in properties.items() if isinstance(properties, Mapping) else ():
             found = self._walker.resolve(value)
-            yield Parameter(str(name), found, self.type(found, depth + 1), name in required)
+            yield Parameter(
+                str(name),
+                found,
+                self.type(found, depth + 1),
+                name in required,
+                self._once(found["default"], "default", _default, "") if "default" in found else "",
+                self._once(found.get("description"), "description", _on_one_line, "") if not depth else "",
+            )
+
+    def _once(self, value: Any, what: int | str, write: Callable[[Any], str], short: str) -> str:
+        """The text of a value of the schema, written once; `short` if there is no room to repeat it."""
+        key = id(value), what
+        known = self._written.get(key)
+        if known is None:
+            self._written[key] = known = value, write(value)
+            return known[1]
+        if self._room is None:
+            self._room = REPEATED + REPEATS * len(literal(self._root))
+        self._room -= len(known[1])
+        return known[1] if self._room >= 0 else short
 
     def type(self, schema: Any, depth: int = 0) -> str:
         """The type as a signature says it."""
         self._left -= 1
         if self._left < 0 or depth > DEPTH + 1 or not isinstance(schema, Mapping):
             return "any"
-        schema = self._walker.merged(schema)
+        found = self._walker.merged(schema)
+        return self._once(found, depth, lambda part: self._type(part, depth), "any")
+
+    def _type(self, schema: Schema, depth: int) -> str:
         if "const" in schema:
-            return literal(schema["const"])
+            return self._once(schema["const"], "const", literal, "any")
         if isinstance(schema.get("enum"), list | tuple) and schema["enum"]:
-            return "|".join(dict.fromkeys(literal(value) for value in schema["enum"]))
+            return self._once(schema["enum"], "enum", _enumerated, "any")
         names = list(dict.fromkeys(self._alternatives(schema, depth)))
         if schema.get("nullable") is True and "type" in schema and "null" not in names:
             names.append("null")

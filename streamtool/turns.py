@@ -11,6 +11,7 @@ a new question after a final answer is a first decision again, and no state says
     … assistant(text)                            final answer
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
@@ -39,44 +40,50 @@ class Pairing:
     earliest unanswered call of its name. Ids may repeat in a conversation: the later call wins.
     """
 
-    __slots__ = ("_late", "_open")
+    __slots__ = ("_by_id", "_by_name", "_late", "_open")
 
     def __init__(self) -> None:
-        self._open: list[ToolCall] = []
+        self._open: dict[int, ToolCall] = {}
+        """By the place in their message."""
+        self._by_id: dict[str, deque[int]] = {}
+        """Places by the id of the calls; those of answered calls go when they come first."""
+        self._by_name: dict[str, deque[int]] = {}
         self._late: dict[str, ToolCall] = {}
 
     @property
     def open(self) -> Sequence[ToolCall]:
         """Calls of the last assistant message that have no result, in order."""
-        return self._open
+        return list(self._open.values())
 
     def emit(self, calls: Iterable[ToolCall]) -> None:
         """An assistant message with these calls has come; what was open before is interrupted."""
         self.interrupt()
-        self._open = list(calls)
+        for place, call in enumerate(calls):
+            self._open[place] = call
+            self._by_id.setdefault(call.id, deque()).append(place)
+            self._by_name.setdefault(call.name, deque()).append(place)
 
     def interrupt(self) -> list[ToolCall]:
         """Give up the open calls and return them; their results may still come, late."""
-        given_up, self._open = self._open, []
+        given_up = list(self._open.values())
+        for places in (self._open, self._by_id, self._by_name):
+            places.clear()
         self._late.update((call.id, call) for call in given_up)
         return given_up
 
     def answer(self, result: ToolResult) -> ToolCall | None:
         """The call that this result answers; None for an orphan."""
-        for matches in (_same_id, _same_name):
-            for call in self._open:
-                if matches(call, result):
-                    self._open.remove(call)
-                    return call
-        return self._late.pop(result.id, None)
+        place = self._first(self._by_id.get(result.id))
+        if place is None:
+            named = (self._first(self._by_name.get(name)) for name in (result.id, result.name) if name is not None)
+            place = min((found for found in named if found is not None), default=None)
+        return self._late.pop(result.id, None) if place is None else self._open.pop(place)
 
-
-def _same_id(call: ToolCall, result: ToolResult) -> bool:
-    return call.id == result.id
-
-
-def _same_name(call: ToolCall, result: ToolResult) -> bool:
-    return call.name in (result.id, result.name)
+    def _first(self, places: deque[int] | None) -> int | None:
+        """The first of these places whose call is open."""
+        while places and places[0] not in self._open:
+            places.popleft()
+        return places[0] if places else None
 
 
 def turn(messages: Sequence[Message]) -> Turn:

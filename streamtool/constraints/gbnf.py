@@ -198,7 +198,7 @@ class Converter:
 
     def _object(self, schema: Schema, depth: int) -> str:
         ws = self._rules.plain("ws")
-        properties, required = schema.get("properties"), schema.get("required", ())
+        properties, required = schema.get("properties"), frozenset(schema.get("required", ()))
         if not properties:
             return self._map(schema, depth)
         members = [

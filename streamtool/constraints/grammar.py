@@ -106,7 +106,7 @@ class _Marked:
 
     def all(self, schema: Schema) -> str:
         """All of them, and what stands between them and the end."""
-        properties, required = schema.get("properties"), schema.get("required", ())
+        properties, required = schema.get("properties"), frozenset(schema.get("required", ()))
         if not properties:
             return self._any(schema)
         rest = self._between

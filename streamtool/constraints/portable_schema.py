@@ -26,7 +26,7 @@ from attrs import evolve
 
 from statemachine.schema import ANY, SchemaWalker, kinds
 from streamtool.conversation import Json, Tool
-from streamtool.schema import Schema
+from streamtool.schema import Schema, literal
 
 OBJECT: Final[Mapping[str, Json]] = {"type": "object"}
 CUSTOM: Final[Mapping[str, Json]] = {
@@ -41,6 +41,8 @@ DEPTH: Final = 48
 """Levels of a schema; what is deeper is any value."""
 NODES: Final = 2000
 """Parts of a schema, references once."""
+_VALUES: Final = 32
+"""Values of an `enum` that count as one part."""
 _MOST: Final = 1000
 """The largest count that is sent: engines write repetitions out."""
 _LARGEST: Final = 2**53
@@ -122,15 +124,19 @@ class _Portable:
 
     def _value(self, schema: Any, depth: int) -> dict[str, Json]:
         """A value that the schema describes; {} is any value."""
-        self._left -= 1
-        if self._left < 0 or self._walker.exhausted:
-            raise _TooLargeError
+        self._counted(1)
         if depth > DEPTH or not isinstance(schema, Mapping):
             return {}
         reference = schema.get("$ref")
         if isinstance(reference, str) and schema.keys() <= _ANNOTATIONS | {"$ref"}:
             return self._reference(reference, depth)
         return self._found(schema, depth)
+
+    def _counted(self, parts: int) -> None:
+        """So many parts are read, or written."""
+        self._left -= parts
+        if self._left < 0 or self._walker.exhausted:
+            raise _TooLargeError
 
     def _reference(self, reference: str, depth: int) -> dict[str, Json]:
         if self._at is not None:
@@ -163,6 +169,7 @@ class _Portable:
         types = self._walker.types(schema)
         values = [found["const"]] if "const" in found else found.get("enum")
         listed = values if isinstance(values, list | tuple) else ()
+        self._counted(len(listed) // _VALUES)
         if fitting := [value for value in listed if types.intersection(kinds(value))]:
             return {**_typed(types), "enum": fitting}
         if _options(found) and not (found.get("properties") or (self._flat and not depth)):
@@ -195,22 +202,25 @@ class _Portable:
     def _ways(self, schema: Schema, types: frozenset[str], depth: int) -> list[dict[str, Json]]:
         """The alternatives, each with what stands beside them."""
         beside = {key: value for key, value in schema.items() if key not in _ANNOTATIONS | _PARTS}
-        ways: list[dict[str, Json]] = []
+        ways: dict[str, dict[str, Json]] = {}
         for option in _options(schema):
             own = self._walker.types(option)
             if not own & types:
                 continue
             alone = beside.keys() <= {"type", "nullable"} and own <= types
             way = self._value(option if alone else {**beside, "allOf": [option]}, depth + 1)
-            ways += [one for one in way.get("anyOf", [way]) if one not in ways]
-        return ways
+            for one in way.get("anyOf", [way]):
+                ways.setdefault(literal(one), one)
+        return list(ways.values())
 
     def _object(self, schema: Schema, depth: int) -> dict[str, Json]:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         members, required = self._members(schema, closed=others is False)
         made: dict[str, Json] = {}
         properties = {key: self._value(value, depth + 1) for key, value in members.items() if value is not False}
-        properties |= {key: {} for key in required if key not in members}
+        undeclared = sorted(required - members.keys())
+        self._counted(len(undeclared))
+        properties |= {key: {} for key in undeclared}
         if properties or isinstance(schema.get("properties"), Mapping) or others is False:
             made["properties"] = properties
         if required:

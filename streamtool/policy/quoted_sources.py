@@ -13,6 +13,8 @@ from streamtool.conversation import Conversation, TextPart
 
 LONGEST: Final = 4 * 1024 * 1024
 """Characters of a conversation that are looked at, the latest ones."""
+_LOOKS: Final = 20_000
+"""Places at which a name is looked for, and one more for each eight characters."""
 _MANY: Final = 64
 """Tools above which their names are looked for among the words of a text, and not one after the other."""
 _BEFORE: Final = frozenset("\"'=>:@[|.(</{}▁,;\n`n“”‘’")
@@ -68,17 +70,31 @@ def _said(conversation: Conversation) -> Iterator[str]:
 
 
 def _names_one(text: str, names: set[str]) -> bool:
-    """Whether a tool's name stands in the text where call syntax has it."""
+    """Whether a tool's name stands in the text where call syntax has it; it may, where that takes long to find out."""
     if len(names) > _MANY:
         words = set(_WORD.findall(text))
         names = {name for name in names if any(word in words for word in _WORD.findall(name)[:1])}
-    for name in names:
-        if name in text:
-            for found in re.finditer(re.escape(name) + _AFTER, text):
-                before = text[max(0, found.start() - 64) : found.start()].rstrip(" \t\\")
-                if not before or before[-1] in _BEFORE:
-                    return True
+    names = {name for name in names if name in text}
+    if not names:
+        return False
+    lengths = sorted(set(map(len, names)))
+    ends = "".join(map(re.escape, {name[-1] for name in names}))
+    left = _LOOKS + len(text) // 8
+    for found in re.finditer(f"[{ends}]{_AFTER}", text):
+        end = found.end()
+        left -= len(lengths)
+        if left < 0:
+            return True
+        for start in (end - length for length in lengths if length <= end):
+            if text[start:end] in names and _begins_call(text, start):
+                return True
     return False
+
+
+def _begins_call(text: str, start: int) -> bool:
+    """Whether a name that begins here stands behind what call syntax has before it."""
+    before = text[max(0, start - 64) : start].rstrip(" \t\\")
+    return not before or before[-1] in _BEFORE
 
 
 def _plain(text: str) -> str:

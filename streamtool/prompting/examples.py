@@ -6,18 +6,21 @@ itself names where there is one (`examples`, `default`, `const`, `enum`), else t
 
 import json
 from collections.abc import Mapping
+from itertools import chain, islice
 from typing import Any
 
 from statemachine import Call
 from statemachine.schema import SchemaWalker
 from streamtool.conversation import Tool
-from streamtool.schema import Schema, parameters
+from streamtool.schema import Schema
 
 CUSTOM: Schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 """The parameters that stand for the raw text of a custom tool."""
 
 _DEPTH = 3
 _LENGTH = 200  # characters of a value that the schema names and that is still fit for an example
+_VALUES = 1000  # of one example
+_LOOKED_AT = 64  # values that the schema names
 
 
 def schema_of(tool: Tool) -> Schema | None:
@@ -28,52 +31,65 @@ def schema_of(tool: Tool) -> Schema | None:
 def example_call(tool: Tool, *, other: bool = False) -> Call:
     """A valid call of this tool; `other` gives different values where the schema leaves a choice."""
     root = schema_of(tool) or {}
-    return Call(tool.name, json.dumps(_object(root, SchemaWalker(root), 0, other=other), ensure_ascii=False))
+    return Call(tool.name, json.dumps(_Example(root, other=other).object(root, 0), ensure_ascii=False))
 
 
-def _object(schema: Schema, walker: SchemaWalker, depth: int, *, other: bool) -> dict[str, Any]:
-    root: Any = walker.root
-    shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    known = parameters({**shared, **schema})
-    chosen = [p for p in known if p.required] or known[: 1 if depth == 0 else 0]
-    return {p.name: _value(p.schema, walker, p.name, depth + 1, other=other) for p in chosen}
+class _Example:
+    """The arguments of one example; counts its values."""
 
+    __slots__ = ("_left", "_other", "_walker")
 
-def _value(schema: Any, walker: SchemaWalker, name: str, depth: int, *, other: bool) -> Any:
-    schema = walker.resolve(schema)
-    named = _named(schema, other=other)
-    if named is not None:
-        return named
-    for key in ("anyOf", "oneOf", "allOf"):
-        options = schema.get(key)
-        if isinstance(options, list | tuple) and options and depth < _DEPTH:
-            return _value(options[0], walker, name, depth + 1, other=other)
-    kind = schema.get("type")
-    if isinstance(kind, list | tuple):
-        kind = next((k for k in kind if k != "null"), "null")
-    if kind is None and isinstance(schema.get("properties"), Mapping):
-        kind = "object"
-    match kind:
-        case "integer" | "number":
-            low = schema.get("minimum")
-            return low if isinstance(low, int) and low > 1 else 1 + other
-        case "boolean":
-            return not other
-        case "null":
-            return None
-        case "array":
-            return [_value(schema.get("items"), walker, name, depth + 1, other=other)] if depth < _DEPTH else []
-        case "object":
-            return _object(schema, walker, depth, other=other) if depth < _DEPTH else {}
-        case _:
-            return f"{'another' if other else 'some'} {name}"
+    def __init__(self, root: Schema, *, other: bool) -> None:
+        self._walker = SchemaWalker(root, _VALUES)
+        self._other = other
+        self._left = _VALUES
+
+    def object(self, schema: Schema, depth: int) -> dict[str, Any]:
+        """The members that must stand there; at the top the first one if none must."""
+        members, required = self._walker.merged(schema).get("properties"), self._walker.required(schema)
+        known = members if isinstance(members, Mapping) else {}
+        chosen = [name for name in known if name in required] or list(known)[: 1 if depth == 0 else 0]
+        return {str(name): self._value(known[name], str(name), depth + 1) for name in chosen[: max(self._left, 0)]}
+
+    def _value(self, schema: Any, name: str, depth: int) -> Any:
+        self._left -= 1
+        schema = self._walker.resolve(schema)
+        named = _named(schema, other=self._other)
+        if named is not None:
+            return named
+        for key in ("anyOf", "oneOf", "allOf"):
+            options = schema.get(key)
+            if isinstance(options, list | tuple) and options and depth < _DEPTH:
+                return self._value(options[0], name, depth + 1)
+        kind = schema.get("type")
+        if isinstance(kind, list | tuple):
+            kind = next((k for k in kind if k != "null"), "null")
+        if kind is None and isinstance(schema.get("properties"), Mapping):
+            kind = "object"
+        match kind:
+            case "integer" | "number":
+                low = schema.get("minimum")
+                return low if isinstance(low, int) and low > 1 else 1 + self._other
+            case "boolean":
+                return not self._other
+            case "null":
+                return None
+            case "array":
+                return [self._value(schema.get("items"), name, depth + 1)] if depth < _DEPTH else []
+            case "object":
+                return self.object(schema, depth) if depth < _DEPTH else {}
+            case _:
+                return f"{'another' if self._other else 'some'} {name}"
 
 
 def _named(schema: Schema, *, other: bool) -> Any:
-    """A value that the schema names, None when it names none that is short."""
-    values: list[Any] = [schema[key] for key in ("const", "default") if key in schema]
-    for key in ("enum", "examples"):
-        if isinstance(schema.get(key), list | tuple):
-            values.extend(schema[key])
-    fit = [value for value in values if value is not None and len(json.dumps(value, default=str)) <= _LENGTH]
-    return fit[-1 if other else 0] if fit else None
+    """A value that the schema names, None when it names none that is short; the first and last ones are looked at."""
+    lists = [[schema[key]] for key in ("const", "default") if key in schema]
+    lists += [schema[key] for key in ("enum", "examples") if isinstance(schema.get(key), list | tuple)]
+    values = chain.from_iterable(map(reversed, reversed(lists)) if other else lists)
+    return next((value for value in islice(values, _LOOKED_AT) if value is not None and _is_short(value)), None)
+
+
+def _is_short(value: Any) -> bool:
+    sized = isinstance(value, str | list | tuple | Mapping)
+    return not (sized and len(value) > _LENGTH) and len(json.dumps(value, default=str)) <= _LENGTH

@@ -11,7 +11,7 @@ An upstream without a system role (or with strictly alternating roles) gets the 
 no assistant message is the user's, neighbours of one role are one message, the contract stands in the first one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import evolve
 
@@ -126,17 +126,25 @@ def _with_contract(messages: list[Message], text: str) -> list[Message]:
 
 def _with_text(message: Message, text: str) -> Message:
     """The message with a further paragraph."""
-    return evolve(message, content=_joined(message.content, (TextPart(text),)), raw=())
+    return evolve(message, content=_joined((message.content, (TextPart(text),))), raw=())
 
 
-def _joined(first: Sequence[Part], second: Sequence[Part]) -> tuple[Part, ...]:
-    """The parts of both, the texts that meet joined by an empty line."""
-    if not first or not second:
-        return (*first, *second)
-    last, head = first[-1], second[0]
-    if isinstance(last, TextPart) and isinstance(head, TextPart):
-        return (*first[:-1], TextPart(f"{last.text}\n\n{head.text}" if last.text else head.text), *second[1:])
-    return (*first, *second)
+def _joined(contents: Iterable[Sequence[Part]]) -> tuple[Part, ...]:
+    """The parts of all, the texts that meet joined by an empty line."""
+    parts: list[Part] = []
+    meeting: list[str] = []
+    for content in contents:
+        for place, part in enumerate(content):
+            if meeting and not (place == 0 and isinstance(part, TextPart)):
+                parts.append(TextPart("\n\n".join(meeting)))
+                meeting = []
+            if not isinstance(part, TextPart):
+                parts.append(part)
+            elif meeting == [""]:
+                meeting = [part.text]
+            else:
+                meeting.append(part.text)
+    return (*parts, TextPart("\n\n".join(meeting))) if meeting else tuple(parts)
 
 
 def _add_tail(messages: list[Message], text: str) -> None:
@@ -153,6 +161,8 @@ def _alternating(messages: Sequence[Message], *, system_role: bool) -> list[Mess
     One system message at most, at the start; then user and assistant by turns, the user first, nothing empty.
     """
     made: list[Message] = []
+    same: list[list[tuple[Part, ...]]] = []
+    """What the messages are made of."""
     for message in messages:
         leads = system_role and all(before.role == "system" for before in made)
         role = "user" if message.role == "system" and not leads else message.role
@@ -161,17 +171,33 @@ def _alternating(messages: Sequence[Message], *, system_role: bool) -> list[Mess
             continue
         if role == "assistant" and (not made or made[-1].role == "system"):
             made.append(_BEGIN)
+            same.append([_BEGIN.content])
         if made and made[-1].role == role:
-            made[-1] = evolve(made[-1], content=_joined(made[-1].content, message.content), raw=())
+            same[-1].append(message.content)
         else:
             made.append(message if role == message.role else evolve(message, role=role, raw=()))
-    return made
+            same.append([message.content])
+    return [
+        message if len(contents) == 1 else evolve(message, content=_joined(contents), raw=())
+        for message, contents in zip(made, same, strict=True)
+    ]
 
 
 class _Projector:
     """Reads the messages in order and writes the projected ones; results that stand together become one message."""
 
-    __slots__ = ("_calls", "_format", "_out", "_pairing", "_prompt", "_recall", "_results", "_tails", "notes")
+    __slots__ = (
+        "_calls",
+        "_format",
+        "_out",
+        "_pairing",
+        "_places",
+        "_prompt",
+        "_recall",
+        "_results",
+        "_tails",
+        "notes",
+    )
 
     def __init__(self, model: ModelSettings, format: str, recall: Recall | None) -> None:
         self._prompt = model.prompt
@@ -180,6 +206,8 @@ class _Projector:
         self._out: list[Message] = []
         self._pairing = Pairing()
         self._calls: tuple[ToolCall, ...] = ()
+        self._places: dict[int, int] = {}
+        """The places of these calls, by their identity."""
         self._results: list[tuple[int, str, Sequence[MediaPart]]] = []
         self._tails: dict[int, str] = {}
         """What was said for one reply alone, by the number of the message that is this reply."""
@@ -211,6 +239,7 @@ class _Projector:
     def _assistant(self, message: Message) -> None:
         self._pairing.emit(message.calls)
         self._calls = message.calls
+        self._places = {id(call): place for place, call in enumerate(message.calls)}
         if message.calls:
             text, tail = (None, "") if self._recall is None else recalled(message, self._format, self._recall)
             if tail:
@@ -248,15 +277,14 @@ class _Projector:
             self._note(f"result {result.id} has no call")
             self._results.append((len(self._calls), orphan_text(result, settings), media))
             return
-        place = next((i for i, one in enumerate(self._calls) if one is call), len(self._calls))
+        place = self._places.get(id(call), len(self._calls))
         self._results.append((place, result_text(result, call.name, settings), media))
 
     def _interrupt(self) -> None:
         """What is still open gets no result any more: something else was said."""
         for call in self._pairing.interrupt():
             self._note(f"call {call.id} has no result: interrupted")
-            place = next(i for i, one in enumerate(self._calls) if one is call)
-            self._results.append((place, interrupted_text(call, self._prompt.results), ()))
+            self._results.append((self._places[id(call)], interrupted_text(call, self._prompt.results), ()))
 
     def _flush(self, content: Sequence[Part]) -> None:
         """The results that have come, in the order of their calls, and then `content`, as one user message."""
@@ -264,7 +292,7 @@ class _Projector:
             self._results.sort(key=lambda entry: entry[0])
             text = "\n\n".join(entry[1] for entry in self._results)
             media = [part for entry in self._results for part in entry[2]]
-            content = _joined((TextPart(text), *media), content)
+            content = _joined(((TextPart(text), *media), content))
             self._results = []
         if content:
             self._out.append(Message("user", tuple(content)))

@@ -6,6 +6,7 @@ names the place.
 Source: the OpenAI API reference and the request types of openai-python 3.52.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -109,6 +110,7 @@ def read_messages(value: Json) -> tuple[Message, ...]:
         raise refused("messages", "Give at least one message in a list.")
     messages: list[Message] = []
     names: dict[str, str] = {}  # of the calls seen so far, by id
+    results: list[tuple[ToolResult, Fields]] = []  # that stand together
     for position, item in enumerate(value):
         place = f"messages[{position}]"
         fields = object_at(item, place)
@@ -122,16 +124,22 @@ def read_messages(value: Json) -> tuple[Message, ...]:
                 names.update((call.id, call.name) for call in message.calls)
             case "tool" | "function" as role:
                 result = _result(fields, place, names, legacy=role == "function")
-                last = messages[-1] if messages else None
-                if last is not None and last.results:
-                    messages[-1] = Message("user", results=(*last.results, result), raw=(*last.raw, fields))
-                    continue
-                message = Message("user", results=(result,), raw=(fields,))
+                results.append((result, fields))
+                continue
             case role:
                 known = "developer, system, user, assistant, tool or function"
                 raise refused(f"{place}.role", f"A message's role is {known}, not {shown(role)}.")
+        messages += _gathered(results)
+        results.clear()
         messages.append(message)
-    return tuple(messages)
+    return (*messages, *_gathered(results))
+
+
+def _gathered(results: Sequence[tuple[ToolResult, Fields]]) -> list[Message]:
+    """The results as one message; [] for none."""
+    return (
+        [Message("user", results=tuple(one for one, _ in results), raw=tuple(f for _, f in results))] if results else []
+    )
 
 
 def _assistant(fields: Fields, place: str) -> Message:
@@ -240,21 +248,21 @@ def _media(fields: Fields, kind: str) -> MediaPart:
 
 def _no_open_calls(messages: Sequence[Message]) -> None:
     """Refuse a conversation that ends while a call waits for its result: there is nothing that could be answered."""
-    results: list[str] = []
+    results = Counter[str]()
     for message in reversed(messages):
         if message.calls:
             for call in message.calls:
-                if call.id not in results:
+                if not results[call.id]:
                     raise refused(
                         "messages",
                         f"The call {shown(call.id)} of {shown(call.name)} has no result: answer it with a message "
                         f"of role `tool` before asking for the next reply.",
                     )
-                results.remove(call.id)
+                results[call.id] -= 1
             return
         if not message.results or message.content:
             return
-        results.extend(result.id for result in message.results)
+        results.update(result.id for result in message.results)
 
 
 # --- single values ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,308 @@
+"""Which requests stop all others for longest: `hostile.py N` makes N hostile ones by seed and times every step.
+
+Each goes through a real exchange: the request, the upstream's status, each piece of its reply, the end. Nothing else
+runs on the event loop meanwhile, so the longest step is how long everybody else waits. The table has, for each client
+protocol and each kind of request, the longest step, what it read, and the seed: `hostile.py 1 SEED` runs that one.
+"""
+
+import gc
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attrs import frozen
+from common import CLIENTS, Row, Table
+
+from streamtool.errors import RequestError
+from streamtool.exchange import Exchange
+from streamtool.protocols.registry import CLIENTS as WIRES
+from streamtool.settings import Settings
+
+SIZE = 64 * 1024
+"""Bytes of a request or a reply, roughly; a seed takes between a sixteenth of it and all."""
+KINDS = ("schema", "history", "text", "reply")
+STYLES: tuple[dict[str, Any], ...] = (
+    {},
+    {"schema": "json"},
+    {"schema": "markdown"},
+    {"app_forcing": "schema"},
+    {"app_forcing": "guided"},
+    {"app_forcing": "structural_tag"},
+    {"app_forcing": "grammar"},
+    {"app_forcing": "grammar", "format": "qwen3_coder"},
+    {"arguments": "complete"},
+    {"roles": "strict", "system_role": False},
+)
+CALL = '<tool_call>{"name": "f", "arguments": {"a": "b"}}</tool_call>'
+MARKUP = (
+    CALL,
+    CALL.replace('"f"', '"g"'),
+    "<tool_call>",
+    "</tool_call>",
+    '<tool_call>{"name": "f", "arguments": {"a": "',
+    "<function=f><parameter=a>",
+    "</parameter>",
+    "```json\n",
+    "```",
+    "`",
+    "<think>",
+    "</think>",
+    "> ",
+    "\n",
+    " " * 64,
+    "{",
+    '{"',
+    "}",
+    "[",
+    '"',
+    "\\",
+    '\\"',
+    "<",
+    "[TOOL_CALLS]",
+    "f(",
+    "I cannot use tools. ",
+    "é🙂",
+)
+
+
+@frozen
+class Hostile:
+    """One hostile request and the reply to it."""
+
+    kind: str
+    tools: tuple[tuple[str, Any], ...]
+    """Names and schemas."""
+    turns: tuple[tuple[str, Any], ...]
+    """("user" | "assistant", text), ("calls", their number), ("results", their numbers)."""
+    reply: tuple[str, ...]
+    """The pieces of the upstream's text."""
+    settings: dict[str, Any]
+    forced: bool
+
+
+def hostile(seed: int, size: int = SIZE) -> Hostile:
+    """The request of this seed, of about `size` bytes at most."""
+    chance = random.Random(seed)
+    kind = KINDS[seed % len(KINDS)]
+    length = size // chance.choice((1, 2, 4, 16))
+    settings, forced = chance.choice(STYLES), chance.random() < 0.5
+    tools: tuple[tuple[str, Any], ...] = (("f", {"type": "object", "properties": {"a": {"type": "string"}}}),)
+    turns: tuple[tuple[str, Any], ...] = (("user", "Go."),)
+    reply: tuple[str, ...] = ("Done.",)
+    match kind:
+        case "schema":
+            count = chance.choice((1, 1, 4, 32))
+            tools = tuple((f"f{i}", schema(chance, length // count)) for i in range(count))
+            reply = (CALL.replace('"f"', '"f0"'),)
+        case "history":
+            turns = history(chance, length)
+        case "text":
+            names = ["a" * i for i in range(1, 65)] if chance.random() < 0.5 else ["f", "tool_call", "name"]
+            tools = tuple((name, {"type": "object"}) for name in names)
+            turns = (("user", text(chance, length, ("a" * 65 + "(", "xa", *MARKUP))),)
+            reply = (text(chance, length),)
+        case _:
+            whole = text(chance, length)
+            pieces = chance.choice((1, 1, 7, 400))
+            step = -(-len(whole) // pieces)
+            reply = tuple(whole[i : i + step] for i in range(0, len(whole), step))
+    return Hostile(kind, tools, turns, reply, settings, forced)
+
+
+def text(chance: random.Random, length: int, words: tuple[str, ...] = MARKUP) -> str:
+    """Text of one to three words that repeat in one order."""
+    unit = "".join(chance.choices(words, k=chance.choice((1, 1, 2, 3))))
+    return (unit * (length // len(unit) + 1))[:length]
+
+
+def schema(chance: random.Random, length: int) -> Any:
+    """Many parts, and many ways that lead to them."""
+    width = max(length // chance.choice((20, 40, 80)), 1)
+    names = [f"p{i}" for i in range(width)]
+    targets = _parts(chance, width, names)
+    part = chance.choice(targets)
+    beside = chance.choice(({}, {}, {"title": "x"}, {"description": "y"}))
+    reference = {"$ref": "#/$defs/d", **beside}
+    ways: tuple[dict[str, Any], ...] = (
+        {"properties": dict.fromkeys(names, reference), "required": names},
+        {"properties": dict.fromkeys(names, reference)},
+        {"allOf": [reference] * width},
+        {"properties": {"x": {chance.choice(("anyOf", "oneOf", "allOf")): [reference] * width}}, "required": ["x"]},
+        {"properties": {"x": {"type": "array", "prefixItems": [reference] * width}}},
+        {"patternProperties": dict.fromkeys(names, reference)},
+        {"additionalProperties": reference},
+        {**part, "type": "object"},
+    )
+    return {"type": "object", **chance.choice(ways), "$defs": {"d": part, "e": chance.choice(targets)}}
+
+
+def _parts(chance: random.Random, width: int, names: list[str]) -> tuple[dict[str, Any], ...]:
+    deep: dict[str, Any] = {"type": "string"}
+    around = chance.choice(("items", "not", "additionalProperties"))
+    for level in range(min(width, 100)):
+        deep = {around: deep} if level % 2 else {"properties": {"q": deep}}
+    other = {"$ref": "#/$defs/e"}
+    return (
+        {"properties": {name: {"type": "string"} for name in names}, "required": names},
+        {"properties": {"a": {}}, "required": names},
+        {"allOf": [{"properties": {name: {}}} for name in names]},
+        {"anyOf": [{"properties": {name: {}}, "required": [name]} for name in names]},
+        {"oneOf": [{"enum": [name]} for name in names]},
+        {"enum": names},
+        {"const": "v" * 20 * width},
+        {"default": "v" * 20 * width},
+        {"description": "v " * 10 * width},
+        {"pattern": "(a*)*" * width},
+        {"properties": dict.fromkeys(names, other), "required": names},
+        {"anyOf": [other] * width},
+        {"$ref": "#/$defs/d"},
+        {"type": names},
+        dict.fromkeys(names, 1),
+        deep,
+    )
+
+
+def history(chance: random.Random, length: int) -> tuple[tuple[str, Any], ...]:
+    """Calls and results in one message each, or in many, in order or not, or one role many times."""
+    count = max(length // 150, 1)
+    order = list(range(count))
+    match chance.randrange(5):
+        case 0:
+            return ("user", "Go."), ("calls", order), ("results", order)
+        case 1:
+            return ("user", "Go."), ("calls", order), ("results", order[::-1])
+        case 2:
+            return ("user", "Go."), ("calls", order), ("user", "Stop.")
+        case 3:
+            return tuple(pair for i in order for pair in (("calls", [i]), ("results", [i])))
+        case _:
+            return (*((chance.choice(("user", "user", "assistant")), "Go on.") for _ in order), ("user", "Go."))
+
+
+# --- on the wire
+
+
+def body(client: str, asked: Hostile, about: str) -> bytes:
+    """The request in a client's protocol, its tools described so."""
+    sent = [message for turn in asked.turns for message in _messages(client, *turn)]
+    given: dict[str, Any] = {"model": "m", "stream": True}
+    match client:
+        case "chat":
+            tools: list[Any] = [
+                {"type": "function", "function": {"name": name, "description": about, "parameters": it}}
+                for name, it in asked.tools
+            ]
+            given |= {"messages": sent, "tools": tools, **({"tool_choice": "required"} if asked.forced else {})}
+        case "messages":
+            tools = [{"name": name, "description": about, "input_schema": it} for name, it in asked.tools]
+            choice = {"tool_choice": {"type": "any"}} if asked.forced else {}
+            given |= {"messages": sent, "max_tokens": 100, "tools": tools, **choice}
+        case _:
+            tools = [
+                {"type": "function", "name": name, "description": about, "parameters": it} for name, it in asked.tools
+            ]
+            choice = {"tool_choice": "required"} if asked.forced else {}
+            given |= {"input": sent, "store": False, "tools": tools, **choice}
+    return json.dumps(given).encode()
+
+
+def _messages(client: str, role: str, said: Any) -> Iterator[Any]:
+    match client, role:
+        case "chat", "calls":
+            calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in said]
+            yield {"role": "assistant", "content": None, "tool_calls": calls}
+        case "chat", "results":
+            yield from ({"role": "tool", "tool_call_id": f"c{i}", "content": "ok"} for i in said)
+        case "messages", "calls":
+            blocks = [{"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}} for i in said]
+            yield {"role": "assistant", "content": blocks}
+        case "messages", "results":
+            blocks = [{"type": "tool_result", "tool_use_id": f"c{i}", "content": "ok"} for i in said]
+            yield {"role": "user", "content": blocks}
+        case "responses", "calls":
+            yield from ({"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"} for i in said)
+        case "responses", "results":
+            yield from ({"type": "function_call_output", "call_id": f"c{i}", "output": "ok"} for i in said)
+        case _:
+            yield {"role": role, "content": said}
+
+
+def steps(client: str, asked: Hostile, about: str = "Hostile.") -> Iterator[tuple[str, int, Callable[[], object]]]:
+    """The steps of the exchange in order: the name, the bytes that it reads, and what does it."""
+    given = body(client, asked, about)
+    numbers = iter(range(sys.maxsize))
+    settings = Settings(app_protocol="chat", **asked.settings)
+    made: list[Exchange] = []
+
+    def begin() -> None:
+        wire = WIRES[client]
+        made.append(Exchange(settings, wire, given, (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=1))
+
+    yield "read", len(given), begin
+    if not made:
+        return
+    [exchange] = made
+    yield "request", len(given), exchange.request
+    yield "respond", 1, lambda: exchange.respond(200, ((b"content-type", b"text/event-stream"),))
+    for piece in map(_event, asked.reply):
+        yield "feed", len(piece), lambda piece=piece: exchange.feed(piece)  # type: ignore[misc]
+    yield "close", sum(map(len, asked.reply)), exchange.close
+
+
+def _event(said: str) -> bytes:
+    choice = {"index": 0, "delta": {"content": said}, "finish_reason": None}
+    return f"data: {json.dumps({'id': 'c', 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n".encode()
+
+
+# --- the table
+
+
+@frozen
+class Step:
+    """One step that was timed."""
+
+    seconds: float
+    name: str
+    read: int
+    """Bytes."""
+    seed: int
+
+
+def timed(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> Iterator[Step]:
+    """The steps of one exchange; a request that is refused ends it."""
+    for name, read, step in steps(client, hostile(seed, size), about):
+        began = time.thread_time()
+        try:
+            step()
+        except RequestError:
+            return
+        finally:
+            yield Step(time.thread_time() - began, name, read, seed)
+
+
+def main(count: int, first: int = 0) -> None:
+    """Time so many requests, and print the longest step of each client protocol and kind."""
+    for client in CLIENTS:  # what is made once in a process is not the request's
+        for seed in range(-400, 0):
+            list(timed(client, seed, 256))
+    gc.collect()
+    gc.freeze()
+    longest: dict[tuple[str, str], Step] = {}
+    for seed in range(first, first + count):
+        for client in CLIENTS:
+            key = client, KINDS[seed % len(KINDS)]
+            worst = max(timed(client, seed, about=client), key=lambda step: step.seconds)
+            longest[key] = max(longest.get(key, worst), worst, key=lambda step: step.seconds)
+    rows = [
+        Row((client, kind, step.name, f"{1000 * step.seconds:.1f}", f"{step.read / 1024:.0f}", str(step.seed)))
+        for (client, kind), step in sorted(longest.items())
+    ]
+    columns = ("client", "kind", "step", "ms", "KB", "seed")
+    Table(f"The longest step of {count} hostile requests", columns, rows).show()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
