@@ -159,6 +159,7 @@ class Parser:
         reader.at = 0
         reader.ran = reader.run
         reader.scan = reader.run = None
+        reader.idle = 0  # the same text may come again, as the same object if it is one character
         next(self._grammar, None)
         if reader.at:
             reader.text = reader.text[reader.at :]

@@ -67,7 +67,7 @@ class HeldPieces:
 class Reader(Buffer):
     """A buffer that knows where what is read of it goes."""
 
-    __slots__ = ("delta", "emitter", "hold", "ran", "room", "run", "scan", "sink", "target")
+    __slots__ = ("delta", "emitter", "hold", "idle", "ran", "room", "run", "scan", "sink", "target")
 
     def __init__(self, emitter: Emitter | None = None) -> None:
         super().__init__()
@@ -76,6 +76,8 @@ class Reader(Buffer):
         self.sink = Sink.TEXT
         self.target: Target | bool = False
         """Where arguments go: a list, the client (True) or nowhere (False)."""
+        self.idle = 0
+        """How often the grammar has gone on without reading a character of what came last."""
         self.room = 0
         """Characters that the arguments of this call may still have."""
         self.scan: Callable[[str], object] | None = None

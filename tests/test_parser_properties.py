@@ -230,3 +230,15 @@ def test_what_is_written_as_an_expression_is_read_back(form: str, effort: settin
         read_back(write(calls, form), tools, form, calls)
 
     check()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_opener_that_comes_again_and_again_is_read_alike_in_pieces(form: str):
+    """One character is the same object each time; that is no sign that nothing was read."""
+    for opener in FORMATS[form].openers:
+        marker = opener.replace("{ns}", "").replace("{ }", " ").replace("{*}", "").replace("{:}", "")
+        text = f"Hi. {marker * 70}x{marker * 3}"
+        whole = outcome([text], SOUP_TOOLS, None, formats=(form,))
+        for size in (1, 2):
+            pieces = [text[at : at + size] for at in range(0, len(text), size)]
+            assert outcome(pieces, SOUP_TOOLS, None, formats=(form,)) == whole

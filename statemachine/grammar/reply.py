@@ -33,7 +33,7 @@ READ: Mapping[State, Callable[[Machine], Grammar]] = {
 def read(machine: Machine) -> Grammar:
     """The whole reply."""
     yield
-    reader, frames, idle = machine.reader, machine.frames, 0
+    reader, frames = machine.reader, machine.frames
     while True:
         unread, at = reader.text, reader.at
         try:
@@ -48,8 +48,8 @@ def read(machine: Machine) -> Grammar:
         except Ended:
             over(machine)
             return
-        idle = idle + 1 if reader.text is unread and reader.at == at else 0
-        if idle > PATIENCE:  # a mistake in the grammar may cost a character, and never hang
+        reader.idle = reader.idle + 1 if reader.text is unread and reader.at == at else 0
+        if reader.idle > PATIENCE:  # a mistake in the grammar may cost a character, and never hang
             if reader.at < len(reader.text):
                 reader.take(1)
             elif reader.ended:
