@@ -63,7 +63,10 @@ def read(machine: Machine) -> Grammar:
 
 
 def first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
-    """Text up to the next place, while it matters whether something visible has come; true if now it has."""
+    """Text up to the next place, while it matters whether something visible has come.
+
+    True if now it has, or if something stands at the start of a line.
+    """
     reader, past = machine.reader, machine.past
     found = run.match(reader.text, reader.at)
     if found is None:
@@ -79,7 +82,8 @@ def first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
         past.place = INSIDE
     elif into is not None and into is scanner.quote:
         past.place = QUOTE
-    return before != (past.text_seen, past.at_message_start)
+    line_begins = into is scanner.start and reader.at < len(reader.text)
+    return line_begins or before != (past.text_seen, past.at_message_start)
 
 
 def begins(machine: Machine, markers: Markers[Marked]) -> Generator[None, None, bool]:
