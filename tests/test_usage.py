@@ -200,3 +200,20 @@ def test_over_sockets_the_official_clients_read_these_counts():
             ).usage
             assert usage is not None
             assert usage.model_extra == {"streamtool": {"estimated": True}}
+
+
+@pytest.mark.trio
+async def test_an_app_whose_reply_has_ended_by_itself_may_finish_its_own_business(autojump_clock: Any):
+    finished = []
+    model = ScriptedUpstream(said("chat", CALL))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await model(scope, receive, send)
+        await trio.sleep(2)
+        finished.append(scope["path"])
+
+    body = json.dumps({**write("chat", ASK), **ONE["chat"]}).encode()
+    async with stream_asgi(ToolMiddleware(app, app_protocol="chat"), PATHS["chat"], body=body) as reply:
+        await reply.body()
+        await trio.sleep(3)
+    assert finished == ["/v1/chat/completions"]

@@ -178,7 +178,7 @@ class ToolMiddleware:
 class _Run:
     """One exchange while it runs: the app on one side, the client on the other."""
 
-    __slots__ = ("_app", "_client", "_exchange", "_middleware", "_scope")
+    __slots__ = ("_app", "_client", "_exchange", "_lingers", "_middleware", "_scope")
 
     def __init__(
         self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send
@@ -189,6 +189,8 @@ class _Run:
         self._client = ClientConnection(exchange, receive, send)
         self._app: anyio.CancelScope | None = None
         """Around the app while it runs."""
+        self._lingers = False
+        """The app is given a moment to tell its counts."""
 
     async def run(self) -> None:
         try:
@@ -256,7 +258,8 @@ class _Run:
                     out += exchange.close()
                 if out or exchange.done:
                     await self._client.write(out)
-                if exchange.lingers:
+                if exchange.lingers and not self._lingers:
+                    self._lingers = True
                     self._stop(MOMENT)
                 elif exchange.done or exchange.retry:
                     self._stop(0 if exchange.cut or exchange.retry else GRACE)
@@ -272,7 +275,7 @@ class _Run:
         """The app is not needed any more, or only for so long."""
         if self._app is not None:
             if seconds:
-                self._app.deadline = min(self._app.deadline, anyio.current_time() + seconds)
+                self._app.deadline = anyio.current_time() + seconds
             else:
                 self._app.cancel()
 
