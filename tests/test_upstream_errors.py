@@ -91,31 +91,22 @@ async def test_a_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch)
 
 
 @both
-async def test_tls_to_a_port_that_speaks_none_is_said():
-    def plain(connection: socket.socket) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "answer", "told"),
+    [
+        ("https", b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n", "speak TLS; should its url begin with http://?"),
+        ("http", b"\x15\x03\x01\x00\x02\x02\x46", "answer in HTTP; should its url begin with https://?"),
+    ],
+    ids=["TLS to a port that speaks none", "a port that speaks TLS"],
+)  # fmt: skip
+async def test_the_wrong_scheme_is_said(scheme: str, answer: bytes, told: str):
+    def serve(connection: socket.socket) -> None:
         connection.recv(4096)
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        connection.sendall(answer)
 
-    with serving(plain) as port:
-        status, error = await ask(f"https://127.0.0.1:{port}")
-    assert (status, error["message"]) == (
-        502,
-        f"the upstream at 127.0.0.1:{port} does not speak TLS; should its url begin with http://?",
-    )
-
-
-@both
-async def test_a_port_that_speaks_tls_is_said():
-    def alert(connection: socket.socket) -> None:
-        connection.recv(4096)
-        connection.sendall(b"\x15\x03\x01\x00\x02\x02\x46")
-
-    with serving(alert) as port:
-        status, error = await ask(f"http://127.0.0.1:{port}")
-    assert (status, error["message"]) == (
-        502,
-        f"the upstream at 127.0.0.1:{port} does not answer in HTTP; should its url begin with https://?",
-    )
+    with serving(serve) as port:
+        status, error = await ask(f"{scheme}://127.0.0.1:{port}")
+    assert (status, error["message"]) == (502, f"the upstream at 127.0.0.1:{port} does not {told}")
 
 
 @both
