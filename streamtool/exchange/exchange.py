@@ -9,7 +9,7 @@ the same. Otherwise it is translated like any other, without a parser.
 
 The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
 what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
-write. Meanwhile it watches four attributes:
+write. Meanwhile it watches five attributes:
 
 - `head`: None while the status is withheld, then what to send first. It is withheld until there is something to show,
   so that an upstream's refusal, or an error as the first event, becomes a real status; `keepalive()` ends the wait.

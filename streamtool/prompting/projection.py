@@ -7,8 +7,8 @@
 The messages are read once, from first to last, and nothing already written depends on what comes later. So the prompt
 without its tail is a prefix of the next turn's prompt. What needs no change keeps its `raw` and travels as it came.
 
-An upstream without a system role (or with strictly alternating roles) gets the same texts folded: everything that is
-no assistant message is the user's, neighbours of one role are one message, the contract stands in the first one.
+With `roles = "strict"` the messages are as every chat template takes them: one system message, then user and assistant
+by turns. Without a system role everything that is no assistant message is the user's, the contract first.
 """
 
 from collections.abc import Iterable, Sequence
