@@ -10,17 +10,22 @@
     │   ├── TooLargeError        413
     │   ├── MediaTypeError       415
     │   └── MisdirectedError     421
+    ├── UnavailableError   503   the server is shutting down
     ├── AgentError               an agent found no answer
     └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
         ├── UpstreamRefused      the upstream's own status, if the client can act on it
         └── UpstreamTimeout      504
 
 A message is one sentence that says what to do. `param` names the place in the request (`messages[2].role`), `code`
-is a short machine-readable word; both may be None. Each protocol writes an error in its own shape. If `quotes` is true,
-the message contains words of the upstream or of the model: the client receives them, the log does not.
+is a short machine-readable word; both may be None. Each protocol writes an error in its own shape; `headers` travel
+with the status. If `quotes` is true, the message contains words of the upstream or of the model: the client receives
+them, the log does not.
 """
 
+from collections.abc import Iterable
 from typing import Self
+
+_LATER = ((b"retry-after", b"2"),)
 
 
 class StreamtoolError(Exception):
@@ -29,6 +34,7 @@ class StreamtoolError(Exception):
     status: int = 500
     kind: str = "server_error"
     quotes: bool = False
+    headers: Iterable[tuple[bytes, bytes]] = ()
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -97,6 +103,14 @@ class MisdirectedError(RequestError):
     """The request is for a host that is not served here."""
 
     status = 421
+
+
+class UnavailableError(StreamtoolError):
+    """The server cannot serve the request at this moment; the client may send it again."""
+
+    status = 503
+    kind = "overloaded_error"
+    headers = _LATER
 
 
 class AgentError(StreamtoolError):

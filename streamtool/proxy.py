@@ -1,10 +1,11 @@
 """The proxy: the middleware around the upstreams, with routing and key checks.
 
-    client ─▶ browsers, key ─▶ /healthz │ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
-                                        │ /v1/models ─▶ a list of what all upstreams have
-                                        │ /metrics, if they are wanted
-                                        │ `passthrough` ─▶ the first upstream, as it is
-                                        │ everything else: 404 (an upstream has paths that delete)
+    client ─▶ /healthz, /readyz
+          └─▶ browsers, key ─▶ /metrics, if they are wanted
+                          └─▶ gate ─▶ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
+                                    │ /v1/models ─▶ a list of what all upstreams have
+                                    │ `passthrough` ─▶ the first upstream, as it is
+                                    │ everything else: 404 (an upstream has paths that delete)
 
 It is an ASGI app; any server can run it. Connections to upstreams are pooled, opened at the first use and closed when
 the server shuts down. Without any upstream in the settings it serves the embedded sample model.
@@ -12,7 +13,6 @@ the server shuts down. Without any upstream in the settings it serves the embedd
 
 import hmac
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -21,23 +21,22 @@ import httpx
 from attrs import evolve
 
 from streamtool.agent.mcp_gateway import McpGateway
-from streamtool.conversation import Conversation
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
-from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
-from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, new_id, route_path, send_error
+from streamtool.http.answers import send_error
+from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
+from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, route_path
 from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models
 from streamtool.http.origins import Origins
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
 from streamtool.observe.observers import OnExchange
-from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol
-from streamtool.reply import ReplyFailure
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.state.clients import key_of
 
 HEALTH = "/healthz"
+READY = "/readyz"
 METRICS = "/metrics"
 _READ_ONLY = (MODELS, METRICS)
 
@@ -119,42 +118,70 @@ class Proxy:
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
+    async def drain(self, seconds: float) -> None:
+        """Refuse new requests (503), give those that are open so many seconds, then end them with an error.
+
+        Returns when all are over. Meanwhile `/readyz` says no.
+        """
+        await self._tools.drain(seconds)
+
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
-        settings = self.settings
-        wire = client_protocol(settings.paths.get(path))
+        wire = client_protocol(self.settings.paths.get(path))
         send = self._origins.answering(scope, send)
+        gate = self._tools.gate
         if path == HEALTH or (path == "/" and scope["method"] == "HEAD"):  # agents look whether somebody is there
             await _answer(send, b'{"status":"ok"}')
+            return
+        if path == READY:
+            if gate.draining:
+                await _answer(send, b'{"status":"draining"}', status=503)
+            else:
+                await _answer(send, b'{"status":"ready"}')
             return
         try:
             if asked := self._origins.admit(scope):
                 await _answer(send, b"", extra=asked)
                 return
             self._check_key(scope)
-            if path in settings.paths:
-                if scope["method"] != "POST":
-                    raise MethodError(f"{path} takes POST, not {scope['method']}")
-                self._origins.check_type(scope)
-                app: ASGIApp = self._host or self._tools
-            elif path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
-                if scope["method"] not in ("GET", "HEAD"):
-                    raise MethodError(f"{path} takes GET, not {scope['method']}")
-                await _answer(send, await self._models.answer({**scope, "method": "GET"}, path, receive))
-                return
-            elif path == METRICS and settings.metrics:
+            if path == METRICS and self.settings.metrics:
                 await self._count(scope, send)
                 return
-            elif path in settings.passthrough:
-                app = self._route
-            else:
-                raise NotFoundError(f"nothing is served at {path}; served are {', '.join(settings.paths)} and {MODELS}")
+            app = self._app_at(path, scope)
         except StreamtoolError as error:
             allow = b"GET, HEAD" if path.startswith(_READ_ONLY) else b"POST"
             extra = ((b"allow", allow),) if isinstance(error, MethodError) else ()
             await send_error(wire, error, send, extra=extra)
             return
-        await _Guard(wire, send, tells=path not in settings.paths).run(app, scope, receive)
+        await gate.run(app, scope, receive, send, wire, refused=self._tools.observers.refused)
+
+    def _app_at(self, path: str, scope: Scope) -> ASGIApp:
+        """What serves the path. Raises MethodError, MediaTypeError, ForbiddenError, NotFoundError."""
+        method = scope["method"]
+        if path in self.settings.paths:
+            if method != "POST":
+                raise MethodError(f"{path} takes POST, not {method}")
+            self._origins.check_type(scope)
+            return self._host or self._tools
+        if path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
+            if method not in ("GET", "HEAD"):
+                raise MethodError(f"{path} takes GET, not {method}")
+            return self._list
+        if path in self.settings.passthrough:
+            return self._pass
+        raise NotFoundError(f"nothing is served at {path}; served are {', '.join(self.settings.paths)} and {MODELS}")
+
+    async def _list(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The models of all upstreams."""
+        await _answer(send, await self._models.answer({**scope, "method": "GET"}, route_path(scope), receive))
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the first upstream, as it is."""
+        try:
+            await self._route(scope, receive, send)
+        except StreamtoolError as error:  # which nobody else writes into the log
+            _log.warning("upstream: %s", error.message)
+            raise
 
     async def _count(self, scope: Scope, send: Send) -> None:
         """What Prometheus reads."""
@@ -182,54 +209,19 @@ class Proxy:
         await self._apps[scope.get(UPSTREAM_KEY, self._first)](scope, receive, send)
 
 
-class _Guard:
-    """Turns the error of an upstream that was only passed through into an answer, as far as that is still possible."""
-
-    __slots__ = ("_send", "_started", "_stream", "_tells", "_wire")
-
-    def __init__(self, wire: ClientProtocol, send: Send, *, tells: bool) -> None:
-        self._wire = wire
-        self._tells = tells
-        """Nobody else writes it into the log."""
-        self._send = send
-        self._started = False
-        self._stream = False
-
-    async def run(self, app: ASGIApp, scope: Scope, receive: Receive) -> None:
-        try:
-            await app(scope, receive, self._watch)
-        except StreamtoolError as error:
-            if self._tells:
-                _log.warning("upstream: %s", error.message)
-            if not self._started:
-                await send_error(self._wire, error, self._send)
-            elif self._stream:
-                wire = self._wire
-                conversation = Conversation(wire.NAME, "", (), stream=True)
-                writer = wire.ReplyWriter(conversation, id=new_id(wire.REPLY_ID), created=int(time.time()), model="")
-                data = b"\n\n" + writer.feed([ReplyFailure(error)])
-                await self._send({"type": "http.response.body", "body": data, "more_body": False})
-            else:
-                raise  # the server breaks the connection off: a cut body must not look whole
-
-    async def _watch(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._started = True
-            headers = {name.lower(): value for name, value in message.get("headers", ())}
-            self._stream = headers.get(b"content-type", b"").startswith(b"text/event-stream") and not (
-                b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
-            )
-        await self._send(message)
-
-
 def _climbs(path: str) -> bool:
     """Whether the path is not below what it begins with: the upstream would take its dots away."""
     return any(part in (".", "..") for part in path.split("/"))
 
 
 async def _answer(
-    send: Send, body: bytes, kind: str = "application/json", *, extra: Sequence[tuple[bytes, bytes]] = ()
+    send: Send,
+    body: bytes,
+    kind: str = "application/json",
+    *,
+    status: int = 200,
+    extra: Sequence[tuple[bytes, bytes]] = (),
 ) -> None:
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *extra]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

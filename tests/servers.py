@@ -2,12 +2,18 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import hypercorn.config
@@ -15,6 +21,7 @@ import hypercorn.trio
 import trio
 import uvicorn
 
+ROOT = Path(__file__).resolve().parent.parent
 DEADLINE = 5.0
 LINGERING = 0.1
 """For tests that count: seconds for which hypercorn keeps two tasks and a socket of a connection that its client has
@@ -259,3 +266,55 @@ class RawClient:
         now = time.monotonic()
         self._sock.close()
         return now
+
+
+class Process:
+    """`streamtool serve` as a process of its own, on a free port; `settings` are variables (`grace=2`)."""
+
+    def __init__(self, folder: Path, server: str, toml: str, **settings: object) -> None:
+        (folder / "settings.toml").write_text(toml)
+        known = {name: value for name, value in os.environ.items() if not name.startswith("STREAMTOOL_")}
+        ours = {"formats": "tool_call", "log": "json", **settings}
+        env = {**known, "PYTHONPATH": str(ROOT), **{f"STREAMTOOL_{k.upper()}": str(v) for k, v in ours.items()}}
+        argv = ("serve", "--port", "0", "--server", server, "--config", str(folder / "settings.toml"))
+        self._errors = (folder / "errors").open("w+")
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "streamtool", *argv], env=env, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        assert self._child.stdout is not None
+        said = self._child.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", said)
+        assert found, f"it did not start: {said!r}"
+        self.port = int(found[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.pid = self._child.pid
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal."""
+        self._child.send_signal(number)
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    def code(self, seconds: float = 30) -> int:
+        """The exit code."""
+        return self._child.wait(seconds)
+
+    @property
+    def log(self) -> str:
+        """What stands on standard error so far."""
+        return Path(self._errors.name).read_text()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What the log tells of exchanges and refusals."""
+        return [entry["streamtool"] for entry in map(json.loads, self.log.splitlines()) if "streamtool" in entry]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.communicate()
+        self._errors.close()

@@ -42,8 +42,9 @@ from streamtool.conversation import Conversation
 from streamtool.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body
+from streamtool.http.answers import new_id, send_error
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
-from streamtool.http.middleware import ClientLeft, ToolMiddleware, new_id, read_body, route_path, send_error
+from streamtool.http.middleware import ClientLeft, ToolMiddleware, read_body, route_path
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
@@ -88,6 +89,7 @@ class McpGateway:
         self._behind = behind
         self._through = middleware_of(settings, apps, on_exchange, behind.templates)
         self._through.observers = behind.observers
+        self._through.gate = behind.gate.inner()
         self._through.services = evolve(self._through.services, capabilities=behind.services.capabilities)
         front = evolve(
             settings, upstreams={}, models=(), mode="emulate", app_protocol="chat", app_path=_PATH,
@@ -179,6 +181,10 @@ class McpGateway:
             _log.exception("an agent failed")
             failed = ", failed"
             await reply.fail(StreamtoolError("the proxy failed while it executed calls"))
+        except anyio.get_cancelled_exc_class():
+            if (ended := self._through.gate.ended) is not None:
+                failed = f", failed: {ended.message}"
+            raise
         finally:
             passed = anyio.current_time() - began
             _log.log(

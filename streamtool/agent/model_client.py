@@ -17,9 +17,10 @@ from streamtool.agent.tool_names import Names
 from streamtool.conversation import Conversation, Message, TextPart, ToolCall
 from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange import Record
+from streamtool.http.answers import new_id
 from streamtool.http.asgi import SCOPE, ASGIApp, Receive, Scope, Send
 from streamtool.http.asgi import Message as Sent
-from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, new_id
+from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.templates import ChatTemplates
 from streamtool.observe.observers import OnExchange
 from streamtool.policy import CallIds

@@ -1,28 +1,23 @@
 """`streamtool serve`: the proxy under a real server.
 
 The socket is opened before anything is printed, so the address that is shown is the one that answers (also for port 0).
-What happens then is told by the log (`streamtool.observe.logs`), a line for each exchange, on standard error.
-uvicorn runs the proxy on asyncio; hypercorn runs it on trio.
+What happens then is told by the log (`streamtool.observe.logs`), a line for each exchange, on standard error. The
+servers themselves are in `streamtool.cli.servers`.
 """
 
 import errno
 import importlib
 import json
-import logging
 import os
 import shlex
 import signal
 import socket
-import sys
-from collections.abc import Callable
 from typing import Any
 
-import trio
 from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, read_settings
 from streamtool.errors import SettingsError, StreamtoolError
-from streamtool.http.asgi import ASGIApp
 from streamtool.http.phrases import open_phrases
 from streamtool.http.templates import ChatTemplates
 from streamtool.observe import logs
@@ -30,8 +25,7 @@ from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.settings import check as check_safety
 
-GRACE = 3
-"""Seconds that open streams get when the server stops."""
+SERVERS = ("uvicorn", "hypercorn")
 _ANY = "default"
 """A model that some upstreams take for theirs, whatever it is."""
 
@@ -103,7 +97,10 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         screen.line((f"Paste this into another terminal{model_hint(settings)}:", "bold"))
         screen.line(curl_line(listening, settings))
         screen.line()
-        SERVERS[flags.server](proxy, sock)
+        server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
+        caught: list[int] = server.serve(proxy, sock)
+        if signal.SIGINT in caught[:1]:
+            raise KeyboardInterrupt
 
 
 def describe(settings: Settings, listening: str, screen: Screen) -> None:
@@ -167,67 +164,3 @@ def bind(host: str, port: int) -> socket.socket:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         advice = "; --port takes another (0: any free one)" if error.errno == errno.EADDRINUSE else ""
         raise StreamtoolError(f"cannot listen on {address(host, port)}: {reason}{advice}") from None
-
-
-def serve_uvicorn(app: ASGIApp, sock: socket.socket) -> None:
-    """Serve under asyncio until SIGINT or SIGTERM."""
-    import uvicorn  # noqa: PLC0415  only the server that is asked for is loaded
-
-    # uvicorn stops gracefully and then raises the signal again
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    config = uvicorn.Config(
-        app,
-        log_config=None,  # what it has to say goes where our log goes
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        lifespan="on",
-        timeout_graceful_shutdown=GRACE,
-    )
-    server = uvicorn.Server(config)
-    try:
-        server.run(sockets=[sock])
-    except SystemExit as end:
-        if server.started or not end.code:
-            raise
-        raise StreamtoolError("the proxy did not start") from None  # why stands in the log
-
-
-def serve_hypercorn(app: ASGIApp, sock: socket.socket) -> None:
-    """Serve under trio until SIGINT or SIGTERM."""
-    import hypercorn.config  # noqa: PLC0415
-    import hypercorn.trio  # noqa: PLC0415
-
-    config = hypercorn.config.Config()
-    config.bind = [f"fd://{sock.detach()}"]
-    config.errorlog = logging.getLogger("hypercorn.error")
-    config.loglevel = "WARNING"
-    config.graceful_timeout = GRACE
-    caught: list[int] = []
-
-    async def stop() -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for number in signals:
-                caught.append(number)
-                return
-
-    async def main() -> None:
-        await hypercorn.trio.serve(app, config, shutdown_trigger=stop)  # type: ignore[arg-type]  # its scope is a TypedDict
-
-    try:
-        trio.run(main)
-    except ExceptionGroup as failed:
-        error: BaseException | None = failed
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        if error is not None and isinstance(error.__context__, StreamtoolError):  # why the proxy did not start
-            raise error.__context__ from None
-        raise
-    if signal.SIGINT in caught:
-        raise KeyboardInterrupt
-
-
-SERVERS: dict[str, Callable[[ASGIApp, socket.socket], None]] = {
-    "uvicorn": serve_uvicorn,
-    "hypercorn": serve_hypercorn,
-}

@@ -50,7 +50,7 @@ class ResponseHeaders:
     def failure(self, error: StreamtoolError, body: bytes) -> ResponseHead:
         """The head of an error."""
         hints = tuple(pair for pair in self._upstream if pair[0] in _RETRY_HINTS)
-        return ResponseHead(error.status, (*hints, *self._of(body), *self._own()))
+        return ResponseHead(error.status, (*hints, *error.headers, *self._of(body), *self._own()))
 
     def _of(self, body: bytes) -> Headers:
         return (*self._protocol.COMPLETE_HEADERS, (b"content-length", str(len(body)).encode()))

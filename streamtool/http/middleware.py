@@ -11,7 +11,6 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 
 import logging
 import time
-import uuid
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,13 +20,15 @@ from attrs import evolve
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
+from streamtool.http.answers import new_id, send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
+from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
-from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings, with_options
 from streamtool.state.replies import open_store, shelf
@@ -44,11 +45,6 @@ _SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend")
 """Extensions with which an app could answer past its `send`."""
 
 _log = logging.getLogger("streamtool")
-
-
-def new_id(prefix: str) -> str:
-    """`prefix` and 24 random letters and digits."""
-    return prefix + uuid.uuid4().hex[:24]
 
 
 class ToolMiddleware:
@@ -80,6 +76,15 @@ class ToolMiddleware:
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
         self.services = open_services(self.settings, self.templates)
+        self.gate = Gate()
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new requests (503), give those that are open so many seconds, then end them with an error.
+
+        Returns when all are over. For whoever stops the server; requests that just reach the app count as well, if they
+        are for our paths.
+        """
+        await self.gate.drain(seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None
@@ -89,6 +94,15 @@ class ToolMiddleware:
             await self.app(scope, receive, send)
             return
         wire = client_protocol(protocol)
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._serve(protocol, wire, scope, receive, send)
+
+        await self.gate.run(serve, scope, receive, send, wire, refused=self.observers.refused)
+
+    async def _serve(self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request to one of our paths."""
+        entry: Entry = scope[ENTRY]
         body = await self._body(wire, scope, receive, send)
         if body is None:
             return
@@ -112,18 +126,21 @@ class ToolMiddleware:
             return
         watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
         if exchange.passthrough:
-            with watch.passing():
+            with watch.passing(), entry.cancelling():
                 await self._pass(exchange, scope, body, receive, send)
         else:
             del body
+            run = _Run(self, exchange, scope, receive, send)
             try:
-                await _Run(self, exchange, scope, receive, send).run()
+                with entry.ends_by(run.end):
+                    await run.run()
             finally:
-                watch.end()
+                watch.end(None if exchange.done else entry.error)
 
     def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
         """The scope with which the app is called."""
         inner = dict(scope)
+        del inner[ENTRY]
         inner["headers"] = list(request.headers)
         if request.upstream is not None:
             inner[UPSTREAM_KEY] = request.upstream
@@ -178,7 +195,7 @@ class ToolMiddleware:
 class _Run:
     """One exchange while it runs: the app on one side, the client on the other."""
 
-    __slots__ = ("_app", "_client", "_exchange", "_lingers", "_middleware", "_scope")
+    __slots__ = ("_app", "_client", "_entry", "_exchange", "_lingers", "_middleware", "_scope")
 
     def __init__(
         self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send
@@ -186,11 +203,16 @@ class _Run:
         self._middleware = middleware
         self._exchange = exchange
         self._scope = scope
+        self._entry: Entry = scope[ENTRY]
         self._client = ClientConnection(exchange, receive, send)
         self._app: anyio.CancelScope | None = None
         """Around the app while it runs."""
         self._lingers = False
         """The app is given a moment to tell its counts."""
+
+    def end(self) -> None:
+        """End early, with the error of the entry."""
+        self._stop(0)
 
     async def run(self) -> None:
         try:
@@ -210,6 +232,8 @@ class _Run:
         exchange = self._exchange
         while not (exchange.done or self._client.gone.is_set()):
             try:
+                if self._entry.error is not None:
+                    raise self._entry.error
                 request = exchange.request()
             except StreamtoolError as error:
                 await self._client.write(exchange.fail(error))
@@ -244,7 +268,7 @@ class _Run:
             error.__cause__ = raised
         self._app = None
         if not (exchange.done or exchange.retry or self._client.gone.is_set()):
-            await self._client.write(exchange.fail(error))
+            await self._client.write(exchange.fail(self._entry.error or error))
 
     async def _take(self, message: Message) -> None:
         """What the app sends."""
@@ -316,17 +340,3 @@ def route_path(scope: Scope) -> str:
     if root and path.startswith(root + "/"):
         return path[len(root) :]
     return path
-
-
-async def send_error(wire: ClientProtocol, error: StreamtoolError, send: Send, *, extra: Headers = ()) -> None:
-    """Answer with `error` in the protocol's own shape."""
-    request_id = new_id("req_")
-    body = wire.write_error(error, request_id)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (wire.REQUEST_ID, request_id.encode()),
-        *extra,
-    ]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

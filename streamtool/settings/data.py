@@ -126,6 +126,8 @@ class Settings:
     """Bytes of one recording."""
     recording_files: int = setting(1000, read.integer(1))
     """Recordings that are kept; the oldest of this process goes first."""
+    grace: float = setting(20.0)
+    """Seconds from SIGTERM, or an interrupt, to the end of `streamtool serve`; so long open requests may go on."""
     limits: LimitSettings = setting(LimitSettings())
     results: ResultSettings = setting(ResultSettings())
     store: StoreSettings = setting(StoreSettings())

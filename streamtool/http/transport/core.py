@@ -15,7 +15,7 @@ from attrs import evolve
 from statemachine import precompile
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import Exchange
-from streamtool.http.middleware import new_id
+from streamtool.http.answers import new_id
 from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import TokenCount

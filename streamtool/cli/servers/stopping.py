@@ -1,0 +1,57 @@
+"""How a server stops: what is open goes on for the grace time, is told then, and is cut if it does not take that.
+
+        signal                  grace - last                    grace
+    ─────┼───────────────────────────┼───────────────┼─────────────┤
+         no new connections          open requests   connections   the process has ended
+                                     end with an     that are left
+                                     error           are cut
+
+A second signal ends what is open at once.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import anyio
+
+from streamtool.proxy import Proxy
+
+_LAST: Final = 2.0
+"""Seconds before the end of the grace time, at most, in which clients are told and the process cleans up."""
+_FLUSH: Final = 0.3
+"""Seconds that are left for that after a second signal."""
+_TICK: Final = 0.05
+
+
+async def stop(proxy: Proxy, caught: Sequence[int], connections: Collection[object], cut: Callable[[], object]) -> None:
+    """End all that is open within the grace time of the settings, whatever clients do.
+
+    `caught` are the signals that have come; `connections` those that are open, while the server closes what is idle.
+    `cut` breaks them off.
+    """
+    grace = proxy.settings.grace
+    last = min(_LAST, grace / 4)
+
+    async def hurry() -> None:
+        await _until(lambda: len(caught) > 1)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.cancel_scope.deadline = anyio.current_time() + grace - last / 2
+        tasks.start_soon(hurry)
+        await _end(proxy, grace - last, connections)
+        tasks.cancel_scope.cancel()
+    if connections and len(caught) > 1:
+        with anyio.move_on_after(_FLUSH):
+            await _end(proxy, 0, connections)
+    cut()
+
+
+async def _end(proxy: Proxy, seconds: float, connections: Collection[object]) -> None:
+    await proxy.drain(seconds)
+    await _until(lambda: not connections)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  neither a signal's handler nor a server's set can set an event
+        await anyio.sleep(_TICK)

@@ -1,0 +1,76 @@
+"""What a client is answered where no exchange answers it: errors, as far as one can still be told."""
+
+import time
+import uuid
+
+from streamtool.conversation import Conversation
+from streamtool.errors import StreamtoolError
+from streamtool.http.asgi import Message, Send
+from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.reply import ReplyFailure
+
+
+def new_id(prefix: str) -> str:
+    """`prefix` and 24 random letters and digits."""
+    return prefix + uuid.uuid4().hex[:24]
+
+
+async def send_error(wire: ClientProtocol, error: StreamtoolError, send: Send, *, extra: Headers = ()) -> None:
+    """Answer with `error` in the protocol's own shape."""
+    request_id = new_id("req_")
+    body = wire.write_error(error, request_id)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (wire.REQUEST_ID, request_id.encode()),
+        *error.headers,
+        *extra,
+    ]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+class Answer:
+    """An answer on its way to the client; `put` is the `send` of whoever makes it."""
+
+    __slots__ = ("_complete", "_send", "_started", "_stream", "_wire", "writing")
+
+    def __init__(self, wire: ClientProtocol, send: Send) -> None:
+        self._wire = wire
+        self._send = send
+        self._started = False
+        self._stream = False
+        """An event can be added."""
+        self._complete = False
+        self.writing = False
+        """The client has yet to take what it was sent."""
+
+    async def put(self, message: Message) -> None:
+        """Hand on a message."""
+        if message["type"] == "http.response.start":
+            self._started = True
+            headers = {name.lower(): value for name, value in message.get("headers", ())}
+            self._stream = headers.get(b"content-type", b"").startswith(b"text/event-stream") and not (
+                b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
+            )
+        elif message["type"] == "http.response.body":
+            self._complete = not message.get("more_body", False)
+        self.writing = True
+        try:
+            await self._send(message)
+        finally:
+            self.writing = False
+
+    async def tell(self, error: StreamtoolError) -> bool:
+        """Tell of an error, as a status or as the last event. False: too late, the answer has to be cut."""
+        if not self._started:
+            await send_error(self._wire, error, self._send)
+        elif not self._complete:
+            if not self._stream:
+                return False
+            wire = self._wire
+            conversation = Conversation(wire.NAME, "", (), stream=True)
+            writer = wire.ReplyWriter(conversation, id=new_id(wire.REPLY_ID), created=int(time.time()), model="")
+            data = b"\n\n" + writer.feed([ReplyFailure(error)])
+            await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        return True

@@ -1,0 +1,165 @@
+"""Which requests may begin, which are open, and how they end when the server stops.
+
+Each shell has a `Gate`. A request enters it once, at the outermost shell, and carries its `Entry` in the scope. What
+serves the request tells the entry how to end it early (`ends_by`), so that the client learns why; without that it is
+cancelled, and the gate tells the client. What is on its way to the client is never taken back: a request ends once that
+is out.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Self
+
+import anyio
+
+from streamtool.errors import StreamtoolError, UnavailableError
+from streamtool.http.answers import Answer, send_error
+from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.protocols.interfaces import ClientProtocol
+
+ENTRY: Final = "streamtool.entry"
+"""Key of the ASGI scope under which a request has its `Entry`."""
+
+_log = logging.getLogger("streamtool")
+
+
+class Entry:
+    """One open request."""
+
+    __slots__ = ("_answer", "_end", "error")
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.error: StreamtoolError | None = None
+        """With which it has to end early."""
+        self._end: Callable[[], object] = _nothing
+
+    def end(self, error: StreamtoolError) -> None:
+        """End it early. Only the first time counts."""
+        if self.error is None:
+            self.error = error
+            if not self._answer.writing:
+                self._end()
+
+    async def put(self, message: Message) -> None:
+        """The `send` of whoever serves the request."""
+        await self._answer.put(message)
+        if self.error is not None:
+            self._end()
+
+    @contextmanager
+    def ends_by(self, end: Callable[[], object]) -> Iterator[None]:
+        """Inside of the block, `end` is called to end the request; it finds out why in `error`."""
+        before, self._end = self._end, end
+        try:
+            yield
+        finally:
+            self._end = before
+
+    @contextmanager
+    def cancelling(self) -> Iterator[None]:
+        """The block is cancelled to end the request. Raises its error then."""
+        with anyio.CancelScope() as scope, self.ends_by(scope.cancel):
+            yield
+        if scope.cancelled_caught and self.error is not None:
+            raise self.error
+
+
+class Gate:
+    """The requests of a shell."""
+
+    __slots__ = ("_draining", "_empty", "_inner", "_open", "ended")
+
+    def __init__(self) -> None:
+        self._open: set[Entry] = set()
+        self._empty: anyio.Event | None = None
+        """While somebody waits for the last request: set when it is over."""
+        self._inner: list[Gate] = []
+        self._draining = False
+        self.ended: StreamtoolError | None = None
+        """With which all that was open had to end early."""
+
+    @property
+    def draining(self) -> bool:
+        """No request may begin."""
+        return self._draining
+
+    def inner(self) -> Self:
+        """A gate for requests that serve requests of this one: they may always begin, and end early with these."""
+        gate = type(self)()
+        self._inner.append(gate)
+        return gate
+
+    async def run(
+        self,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        wire: ClientProtocol,
+        *,
+        refused: Callable[[str, StreamtoolError], object],
+    ) -> None:
+        """Call the app with a request of the protocol `wire`, and tell the client if it raises a StreamtoolError.
+
+        `refused` is called with the protocol's name and the error if the request may not begin. Raises the app's error
+        if the client cannot be told of it.
+        """
+        if ENTRY in scope:
+            await app(scope, receive, send)
+            return
+        try:
+            self._admit()
+        except StreamtoolError as error:
+            refused(wire.NAME, error)
+            await send_error(wire, error, send)
+            return
+        answer = Answer(wire, send)
+        entry = Entry(answer)
+        self._open.add(entry)
+        try:
+            with entry.cancelling():
+                await app({**scope, ENTRY: entry}, receive, entry.put)
+        except StreamtoolError as error:
+            if not await answer.tell(error) and error is not entry.error:
+                raise  # the server breaks the connection off: a cut body must not look whole
+        finally:
+            self._leave(entry)
+
+    def _admit(self) -> None:
+        if self._draining:
+            raise UnavailableError("the server is shutting down; send the request again", code="shutting_down")
+
+    def _leave(self, entry: Entry) -> None:
+        self._open.discard(entry)
+        if self._empty is not None and not self._open:
+            self._empty.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Let nothing begin, let what is open go on for so many seconds, then end it. Returns when all is over."""
+        self._draining = True
+        with anyio.move_on_after(seconds):
+            await self._wait()
+        if self._open:
+            _log.warning("shutting down: open requests that are ended: %d", len(self._open))
+            self.end(UnavailableError("the server shut down before the reply was complete", code="shutting_down"))
+            await self._wait()
+
+    def end(self, error: StreamtoolError) -> None:
+        """End all open requests early."""
+        self.ended = error
+        for gate in self._inner:
+            gate.end(error)
+        for entry in list(self._open):
+            entry.end(error)
+
+    async def _wait(self) -> None:
+        while self._open:
+            self._empty = self._empty or anyio.Event()
+            await self._empty.wait()
+            self._empty = None
+
+
+def _nothing() -> None:
+    """Whoever could end the request has not begun, or is over."""
