@@ -7,10 +7,12 @@
     │   ├── ForbiddenError       403
     │   ├── NotFoundError        404
     │   ├── MethodError          405
+    │   ├── RequestTimeout       408
     │   ├── TooLargeError        413
     │   ├── MediaTypeError       415
-    │   └── MisdirectedError     421
-    ├── UnavailableError   503   the server is shutting down
+    │   ├── MisdirectedError     421
+    │   └── TooManyError         429
+    ├── UnavailableError   503   the server has too many requests open, or is shutting down
     ├── AgentError               an agent found no answer
     └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
         ├── UpstreamRefused      the upstream's own status, if the client can act on it
@@ -86,6 +88,13 @@ class MethodError(RequestError):
     status = 405
 
 
+class RequestTimeout(RequestError):
+    """The request did not arrive in time."""
+
+    status = 408
+    kind = "timeout_error"
+
+
 class TooLargeError(RequestError):
     """The request exceeds a limit."""
 
@@ -103,6 +112,14 @@ class MisdirectedError(RequestError):
     """The request is for a host that is not served here."""
 
     status = 421
+
+
+class TooManyError(RequestError):
+    """The client has too many requests open."""
+
+    status = 429
+    kind = "rate_limit_error"
+    headers = _LATER
 
 
 class UnavailableError(StreamtoolError):

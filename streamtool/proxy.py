@@ -84,8 +84,8 @@ class Proxy:
             from streamtool import sample  # noqa: PLC0415  only who serves it pays for it
 
             return sample.app
-        limit = self.settings.limits.body
-        return HttpUpstream(upstream, pass_authorization=not self._keys, limit=limit, transport=transport)
+        limits = self.settings.limits
+        return HttpUpstream(upstream, pass_authorization=not self._keys, limits=limits, transport=transport)
 
     async def aclose(self) -> None:
         """Close all connections to upstreams."""

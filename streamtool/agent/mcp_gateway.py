@@ -118,7 +118,7 @@ class McpGateway:
             return
         wire = client_protocol(protocol)
         try:
-            body = await read_body(scope, receive, self._settings.limits.body)
+            body = await read_body(scope, receive, self._settings.limits)
         except ClientLeft:
             return
         except StreamtoolError as error:
@@ -150,7 +150,7 @@ class McpGateway:
         """The agent as an upstream that speaks Chat Completions."""
         limits = self._settings.limits
         try:
-            asked = chat.read_request(await read_body(scope, receive, limits.body), limits)
+            asked = chat.read_request(await read_body(scope, receive, limits), limits)
             if asked.options.n > 1:
                 raise RequestError("an agent gives one answer: leave n out", param="n")
         except StreamtoolError as error:

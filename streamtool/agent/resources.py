@@ -74,7 +74,7 @@ class Resources:
             from streamtool import sample  # noqa: PLC0415  only who asks it pays for it
 
             return sample.app
-        return HttpUpstream(upstream, limit=self.settings.limits.body, transport=self.transport)
+        return HttpUpstream(upstream, limits=self.settings.limits, transport=self.transport)
 
 
 def given_tool(given: Callable[..., Any] | McpServer | ExecutableTool) -> ExecutableTool | McpServer:

@@ -7,16 +7,19 @@ is out.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
 import anyio
 
-from streamtool.errors import StreamtoolError, UnavailableError
+from streamtool.errors import StreamtoolError, TooManyError, UnavailableError
 from streamtool.http.answers import Answer, send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
-from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.settings import LimitSettings
+from streamtool.state.clients import client_of
 
 ENTRY: Final = "streamtool.entry"
 """Key of the ASGI scope under which a request has its `Entry`."""
@@ -67,11 +70,14 @@ class Entry:
 
 
 class Gate:
-    """The requests of a shell."""
+    """The requests of a shell. `limits` bound how many are open; None: any number may be."""
 
-    __slots__ = ("_draining", "_empty", "_inner", "_open", "ended")
+    __slots__ = ("_clients", "_draining", "_empty", "_inner", "_limits", "_open", "ended")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LimitSettings | None = None) -> None:
+        self._limits = limits
+        self._clients = Counter[str]()
+        """How many each client has open."""
         self._open: set[Entry] = set()
         self._empty: anyio.Event | None = None
         """While somebody waits for the last request: set when it is over."""
@@ -110,7 +116,7 @@ class Gate:
             await app(scope, receive, send)
             return
         try:
-            self._admit()
+            client = self._admit(scope["headers"])
         except StreamtoolError as error:
             refused(wire.NAME, error)
             await send_error(wire, error, send)
@@ -118,6 +124,7 @@ class Gate:
         answer = Answer(wire, send)
         entry = Entry(answer)
         self._open.add(entry)
+        self._clients[client] += 1
         try:
             with entry.cancelling():
                 await app({**scope, ENTRY: entry}, receive, entry.put)
@@ -125,14 +132,33 @@ class Gate:
             if not await answer.tell(error) and error is not entry.error:
                 raise  # the server breaks the connection off: a cut body must not look whole
         finally:
-            self._leave(entry)
+            self._leave(entry, client)
 
-    def _admit(self) -> None:
+    def _admit(self, headers: Headers) -> str:
+        """The client that sends these headers, if its request may begin. Raises UnavailableError, TooManyError."""
         if self._draining:
             raise UnavailableError("the server is shutting down; send the request again", code="shutting_down")
+        client, limits = client_of(headers), self._limits
+        if limits is None:
+            return client
+        if limits.exchanges and len(self._open) >= limits.exchanges:
+            raise UnavailableError(
+                f"the server has {limits.exchanges} requests open (limits.exchanges); send the request again later",
+                code="overloaded",
+            )
+        if limits.exchanges_per_client and self._clients[client] >= limits.exchanges_per_client:
+            raise TooManyError(
+                f"you have {limits.exchanges_per_client} requests open (limits.exchanges_per_client); "
+                "send the request again when one of them is over",
+                code="rate_limit_exceeded",
+            )
+        return client
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: Entry, client: str) -> None:
         self._open.discard(entry)
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
         if self._empty is not None and not self._open:
             self._empty.set()
 

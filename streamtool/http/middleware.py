@@ -18,7 +18,7 @@ import anyio
 from attrs import evolve
 
 from statemachine import precompile
-from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
+from streamtool.errors import RequestError, RequestTimeout, StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.answers import new_id, send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
@@ -30,7 +30,7 @@ from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import client_protocol
-from streamtool.settings import Settings, with_options
+from streamtool.settings import LimitSettings, Settings, with_options
 from streamtool.state.replies import open_store, shelf
 from streamtool.validation.validator import require_library
 
@@ -76,7 +76,7 @@ class ToolMiddleware:
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
         self.services = open_services(self.settings, self.templates)
-        self.gate = Gate()
+        self.gate = Gate(self.settings.limits)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests (503), give those that are open so many seconds, then end them with an error.
@@ -167,8 +167,9 @@ class ToolMiddleware:
     async def _body(self, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """The request body; None when there is nothing to answer any more."""
         try:
-            return await read_body(scope, receive, self.settings.limits.body)
-        except TooLargeError as error:
+            return await read_body(scope, receive, self.settings.limits)
+        except RequestError as error:
+            self.observers.refused(wire.NAME, error)
             await send_error(wire, error, send)
         except ClientLeft:
             pass
@@ -232,8 +233,6 @@ class _Run:
         exchange = self._exchange
         while not (exchange.done or self._client.gone.is_set()):
             try:
-                if self._entry.error is not None:
-                    raise self._entry.error
                 request = exchange.request()
             except StreamtoolError as error:
                 await self._client.write(exchange.fail(error))
@@ -258,7 +257,8 @@ class _Run:
         error: StreamtoolError
         try:
             with anyio.CancelScope() as self._app:
-                await self._middleware.app(scope, receive, self._take)
+                if self._entry.error is None:
+                    await self._middleware.app(scope, receive, self._take)
             error = UpstreamError("the application ended without a whole response")
         except StreamtoolError as raised:
             error = raised
@@ -308,8 +308,25 @@ class ClientLeft(Exception):
     """The client left before its request was whole."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole request body. Raises TooLargeError beyond `limit` bytes, ClientLeft when the client leaves."""
+async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> bytes:
+    """The whole request body. Raises TooLargeError, RequestTimeout; ClientLeft when the client leaves.
+
+    What is still to come of a body that is refused is not read: the connection is closed behind the answer.
+    """
+    try:
+        with anyio.move_on_after(limits.body_seconds):
+            return await _read(scope, receive, limits.body)
+        raise RequestTimeout(
+            f"the request body did not arrive within {limits.body_seconds:g} seconds (limits.body_seconds)",
+            code="request_timeout",
+        )
+    except RequestError as error:
+        if scope.get("http_version", "1.1").startswith("1"):  # later ones forbid the header
+            error.headers = (*error.headers, (b"connection", b"close"))
+        raise
+
+
+async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
     length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"")
     if length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
         raise too_large(limit)

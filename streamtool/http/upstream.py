@@ -63,8 +63,8 @@ _LOOKS = 8
 class HttpUpstream:
     """The upstream that `settings` describes. Close it with `aclose`, or use it as an async context manager.
 
-    `pass_authorization` False keeps the client's authorization from the upstream (it was a key of ours). `limit` bounds
-    a request's body, in bytes. `transport` replaces the network, for tests and embedding.
+    `pass_authorization` False keeps the client's authorization from the upstream (it was a key of ours). `limits`
+    bound a request's body. `transport` replaces the network, for tests and embedding.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class HttpUpstream:
         settings: UpstreamSettings,
         *,
         pass_authorization: bool = True,
-        limit: int = LimitSettings().body,
+        limits: LimitSettings = LimitSettings(),  # noqa: B008  it is frozen
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.settings = settings
         self._pass_authorization = pass_authorization
-        self._limit = limit
+        self._limits = limits
         self._network = transport or open_network(settings.url)
         proxy = None if transport else proxy_of(settings.url)
         self.through = f" (through the proxy {proxy.url.netloc.decode('ascii', 'replace')})" if proxy else ""
@@ -104,7 +104,7 @@ class HttpUpstream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one HTTP request on. Raises UpstreamError, TooLargeError."""
         try:
-            body = await read_body(scope, receive, self._limit)
+            body = await read_body(scope, receive, self._limits)
         except ClientLeft:
             return
         timeout = self.settings.timeout

@@ -32,6 +32,12 @@ class LimitSettings:
 
     body: int = setting(32 * 1024 * 1024, read.integer(1))
     """Bytes of a request body."""
+    body_seconds: float = setting(120.0)
+    """Seconds in which it has to arrive."""
+    exchanges: int = setting(2048, read.integer(0))
+    """Requests that are open at once. 0: any number."""
+    exchanges_per_client: int = setting(1024, read.integer(0))
+    """Of one client. 0: any number."""
     tools: int = setting(1024, read.integer(1))
     """Tools in one request."""
     schema: int = setting(1024 * 1024, read.integer(1))
