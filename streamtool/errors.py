@@ -11,7 +11,8 @@
     │   ├── TooLargeError        413
     │   ├── MediaTypeError       415
     │   ├── MisdirectedError     421
-    │   └── TooManyError         429
+    │   ├── TooManyError         429
+    │   └── HeaderTooLargeError  431
     ├── UnavailableError   503   the server has too many requests open, or is shutting down
     ├── AgentError               an agent found no answer
     └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
@@ -120,6 +121,13 @@ class TooManyError(RequestError):
     status = 429
     kind = "rate_limit_error"
     headers = _LATER
+
+
+class HeaderTooLargeError(RequestError):
+    """The header of the request exceeds a limit."""
+
+    status = 431
+    kind = "request_too_large"
 
 
 class UnavailableError(StreamtoolError):

@@ -58,7 +58,7 @@ LIBRARIES = (
     {"attrs", "msgspec", "jsonschema_rs", "anyio", "httpx", "prometheus_client", "opentelemetry", "tokenizers"},
     {"attrs", "msgspec", "anyio", "httpx", "mcp", "httpx2"},
     {"attrs", "httpx"},
-    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "openai"},
+    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "openai"},
 )
 """What each layer may import besides the standard library."""
 

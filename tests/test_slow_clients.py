@@ -3,17 +3,22 @@
 Over sockets, under uvicorn and under hypercorn with trio; what only waits, in virtual time.
 """
 
+import contextlib
 import json
+import select
 import socket
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Self
 
+import anthropic
 import httpx
 import openai
 import pytest
 import trio
 from dialects import CLIENTS, PATHS, Ask, write
-from servers import DEADLINE, RawClient, Served, hypercorn_server, uvicorn_server, wait_for
+from servers import DEADLINE, Process, RawClient, Served, hypercorn_server, uvicorn_server, wait_for
 
 from streamtool import ToolMiddleware
 from streamtool.http.asgi import Message
@@ -52,12 +57,38 @@ UPSTREAM = {"u": UpstreamSettings(name="u", url="http://127.0.0.1:9")}
 class Raw:
     """A connection on which a test says what it likes."""
 
-    def __init__(self, port: int, data: bytes = b"", host: str = "127.0.0.1") -> None:
-        self._sock = socket.create_connection((host, port), timeout=DEADLINE)
+    def __init__(self, port: int, data: bytes = b"", source: str = "127.0.0.1") -> None:
+        self._sock = socket.create_connection(("127.0.0.1", port), DEADLINE, (source, 0))
         self.say(data)
 
     def say(self, data: bytes) -> None:
         self._sock.sendall(data)
+
+    def until(self, mark: bytes) -> None:
+        found = b""
+        while mark not in found:
+            data = self._sock.recv(65536)
+            assert data, found
+            found += data
+
+    def heard(self, seconds: float = 0) -> bytes:
+        """What has come, within so many seconds."""
+        if not select.select([self._sock], [], [], seconds)[0]:
+            return b""
+        try:
+            return self._sock.recv(65536)
+        except ConnectionError:
+            return b""
+
+    def closed(self) -> bool:
+        """The server has closed the connection; what it has said before is dropped."""
+        while select.select([self._sock], [], [], 0)[0]:
+            try:
+                if not self._sock.recv(65536):
+                    return True
+            except ConnectionError:
+                return True
+        return False
 
     def rest(self) -> bytes:
         """All that comes until the server closes the connection."""
@@ -210,3 +241,176 @@ async def test_0_bounds_nothing():
     app = ToolMiddleware(stalling(), limits=LimitSettings(exchanges=0, exchanges_per_client=0))
     async with stream_asgi(app, body=asked()) as one, stream_asgi(app, body=asked()) as two:
         assert (await one.head(), await two.head()) == (200, 200)
+
+
+# --- connections: what only the server sees
+
+SMALL = {
+    "header_bytes": 2000,
+    "header_seconds": 0.4,
+    "keep_alive_seconds": 0.4,
+    "body_seconds": 0.4,
+    "connections": 20,
+}
+"""Of the process that most of these tests share."""
+
+
+@pytest.fixture(scope="module", params=["uvicorn", "hypercorn"])
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    limits = {f"limits__{name}": value for name, value in SMALL.items()}
+    with Process(tmp_path_factory.mktemp("slow"), request.param, "", **limits) as process:
+        yield process
+        assert httpx.get(process.url + "/healthz", trust_env=False).status_code == 200
+        assert "Traceback" not in process.log
+
+
+def refused(answer: bytes, status: bytes, code: str) -> str:
+    """The sentence of a whole raw answer."""
+    top, _, body = answer.partition(b"\r\n\r\n")
+    lines = top.lower().split(b"\r\n")
+    assert lines[0] == b"http/1.1 " + status.lower()
+    assert {b"connection: close", b"content-type: application/json", b"content-length: %d" % len(body)} <= {*lines}
+    told = json.loads(body)
+    assert told["type"] == "error"
+    assert told["error"]["code"] == code
+    return str(told["error"]["message"])
+
+
+TOO_LARGE = b"431 Request Header Fields Too Large"
+LONG = {
+    "one line": b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"x" * 300_000,
+    "many lines": b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n" + b"x-one: y\r\n" * 30_000,
+    "a path": b"GET /" + b"x" * 300_000,
+    "a whole one": b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"x" * 2000 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_header_that_is_too_large_is_a_431(started: Process, kind: str):
+    with Raw(started.port) as client:
+        with contextlib.suppress(ConnectionError):  # the server may have closed before all is sent
+            client.say(LONG[kind])
+        sentence = refused(client.rest(), TOO_LARGE, "header_too_large")
+    assert sentence == "the header is larger than 2000 bytes (limits.header_bytes)"
+
+
+def test_a_header_that_just_fits_is_read(started: Process):
+    with Raw(started.port) as client:
+        client.say(
+            b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-long: " + b"x" * 1800 + b"\r\n\r\n"
+        )
+        assert client.rest().startswith(b"HTTP/1.1 200")
+
+
+def test_trailers_are_bounded_too(started: Process):
+    body = head("/v1/messages", "transfer-encoding: chunked") + b"1\r\n{\r\n0\r\nx-trailer: "
+    with Raw(started.port, body) as client:
+        with contextlib.suppress(ConnectionError):
+            client.say(b"x" * 300_000)
+        assert client.rest().startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+
+
+HALF = b"POST /v1/messages HTTP/1.1\r\nhost: local"
+
+
+def test_half_a_header_is_a_408(started: Process):
+    with Raw(started.port, HALF) as client:
+        sentence = refused(client.rest(), b"408 Request Timeout", "request_timeout")
+    assert sentence == "the header did not arrive within 0.4 seconds (limits.header_seconds)"
+
+
+def test_a_header_that_comes_byte_by_byte_is_a_408(started: Process):
+    with Raw(started.port) as client:
+        answer = b""
+        for byte in HALF + b"host: localhost" * 40:
+            with contextlib.suppress(ConnectionError):
+                client.say(bytes([byte]))
+            time.sleep(0.01)
+            if answer := client.heard():
+                break
+        refused(answer + client.rest(), b"408 Request Timeout", "request_timeout")
+
+
+def test_half_a_header_behind_a_reply_is_a_408(started: Process):
+    with Raw(started.port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n") as client:
+        client.until(b'{"status":"ok"}')
+        client.say(HALF)
+        refused(client.rest(), b"408 Request Timeout", "request_timeout")
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"], ids=["new", "served"])
+def test_an_idle_connection_is_closed_without_a_word(started: Process, said: bytes):
+    with Raw(started.port, said) as client:
+        if said:
+            client.until(b'{"status":"ok"}')
+        assert client.rest() == b""
+
+
+def test_empty_lines_keep_no_connection_open(started: Process):
+    with Raw(started.port) as client:
+        for _ in range(500):
+            with contextlib.suppress(ConnectionError):
+                client.say(b"\r\n")
+            time.sleep(0.01)
+            if client.closed():
+                break
+        assert client.closed()
+
+
+def test_what_is_no_http_is_a_400(started: Process):
+    with Raw(started.port, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n") as client:
+        assert refused(client.rest(), b"400 Bad Request", "invalid_http") == "this is no valid request of HTTP/1.1"
+
+
+def test_an_endless_body_behind_an_early_answer_is_cut(started: Process, monkeypatch: pytest.MonkeyPatch):
+    with Raw(started.port, head("/nowhere", "transfer-encoding: chunked")) as client:
+        client.until(b"not_found_error")
+        for _ in range(1500):  # its time and five seconds
+            if client.closed():
+                break
+            with contextlib.suppress(ConnectionError):
+                client.say(b"1\r\n{\r\n")
+            time.sleep(0.01)
+        assert client.closed()
+
+
+def test_more_connections_than_allowed_are_a_503(started: Process):
+    def full() -> bool:
+        with Raw(started.port) as one:
+            return b" 503 " in one.heard(0.05)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(Raw(started.port))
+        with Raw(started.port) as late:
+            sentence = refused(late.rest(), b"503 Service Unavailable", "overloaded")
+        assert sentence == "the server has 20 connections (limits.connections); try again later"
+    wait_for(lambda: not full(), "there is room again")
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+def test_connections_from_one_address_are_bounded_apart(server: str, tmp_path: Path):
+    with (
+        Process(tmp_path, server, "", limits__connections_per_address=2) as process,
+        Raw(process.port, HALF),
+        Raw(process.port, HALF),
+        Raw(process.port) as third,
+        Raw(process.port, source="127.0.0.2") as other,
+    ):
+        sentence = refused(third.rest(), b"503 Service Unavailable", "overloaded")
+        assert sentence == "2 connections come from your address (limits.connections_per_address); try again later"
+        other.say(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert other.rest().startswith(b"HTTP/1.1 200")
+
+
+def test_sdks_are_told_of_a_refused_connection(tmp_path: Path):
+    with Process(tmp_path, "uvicorn", "", limits__connections=1) as process, Raw(process.port, HALF):
+        for client in (
+            openai.OpenAI(base_url=process.url + "/v1", api_key="x", max_retries=0),
+            anthropic.Anthropic(base_url=process.url, api_key="x", max_retries=0),
+        ):
+            with (
+                client,
+                pytest.raises((openai.InternalServerError, anthropic.InternalServerError), match="limits"),
+            ):
+                client.models.list()

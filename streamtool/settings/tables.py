@@ -34,6 +34,16 @@ class LimitSettings:
     """Bytes of a request body."""
     body_seconds: float = setting(120.0)
     """Seconds in which it has to arrive."""
+    header_bytes: int = setting(65536, read.integer(1))
+    """Bytes of a request's header. This and what follows, to `connections_per_address`, hold for `streamtool serve`."""
+    header_seconds: float = setting(10.0)
+    """Seconds in which it has to arrive."""
+    keep_alive_seconds: float = setting(75.0)
+    """Seconds after which an idle connection is closed."""
+    connections: int = setting(4096, read.integer(0))
+    """Connections of clients that are open at once. 0: any number."""
+    connections_per_address: int = setting(2048, read.integer(0))
+    """From one address. 0: any number."""
     exchanges: int = setting(2048, read.integer(0))
     """Requests that are open at once. 0: any number."""
     exchanges_per_client: int = setting(1024, read.integer(0))

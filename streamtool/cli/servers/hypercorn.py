@@ -1,30 +1,39 @@
 """The proxy under hypercorn, on trio.
 
 hypercorn's own loop knows neither its connections nor another way to end them than to cancel what serves them, which a
-client that does not read prevents. So the loop is made here, of hypercorn's parts.
+client that does not read prevents. So the loop is made here, of hypercorn's parts. It speaks HTTP/1.1 only, as uvicorn
+does.
 """
 
 import logging
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from time import monotonic
 from typing import Any
 
+import h11
 import hypercorn.config
 import trio
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.lifespan import Lifespan
-from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.utils import wrap_app
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import parse_socket_addr, wrap_app
 
+from streamtool.cli.servers.connections import Connections, Phase, answer, not_http
 from streamtool.cli.servers.stopping import stop
-from streamtool.errors import StreamtoolError
+from streamtool.errors import StreamtoolError, UnavailableError
 from streamtool.proxy import Proxy
 
 _CLOSING = 0.5
 """Seconds that the tasks of connections that were cut have to end."""
+_TOO_LARGE = 431
 
 
 def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
@@ -35,6 +44,7 @@ def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
     config = hypercorn.config.Config()
     config.errorlog = logging.getLogger("hypercorn.error")
     config.loglevel = "WARNING"
+    config.h11_max_incomplete_size = proxy.settings.limits.header_bytes
     server = _Server(proxy, config)
     with _reasons():
         trio.run(server.run, sock)
@@ -61,7 +71,8 @@ class _Server:
     def __init__(self, proxy: Proxy, config: hypercorn.config.Config) -> None:
         self._proxy = proxy
         self._config = config
-        self._connections: set[trio.SocketStream] = set()
+        self._connections: set[_Connection] = set()
+        self._counted = Connections(proxy.settings.limits)
         self.caught: list[int] = []
         """The signals that came."""
 
@@ -70,17 +81,15 @@ class _Server:
         context = WorkerContext(None)
         lifespan = Lifespan(app, self._config, {})
 
-        async def connection(stream: Any) -> None:
-            self._connections.add(stream)
-            try:
-                await TCPServer(app, self._config, context, {}, stream)
-            finally:
-                self._connections.discard(stream)
+        def connection(stream: Any) -> Awaitable[None]:
+            each = _Connection(app, self._config, context, stream, counted=self._counted, open_=self._connections)
+            return each.run()
 
         async with trio.open_nursery() as around:
             stopped = await around.start(self._signals)
             await around.start(lifespan.handle_lifespan)
             await lifespan.wait_for_startup()
+            around.start_soon(self._look)
             async with trio.open_nursery() as handlers:
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
                 async with trio.open_nursery() as accepting:
@@ -90,12 +99,19 @@ class _Server:
                     await stopped.wait()
                     accepting.cancel_scope.cancel()
                 deadline = trio.current_time() + self._proxy.settings.grace
-                await context.terminated.set()  # which closes idle connections
+                await context.terminated.set()  # no connection waits for another request
+                for each in self._connections:
+                    each.close_if_idle()
                 await stop(self._proxy, self.caught, self._connections, self._cut)
                 handlers.cancel_scope.deadline = trio.current_time() + _CLOSING
             with trio.CancelScope(deadline=deadline):
                 await lifespan.wait_for_shutdown()
             around.cancel_scope.cancel()
+
+    async def _look(self) -> None:
+        while True:
+            await trio.sleep(self._counted.period)
+            self._counted.look(self._connections)
 
     async def _signals(self, task_status: trio.TaskStatus[trio.Event]) -> None:
         stopped = trio.Event()
@@ -106,5 +122,157 @@ class _Server:
                 stopped.set()
 
     def _cut(self) -> None:
-        for stream in list(self._connections):
-            stream.socket.close()
+        for connection in list(self._connections):
+            connection.cut()
+
+
+class _Connection(TCPServer):
+    """A connection whose header is bounded in bytes and in time. It needs no task to see that it is idle."""
+
+    protocol: "_Protocol"  # type: ignore[assignment]  # the base class allows HTTP/2 as well
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: hypercorn.config.Config,
+        context: WorkerContext,
+        stream: Any,
+        *,
+        counted: Connections,
+        open_: "set[_Connection]",
+    ) -> None:
+        super().__init__(app, config, context, ConnectionState({}), stream)
+        self._counted = counted
+        self._open = open_
+        self._reading = trio.CancelScope()
+        self._spoke = False
+        """Something of a header has come."""
+        self._enters(Phase.HEADER)
+
+    async def run(self) -> None:
+        """Serve it until it is over."""
+        sock = self.stream.socket
+        address: str | None = None
+        self._open.add(self)
+        try:
+            client = parse_socket_addr(sock.family, sock.getpeername())
+            host = client[0] if client else ""
+            self._counted.enter(host)
+            address = host
+            async with TaskGroup() as self._task_group:
+                self.protocol = _Protocol(
+                    self._counted,
+                    self._refuse,
+                    self.app,
+                    self.config,
+                    self.context,
+                    self._task_group,
+                    self.state,
+                    ssl=False,
+                    client=client,
+                    server=parse_socket_addr(sock.family, sock.getsockname()),
+                    send=self.protocol_send,
+                )
+                await self._read_data()
+        except UnavailableError as error:
+            await self._answer(error)
+        except OSError:
+            pass
+        except Exception:  # noqa: BLE001  the other connections go on
+            await self.config.log.exception("a connection failed")
+        finally:
+            self._open.discard(self)
+            if address is not None:
+                self._counted.leave(address)
+            await self._close()
+
+    async def protocol_send(self, event: Event) -> None:
+        """What the protocol says."""
+        if isinstance(event, Updated):
+            self._spoke = event.idle and bool(self.protocol.connection.trailing_data[0])  # half of the next header
+            self._enters(Phase.HEADER if self._spoke else Phase.IDLE if event.idle else Phase.BODY)
+        else:
+            await super().protocol_send(event)
+
+    async def _read_data(self) -> None:
+        while self.phase is not Phase.CLOSING:
+            try:
+                with trio.CancelScope() as self._reading:
+                    data = await self.stream.receive_some(MAX_RECV)
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                break
+            if self._reading.cancelled_caught:
+                if self._spoke:
+                    await self._refuse(self._counted.late())
+                break
+            if self.phase is Phase.IDLE:
+                self._enters(Phase.HEADER)
+            self._spoke = True
+            await self.protocol.handle(RawData(bytes(data)))
+            if not data:
+                break
+        await self.protocol.handle(Closed())
+
+    def expire(self) -> None:
+        """The phase has lasted too long."""
+        if self.phase is Phase.BODY and self.protocol.connection.their_state is not h11.SEND_BODY:
+            self._enters(Phase.QUIET)
+        elif self.phase in (Phase.HEADER, Phase.IDLE):
+            self._reading.cancel()
+        else:
+            self.cut()
+
+    def close_if_idle(self) -> None:
+        """Close it unless it serves a request."""
+        if self.phase in (Phase.HEADER, Phase.IDLE):
+            self._spoke = False
+            self._reading.cancel()
+
+    def cut(self) -> None:
+        """Break it off."""
+        self.stream.socket.close()
+
+    def _enters(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since = monotonic()
+
+    async def _refuse(self, error: StreamtoolError) -> None:
+        """Answer, and wait a moment for the client to take it."""
+        self._enters(Phase.CLOSING)
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+            await self._answer(error)
+            while await self.stream.receive_some(MAX_RECV):
+                pass
+
+    async def _answer(self, error: StreamtoolError) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+            await self.stream.send_all(answer(error))
+            await self.stream.send_eof()
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1; `refuse` answers what cannot be served."""
+
+    def __init__(
+        self, counted: Connections, refuse: Callable[[StreamtoolError], Awaitable[None]], *args: Any, **named: Any
+    ) -> None:
+        super().__init__(*args, **named)
+        self._counted = counted
+        self._refuse = refuse
+
+    async def handle(self, event: Event) -> None:
+        """What came of the connection."""
+        try:
+            await super().handle(event)
+        except StreamtoolError as error:
+            await self._refuse(error)
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+        if size > self.config.h11_max_incomplete_size:
+            raise self._counted.too_large()
+        if event.http_version not in (b"1.0", b"1.1"):
+            raise not_http()
+
+    async def _send_error_response(self, status_code: int) -> None:
+        raise self._counted.too_large() if status_code == _TOO_LARGE else not_http()

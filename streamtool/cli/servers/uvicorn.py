@@ -3,13 +3,22 @@
 import asyncio
 import socket
 from contextlib import suppress
+from time import monotonic
 from types import FrameType
+from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
+from streamtool.cli.servers.connections import Connections, Phase, answer, not_http
 from streamtool.cli.servers.stopping import stop
-from streamtool.errors import StreamtoolError
+from streamtool.errors import StreamtoolError, UnavailableError
 from streamtool.proxy import Proxy
+from streamtool.settings import LimitSettings
+
+_PIPELINED: Final = 16
+"""Requests that may wait on one connection for the reply to another one."""
 
 
 def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
@@ -22,8 +31,10 @@ def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
         log_config=None,  # what it has to say goes where our log goes
         log_level="warning",
         access_log=False,
+        http=_Connection,
         ws="none",
         lifespan="on",
+        timeout_keep_alive=proxy.settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # the loop takes a float
     )
     server = _Server(config, proxy)
     try:
@@ -35,11 +46,23 @@ def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
     return server.caught
 
 
+class _State(ServerState):
+    """What the connections of a server share."""
+
+    def __init__(self, limits: LimitSettings) -> None:
+        super().__init__()
+        self.limits = limits
+        self.counted = Connections(limits)
+
+
 class _Server(uvicorn.Server):
-    """A server that stops as `stopping` says."""
+    """A server that stops as `stopping` says, and looks after its connections."""
+
+    server_state: _State
 
     def __init__(self, config: uvicorn.Config, proxy: Proxy) -> None:
         super().__init__(config)
+        self.server_state = _State(proxy.settings.limits)
         self._proxy = proxy
         self.caught: list[int] = []
         """The signals that came."""
@@ -48,6 +71,11 @@ class _Server(uvicorn.Server):
         """Stop. The base class would raise the signal again at the end."""
         self.caught.append(sig)
         self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        self.server_state.counted.look(self.server_state.connections)  # type: ignore[arg-type]  # all are ours
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop within the grace time."""
@@ -60,3 +88,123 @@ class _Server(uvicorn.Server):
     def _cut(self) -> None:
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection whose header is bounded in bytes and in time. uvicorn itself closes it when it is idle."""
+
+    __slots__ = ("_address", "_size", "_unread", "phase", "since")  # cheaper than in the dictionary of the base class
+    server_state: _State
+
+    def connection_made(self, transport: Any) -> None:
+        """Refuse it if there are too many."""
+        super().connection_made(transport)
+        self._address: str | None = None
+        self._size = 0
+        """Bytes of the header so far, as far as it is read."""
+        self._unread = 0
+        """Bytes that came since something was read."""
+        self._enters(Phase.HEADER)
+        address = self.client[0] if self.client else ""
+        try:
+            self.server_state.counted.enter(address)
+        except UnavailableError as error:
+            self._enters(Phase.CLOSING)
+            self.transport.write(answer(error))
+            self.transport.close()
+        else:
+            self._address = address
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._address is not None:
+            self.server_state.counted.leave(self._address)
+            self._address = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.CLOSING:
+            return
+        if self.phase is Phase.QUIET:
+            self._enters(Phase.HEADER)
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > self.server_state.limits.header_bytes:
+            self._refuse(self.server_state.counted.too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._size = 0
+        if self.phase is not Phase.HEADER:
+            self._enters(Phase.HEADER)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._grows(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._grows(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._unread = 0
+        self._enters(Phase.BODY)
+        if len(self.pipeline) > _PIPELINED:
+            raise StreamtoolError("too many requests wait on this connection")
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._unread = 0
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._unread = 0
+        self._enters(Phase.QUIET)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  the base class hands it over
+        """What came cannot be read, or a callback has raised."""
+        counted, limits = self.server_state.counted, self.server_state.limits
+        self._refuse(counted.too_large() if self._size > limits.header_bytes else not_http())
+
+    def expire(self) -> None:
+        """The phase has lasted too long."""
+        match self.phase:
+            case Phase.HEADER if self._serves:
+                pass  # another request on the same connection; its time is up when that is answered
+            case Phase.HEADER if self._unread:
+                self._refuse(self.server_state.counted.late())
+            case Phase.HEADER | Phase.BODY:
+                self._enters(Phase.CLOSING)
+                self.transport.close()
+            case _:
+                self.transport.abort()
+
+    @property
+    def _serves(self) -> bool:
+        """A reply is not complete."""
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _enters(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since = monotonic()
+
+    def _grows(self, size: int) -> None:
+        self._size += size
+        if self._size > self.server_state.limits.header_bytes:
+            raise self.server_state.counted.too_large()
+
+    def _refuse(self, error: StreamtoolError) -> None:
+        """Answer, if there is room for an answer and none was given, and wait a moment for the client to take it."""
+        if self.phase is Phase.CLOSING:
+            return
+        cycle = self.cycle
+        told = bool(cycle) and cycle.response_started and (self._serves or self.phase is Phase.BODY)
+        self._enters(Phase.CLOSING)
+        if self._serves:  # it must not answer as well
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if told or self.transport.is_closing():
+            self.transport.close()
+        else:
+            self.transport.write(answer(error))
+            self.transport.write_eof()
