@@ -269,9 +269,12 @@ class RawClient:
 
 
 class Process:
-    """`streamtool serve` as a process of its own, on a free port; `settings` are variables (`grace=2`)."""
+    """`streamtool serve` as a process of its own, on a free port; `settings` are variables (`grace=2`).
 
-    def __init__(self, folder: Path, server: str, toml: str, **settings: object) -> None:
+    `ulimit` is what bounds it (`-n 200`).
+    """
+
+    def __init__(self, folder: Path, server: str, toml: str, *, ulimit: str = "", **settings: object) -> None:
         (folder / "settings.toml").write_text(toml)
         known = {name: value for name, value in os.environ.items() if not name.startswith("STREAMTOOL_")}
         ours = {"formats": "tool_call", "log": "json", **settings}
@@ -279,7 +282,20 @@ class Process:
         argv = ("serve", "--port", "0", "--server", server, "--config", str(folder / "settings.toml"))
         self._errors = (folder / "errors").open("w+")
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "streamtool", *argv], env=env, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            [
+                "/bin/sh",
+                "-c",
+                f'{ulimit and f"ulimit {ulimit};"} exec "$@"',
+                "sh",
+                sys.executable,
+                "-m",
+                "streamtool",
+                *argv,
+            ],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
         )
         assert self._child.stdout is not None
         said = self._child.stdout.readline()

@@ -414,3 +414,40 @@ def test_sdks_are_told_of_a_refused_connection(tmp_path: Path):
                 pytest.raises((openai.InternalServerError, anthropic.InternalServerError), match="limits"),
             ):
                 client.models.list()
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+def test_a_process_that_may_open_few_files_takes_fewer_connections(server: str, tmp_path: Path):
+    with Process(tmp_path, server, "", ulimit="-n 100") as process, contextlib.ExitStack() as stack:
+        for _ in range(18):
+            stack.enter_context(Raw(process.port, HALF))
+        with Raw(process.port) as late:
+            refused(late.rest(), b"503 Service Unavailable", "overloaded")
+        assert "so it takes 18 connections, not 4096 (limits.connections)" in process.log
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+def test_the_soft_limit_of_open_files_is_raised(server: str, tmp_path: Path):
+    with Process(tmp_path, server, "", ulimit="-S -n 100") as process, contextlib.ExitStack() as stack:
+        for _ in range(150):
+            stack.enter_context(Raw(process.port, HALF))
+        assert httpx.get(process.url + "/healthz", trust_env=False).status_code == 200
+        assert process.log == ""
+
+
+def test_http_2_is_refused(started: Process):
+    with Raw(started.port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") as client:
+        refused(client.rest(), b"400 Bad Request", "invalid_http")
+
+
+def test_an_upgrade_is_not_made(started: Process):
+    upgrade = b"connection: Upgrade, HTTP2-Settings, close\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n\r\n"
+    with Raw(started.port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + upgrade) as client:
+        assert client.rest().startswith(b"HTTP/1.1 200")
+
+
+def test_a_websocket_ends_its_connection_only(started: Process):
+    top = b"GET /v1/messages HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    keys = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    with Raw(started.port, top + keys) as client:
+        client.rest()

@@ -20,6 +20,7 @@ from streamtool.exchange import Record
 from streamtool.http.answers import new_id
 from streamtool.http.asgi import SCOPE, ASGIApp, Receive, Scope, Send
 from streamtool.http.asgi import Message as Sent
+from streamtool.http.gate import Gate
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.templates import ChatTemplates
 from streamtool.observe.observers import OnExchange
@@ -126,7 +127,9 @@ def middleware_of(
 
     # calls go out as they come and by whatever name, because the agent itself looks at names and arguments
     settings = evolve(settings, unknown_tools="deliver", arguments="stream", tools={})
-    return ToolMiddleware(listening(route), settings=settings, on_exchange=heard, templates=templates)
+    made = ToolMiddleware(listening(route), settings=settings, on_exchange=heard, templates=templates)
+    made.gate = Gate()  # its one client is the agent
+    return made
 
 
 class ModelClient:

@@ -17,6 +17,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, read_settings
+from streamtool.cli.servers.descriptors import affordable
 from streamtool.errors import SettingsError, StreamtoolError
 from streamtool.http.phrases import open_phrases
 from streamtool.http.templates import ChatTemplates
@@ -89,6 +90,7 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         screen.line(("the settings are fine", "bold green"))
         return
     logs.configure(settings)
+    settings = evolve(settings, limits=affordable(settings.limits))
     with bind(settings.host, settings.port) as sock:
         proxy = Proxy(settings)  # an extra that is missing is missed before anything is promised
         listening = address(settings.host, sock.getsockname()[1])
