@@ -40,7 +40,7 @@ class Phase(Enum):
     """To take the last answer."""
 
 
-class Connection(Protocol):
+class TimedConnection(Protocol):
     """A connection of either server."""
 
     phase: Phase
@@ -94,7 +94,7 @@ class Connections:
         if not self._addresses[address]:
             del self._addresses[address]
 
-    def look(self, connections: Iterable[Connection]) -> None:
+    def look(self, connections: Iterable[TimedConnection]) -> None:
         """End those that are late, if it is time for a look."""
         now = monotonic()
         if now - self._looked < self.period:
