@@ -30,6 +30,9 @@ _log = logging.getLogger("streamtool")
 class Store(Protocol):
     """What both stores do. A key is a client's name, a space, and an id."""
 
+    blocks: bool
+    """A step may take so long that it is not for the event loop."""
+
     def get(self, key: str, /) -> bytes | None: ...
     def put(self, key: str, value: bytes, /) -> None: ...
     def delete(self, key: str, /) -> bool: ...
@@ -80,6 +83,8 @@ class _Share:
 
 class MemoryStore:
     """A store that ends with the process."""
+
+    blocks = False
 
     def __init__(self, settings: StoreSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
@@ -136,6 +141,8 @@ class FileStore:
     A file that cannot be used for a moment (its disk is full, another process holds it) costs what should have been
     remembered, and never a reply. How much is in it is not counted each time: that would take as long as it is large.
     """
+
+    blocks = True
 
     def __init__(self, settings: StoreSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
