@@ -265,6 +265,24 @@ async def test_text_that_waits_for_a_forced_call(client: str):
 
 @both
 @clients
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_the_length_of_a_reply(client: str, stream: bool):
+    size = sum(len(step) for step in said("chat", "Hello.").steps if isinstance(step, bytes))
+    body = json.dumps(write(client, Ask((("user", "Hi"),), (PING,), stream=stream))).encode()
+    for limit, complete in ((size, True), (size // 2, False)):
+        talk = ModelClient(limits=LimitSettings(reply=limit))
+        status, answer = await talk.send(client, body)
+        if complete:
+            assert read(client, answer, stream=stream).parts == ("Hello.",)
+            assert talk.records[0].error is None
+        else:
+            assert status == (200 if stream else 502)
+            assert f"the upstream's reply is larger than {limit} bytes (limits.reply)".encode() in answer
+            assert talk.records[0].error is not None
+
+
+@both
+@clients
 async def test_the_number_of_attempts(client: str):
     denial = "I'm sorry, but I don't have access to any tools in this conversation."
     for limits, settings, requests in (

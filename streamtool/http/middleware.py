@@ -184,7 +184,7 @@ class ToolMiddleware:
 class _Run:
     """One exchange while it runs: the app on one side, the client on the other."""
 
-    __slots__ = ("_app", "_client", "_exchange", "_large", "_lingers", "_middleware", "_scope")
+    __slots__ = ("_app", "_client", "_exchange", "_large", "_left", "_lingers", "_middleware", "_scope")
 
     def __init__(
         self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send, *, large: bool
@@ -195,6 +195,8 @@ class _Run:
         self._large = large
         """The request is not written on the event loop."""
         self._client = ClientConnection(exchange, receive, send)
+        self._left = middleware.settings.limits.reply
+        """Bytes that the app may still send."""
         self._app: anyio.CancelScope | None = None
         """Around the app while it runs."""
         self._lingers = False
@@ -262,7 +264,10 @@ class _Run:
         match message["type"]:
             case "http.response.body":
                 body, last = message.get("body", b""), not message.get("more_body", False)
-                if exchange.unread + len(body) > LARGE:
+                self._left -= len(body)
+                if self._left < 0:
+                    await self._client.write(exchange.fail(self._endless()))
+                elif exchange.unread + len(body) > LARGE:
                     await self._take_large(body, last=last)
                 else:
                     out = exchange.feed(body)
@@ -298,6 +303,10 @@ class _Run:
             out = await client.aside(exchange.close) if exchange.unread > LARGE else exchange.close()
             if out or exchange.done:
                 await client.write(out)
+
+    def _endless(self) -> UpstreamError:
+        most = self._middleware.settings.limits.reply
+        return UpstreamError(f"the upstream's reply is larger than {most} bytes (limits.reply)", code="reply_too_large")
 
     def _stop(self, seconds: float) -> None:
         """The app is not needed any more, or only for so long."""

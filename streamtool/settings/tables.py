@@ -38,6 +38,8 @@ class LimitSettings:
     """Tools in one request."""
     schema: int = setting(1024 * 1024, read.integer(1))
     """Bytes of one tool's schema as JSON."""
+    reply: int = setting(128 * 1024 * 1024, read.integer(1))
+    """Bytes of an upstream's reply, in all attempts."""
     held: int = setting(256 * 1024, read.integer(1))
     """Characters of text that may be held back."""
     arguments: int = setting(16 * 1024 * 1024, read.integer(1))
