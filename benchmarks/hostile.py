@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from attrs import frozen
 from common import CLIENTS, Row, Table
 
@@ -292,10 +293,9 @@ class Watchdog:
             self.longest = max(self.longest, time.perf_counter() - began - TICK)
 
 
-async def blocked(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> Block:
-    """The exchange of this seed through the middleware, on a loop that has nothing else to do."""
-    asked = hostile(seed, size)
-    given, events = body(client, asked, about), [*map(_event, asked.reply)]
+def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes, ToolMiddleware]:
+    """The body of the request, and the middleware around a model that answers with the reply."""
+    events = [*map(_event, asked.reply)]
 
     async def model(_: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -306,6 +306,13 @@ async def blocked(client: str, seed: int, size: int = SIZE, about: str = "Hostil
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
     app = ToolMiddleware(model, settings=Settings(app_protocol="chat", **asked.settings))
+    return body(client, asked, about), app
+
+
+async def blocked(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> Block:
+    """The exchange of this seed through the middleware, on a loop that has nothing else to do."""
+    asked = hostile(seed, size)
+    given, app = served(client, asked, about)
     dog = Watchdog()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(dog.run)
