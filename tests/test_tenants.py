@@ -1,6 +1,7 @@
 """Clients of one proxy share nothing: each is known by its own key, and none can push out what others have."""
 
 import base64
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,8 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from servers import Served, hypercorn_server, uvicorn_server
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from servers import Served, hypercorn_server, uvicorn_server, wait_for
 
+from streamtool.exchange import Record
+from streamtool.observe.otel import OpenTelemetry
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
 from streamtool.state.clients import client_of, key_of
@@ -55,6 +61,47 @@ def test_clients_with_shared_credentials_cannot_read_each_other(serve: Any, keys
     assert "tulip" not in stolen.text
     own = ask(served, {"authorization": "Bearer one"}, input="Which word?", previous_response_id=first.json()["id"])
     assert own.status_code == 200
+
+
+def test_log_record_metrics_and_spans_name_the_client_and_never_show_its_key(
+    serve: Any, caplog: pytest.LogCaptureFixture
+):
+    keys = {"alice": "sk-alice-0123456789", "bob": "sk-bob-0123456789"}
+    records: list[Record] = []
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    span = OpenTelemetry(provider)
+    caplog.set_level(logging.DEBUG, logger="streamtool")
+    served = serve(client_keys=keys, metrics=True, debug=True, on_exchange=lambda one: (span(one), records.append(one)))
+    alice, bob = {"authorization": f"Bearer {keys['alice']}"}, {"authorization": BASIC, "x-api-key": keys["bob"]}
+    assert ask(served, alice, input="Hello.").status_code == 200
+    assert ask(served, bob, input="Hello.").status_code == 200
+    assert ask(served, bob, input=[]).status_code == 400
+    assert ask(served, {"authorization": "Bearer mallory"}, input="Hello.").status_code == 401
+    wait_for(lambda: len(records) == 2, "both exchanges end")
+    assert [record.client for record in records] == ["alice", "bob"]
+    assert [span.attributes["streamtool.client"] for span in spans.get_finished_spans()] == ["alice", "bob"]
+    logged = [record for record in caplog.records if record.name == "streamtool.exchange"]
+    assert [record.streamtool["client"] for record in logged] == ["alice", "bob", "bob"]
+    assert ", client alice (" in logged[0].getMessage()
+    assert logged[2].getMessage() == "a request (responses) of bob was refused with 400 at input"
+    with httpx.Client(trust_env=False) as client:
+        page = client.get(served.url + "/metrics", headers=alice).text
+    counted = [line for line in page.splitlines() if "_total{" in line]
+    assert {line.partition("_total{")[0] for line in counted if 'client="bob"' in line} == {
+        "streamtool_exchanges", "streamtool_tokens", "streamtool_errors"
+    }  # fmt: skip
+    assert any('client="alice"' in line for line in counted)
+    shown = (
+        page
+        + caplog.text
+        + repr(records)
+        + repr([(span.name, *span.attributes.items()) for span in spans.get_finished_spans()])
+    )
+    for secret in (*keys.values(), "mallory", BASIC.partition(" ")[2]):
+        assert secret not in shown
+        assert client_of(of(secret)) not in shown
 
 
 @pytest.mark.parametrize(

@@ -181,10 +181,11 @@ class McpGateway:
             await reply.fail(StreamtoolError("the proxy failed while it executed calls"))
         finally:
             passed = anyio.current_time() - began
+            client = plain(self._behind.observers.clients.of(scope["headers"]))
             _log.log(
                 logging.WARNING if failed else logging.INFO,
-                "%s: an agent, turns %d, calls %d%s (%.2f s)",
-                plain(asked.model), reply.turns, reply.calls, failed, passed,
+                "%s: an agent, turns %d, calls %d%s%s (%.2f s)",
+                plain(asked.model), reply.turns, reply.calls, failed, f", client {client}" if client else "", passed,
             )  # fmt: skip
 
     @asynccontextmanager

@@ -165,6 +165,8 @@ class Record:
     """There was nothing to do: request and reply passed as they were, and what came of them is not known."""
     done: bool = False
     """The reply came to its end, be it an error."""
+    client: str = ""
+    """Whose key it was, by the name in the settings; "": they name none."""
 
     @property
     def outcome(self) -> Outcome:

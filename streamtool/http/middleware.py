@@ -107,7 +107,7 @@ class ToolMiddleware:
                 services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
             )
         except StreamtoolError as error:
-            self.observers.refused(wire.NAME, error)
+            self.observers.refused(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
             return
         watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)

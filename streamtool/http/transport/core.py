@@ -63,7 +63,7 @@ class TransportCore:
                 services=evolve(self.services, memory=shelf(self.store, headers)),
             )
         except StreamtoolError as error:
-            self.observers.refused(protocol.NAME, error)
+            self.observers.refused(protocol.NAME, error, headers)
             raise
         return exchange, self.observers.watch(exchange, headers, self.on_exchange)
 
