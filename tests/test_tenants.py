@@ -1,6 +1,7 @@
 """Clients of one proxy share nothing: each is known by its own key, and none can push out what others have."""
 
 import base64
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from dialects import said, sse
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,6 +22,7 @@ from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
 from streamtool.state.clients import client_of, key_of
 from streamtool.state.replies import Store, open_store, shelf
+from streamtool.testing import Script, ScriptedUpstream
 
 BASIC = "Basic " + base64.b64encode(b"gateway:secret").decode()
 RESPONSES = "/v1/responses"
@@ -61,6 +64,103 @@ def test_clients_with_shared_credentials_cannot_read_each_other(serve: Any, keys
     assert "tulip" not in stolen.text
     own = ask(served, {"authorization": "Bearer one"}, input="Which word?", previous_response_id=first.json()["id"])
     assert own.status_code == 200
+
+
+WAYS = {
+    "bearer": lambda key: {"authorization": f"Bearer {key}"},
+    "x-api-key": lambda key: {"x-api-key": key},
+    "shared Basic": lambda key: {"authorization": BASIC, "x-api-key": key},
+}
+"""How two clients show their keys."""
+ways = pytest.mark.parametrize("shown", WAYS.values(), ids=WAYS)
+PING = {"type": "function", "function": {"name": "ping", "description": "Pings the tulip.", "parameters": {}}}
+WRITTEN = '<tool_call>{"name":  "ping",   "arguments": {}}</tool_call>'
+"""As no template of ours spells it."""
+
+
+def chat(served: Served, headers: dict[str, str], *turns: dict[str, Any], **fields: Any) -> httpx.Response:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Ping."}, *turns], **fields}
+    with httpx.Client(trust_env=False) as client:
+        answer = client.post(served.url + "/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def called(answer: httpx.Response) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The message with the call of this answer, without fields that most clients drop, and the call's result."""
+    [call] = answer.json()["choices"][0]["message"]["tool_calls"]
+    kept = {name: call[name] for name in ("id", "type", "function")}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "pong"}
+    return {"role": "assistant", "content": None, "tool_calls": [kept]}, result
+
+
+@ways
+def test_transcripts_and_tools_are_those_of_the_client_that_had_them(serve: Any, shown: Any):
+    upstream = ScriptedUpstream(said("chat", WRITTEN), said("chat", "Done."))
+    with uvicorn_server(upstream) as behind:
+        served = serve(upstreams={"up": {"url": behind.url}})
+        history = called(chat(served, shown("one"), tools=[PING]))
+        for key in ("two", "one"):
+            chat(served, shown(key), *history)
+    others, own = (request.body.decode() for request in upstream.requests[1:])
+    assert (json.dumps(WRITTEN)[1:-1] in others, "Pings the tulip." in others) == (False, False)
+    assert (json.dumps(WRITTEN)[1:-1] in own, "Pings the tulip." in own) == (True, True)
+
+
+@ways
+def test_signatures_are_those_of_the_client_that_had_the_calls(serve: Any, shown: Any):
+    part = {"functionCall": {"name": "ping", "args": {}}, "thoughtSignature": "tulip"}
+    reply = {"candidates": [{"content": {"parts": [part], "role": "model"}, "index": 0, "finishReason": "STOP"}]}
+    upstream = ScriptedUpstream(Script((sse(reply),)), said("gemini", "Done."))
+    with uvicorn_server(upstream) as behind:
+        served = serve(upstreams={"up": {"url": behind.url, "protocol": "gemini"}}, mode="native")
+        history = called(chat(served, shown("one"), tools=[PING]))
+        for key in ("two", "one"):
+            chat(served, shown(key), *history, tools=[PING])
+    others, own = (request.body.decode() for request in upstream.requests[1:])
+    assert ('tulip"' in others.replace("Pings the tulip.", ""), '"thoughtSignature":"tulip"' in own) == (False, True)
+
+
+class Accounts:
+    """An upstream (chat) that knows no tools where the key is `poor`; which keys it saw, and whether with tools."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = {name: value.decode() for name, value in scope["headers"]}
+        key = headers.get(b"x-api-key") or headers.get(b"authorization", "").partition(" ")[2]
+        body = b""
+        while (message := await receive()) and message["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        self.seen.append((key, "tools" in json.loads(body)))
+        status, steps = 200, said("chat", "Done.").steps
+        if self.seen[-1] == ("poor", True):
+            status, steps = 400, (b'{"error": {"message": "this model does not support tools"}}',)
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"".join(steps), "more_body": False})
+
+
+@pytest.mark.parametrize("way", ["bearer", "x-api-key"])
+def test_what_a_clients_own_account_lacks_is_not_said_of_others(serve: Any, way: str):
+    upstream = Accounts()
+    with uvicorn_server(upstream, lifespan="off") as behind:
+        served = serve(upstreams={"up": {"url": behind.url}}, mode="auto")
+        for key in ("poor", "rich", "poor"):
+            chat(served, WAYS[way](key), tools=[PING])
+    assert upstream.seen == [("poor", True), ("poor", False), ("rich", True), ("poor", False)]
+
+
+@pytest.mark.parametrize("keys", [[], ["one", "two"]], ids=["without keys", "with keys"])
+def test_what_the_proxys_account_lacks_holds_for_all(serve: Any, keys: list[str]):
+    upstream = Accounts()
+    with uvicorn_server(upstream, lifespan="off") as behind:
+        served = serve(upstreams={"up": {"url": behind.url, "key": "poor"}}, mode="auto", client_keys=keys)
+        for key in ("one", "two"):
+            chat(served, {"x-api-key": key}, tools=[PING])
+    assert upstream.seen == [("poor", True), ("poor", False), ("poor", False)]
 
 
 def test_log_record_metrics_and_spans_name_the_client_and_never_show_its_key(

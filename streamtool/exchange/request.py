@@ -17,7 +17,16 @@ from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Memory, Services, Templates, UpstreamRequest
-from streamtool.policy import Finding, RefusedRequest, Rules, find, proves_tools_denied, refused_part, rules_for
+from streamtool.policy import (
+    Finding,
+    RefusedRequest,
+    Rules,
+    find,
+    proves_tools_denied,
+    refused_part,
+    rules_for,
+    says_refused,
+)
 from streamtool.policy.refusals import Phrases
 from streamtool.prompting.one_object import is_whole
 from streamtool.prompting.turn_instructions import tail
@@ -26,6 +35,7 @@ from streamtool.protocols.interfaces import ClientProtocol, Headers, UpstreamPro
 from streamtool.protocols.registry import PROTOCOLS, upstream_protocol_for
 from streamtool.protocols.wire import with_key
 from streamtool.settings import BY_SETTING, ModelSettings, Settings
+from streamtool.state.clients import client_of
 from streamtool.state.signatures import signed
 from streamtool.state.tool_sets import shared, with_tools
 
@@ -40,7 +50,7 @@ class ClientRequest:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
     __slots__ = (
-        "_body", "_headers", "_services", "conversation", "dropped", "forcing", "model", "native",
+        "_body", "_client", "_headers", "_services", "conversation", "dropped", "forcing", "model", "native",
         "sent", "signatures", "transcripts", "upstream",
     )  # fmt: skip
 
@@ -56,6 +66,7 @@ class ClientRequest:
         self._services = services
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
+        self._client = client_of(self._headers)
         self.conversation: Conversation = shared(self._read(settings, client, memory))
         self.model: ModelSettings = self._overridden(settings, services.templates)
         self.native = self._begins_native()
@@ -187,8 +198,9 @@ class ClientRequest:
         method = None if self.native or current is None else current.way
         becomes_text = self.native and self.model.mode == "auto"
         found = find(RefusedRequest(status=status, message=message, native=becomes_text, forcing=method))
-        if self.forcing.doubted and self._services.capabilities is not None:  # it was not the constraint
-            self._services.capabilities.forget(self._upstream_name, self.model.name, self.forcing.doubted)
+        known = self._services.capabilities
+        if self.forcing.doubted and known is not None:  # it was not the constraint
+            known.forget(self._client, self._upstream_name, self.model.name, self.forcing.doubted)
         if found is not None:
             part = None if method is None else refused_part(method, status, message)
             if part is None:
@@ -196,13 +208,15 @@ class ClientRequest:
                 lacks = "tools" if proves_tools_denied(message, repr(self.conversation)) else ""
             else:
                 lacks = self.forcing.refuse(part)
-            if self._services.capabilities is not None and lacks:
-                self._services.capabilities.learn(self._upstream_name, self.model.name, lacks)
+                if method is not None and part == "method" and says_refused(method, repr(self.conversation)):
+                    lacks = ""  # it may only quote the request
+            if known is not None and lacks:
+                known.learn(self._client, self._upstream_name, self.model.name, lacks)
         return found
 
     def _lacks(self, ability: str) -> bool:
         known = self._services.capabilities
-        return known is not None and known.lacks(self._upstream_name, self.model.name, ability)
+        return known is not None and known.lacks(self._client, self._upstream_name, self.model.name, ability)
 
     def _begins_native(self) -> bool:
         if self.plain or self.model.mode == "emulate":
