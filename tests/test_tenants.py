@@ -21,6 +21,7 @@ from streamtool.observe.otel import OpenTelemetry
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
 from streamtool.state.clients import client_of, key_of
+from streamtool.state.file_store import FileStore
 from streamtool.state.replies import Store, open_store, shelf
 from streamtool.testing import Script, ScriptedUpstream
 
@@ -42,6 +43,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made = open_store(StoreSettings(file=file, size=1600))
     yield made
     made.close()
+
+
+def written(store: Store) -> None:
+    """Wait until all that was put stands in the file: closing writes it, and the next use opens the file again."""
+    if isinstance(store, FileStore):
+        store.close()
 
 
 def of(key: str) -> list[tuple[bytes, bytes]]:
@@ -235,6 +242,7 @@ def test_a_client_that_stores_without_end_pushes_out_its_own(store: Store):
     quiet.remember("a", b"x" * 300)
     for number in range(100):
         loud.remember(f"r{number}", b"y" * 100)
+        written(store)
     assert quiet.recall("a") == b"x" * 300
     kept = [number for number in range(100) if loud.recall(f"r{number}") is not None]
     assert kept == list(range(kept[0], 100))
@@ -244,7 +252,9 @@ def test_a_client_that_stores_without_end_pushes_out_its_own(store: Store):
 def test_one_value_as_large_as_the_store_pushes_out_nothing_of_others(store: Store):
     quiet, loud = shelf(store, of("quiet")), shelf(store, of("loud"))
     quiet.remember("a", b"x" * 300)
+    written(store)
     loud.remember("r", b"y" * 1600)
+    written(store)
     assert (quiet.recall("a"), loud.recall("r")) == (b"x" * 300, None)
 
 
@@ -252,8 +262,10 @@ def test_who_had_all_the_room_makes_room_for_others(store: Store):
     first, second = shelf(store, of("first")), shelf(store, of("second"))
     for number in range(16):
         first.remember(f"r{number}", b"x" * 100)
+        written(store)
     for number in range(8):
         second.remember(f"r{number}", b"y" * 100)
+        written(store)
     assert [number for number in range(8) if second.recall(f"r{number}") is None] == []
     assert [number for number in range(16) if first.recall(f"r{number}") is not None][-7:] == list(range(9, 16))
 
@@ -263,6 +275,7 @@ def test_many_clients_have_equal_shares(store: Store):
     for number in range(40):
         for one in shelves:
             one.remember(f"r{number}", b"x" * 50)
+            written(store)
     kept = [sum(one.recall(f"r{number}") is not None for number in range(40)) for one in shelves]
     assert min(kept) >= 6
     assert max(kept) - min(kept) <= 2

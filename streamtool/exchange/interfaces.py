@@ -24,10 +24,12 @@ class Memory(Protocol):
     """What is remembered of earlier replies of the same client, for protocols that refer to them.
 
     Such a protocol has `memories`, which tells what is to be remembered of a whole reply; its `read_request` takes
-    `recall`, and its writer has the whole reply in `response` once it is over.
+    `demand`, and its writer has the whole reply in `response` once it is over. While the store fails, `recall` finds
+    nothing and `demand` raises StoreError: for what the request cannot do without.
     """
 
     def recall(self, id: str, /) -> bytes | None: ...
+    def demand(self, id: str, /) -> bytes | None: ...
     def remember(self, id: str, value: bytes, /) -> None: ...
 
 

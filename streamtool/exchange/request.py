@@ -102,7 +102,7 @@ class ClientRequest:
         body = decode_body(self._body, self._headers, settings.limits.body)
         try:
             if memory is not None and client.memories is not None:
-                return client.read_request(body, settings.limits, memory.recall)
+                return client.read_request(body, settings.limits, memory.demand)
             return client.read_request(body, settings.limits)
         except RequestError:
             unread = client.read_unread(body, settings.limits)

@@ -74,7 +74,7 @@ class ToolMiddleware:
             require_library("arguments")
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, anyio.current_time)
-        self.store = open_store(self.settings.store)
+        self.store = open_store(self.settings.store, failed=self.observers.store_failed)
         precompile(self.settings.formats)
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file

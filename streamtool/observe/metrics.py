@@ -35,6 +35,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "quotations": ("Calls that were quotations, and text.", ("reason",)),
     "unmet": ("Replies that still lacked something after the last attempt.", ("reason",)),
     "errors": ("Errors that clients were answered with.", ("status", "client")),
+    "store_failures": ("Reads and writes of the store's file that failed.", ("operation",)),
     "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction", "attempt", "client")),
 }
 _HISTOGRAMS: Final = {
@@ -65,6 +66,10 @@ class Metrics:
     def refused(self, error: StreamtoolError, client: str = "") -> None:
         """A request of this client was refused before anything came of it."""
         self._all["errors"].labels(error.status, client).inc()
+
+    def store_failed(self, operation: str) -> None:
+        """The file of the store could not be used (`read`, `write`)."""
+        self._all["store_failures"].labels(operation).inc()
 
     def __call__(self, record: Record) -> None:
         """An exchange is over."""

@@ -19,6 +19,7 @@ from streamtool.observe import debug, logs
 from streamtool.reply import ReplyEvent
 from streamtool.settings import Settings
 from streamtool.state.clients import ClientNames
+from streamtool.state.database import Operation
 
 if TYPE_CHECKING:
     from streamtool.observe.metrics import Metrics
@@ -53,6 +54,11 @@ class Observers:
         logs.log_refused(protocol, error, client=client, contents=self.contents)
         if self.metrics is not None:
             self.metrics.refused(error, client)
+
+    def store_failed(self, operation: Operation) -> None:
+        """The file of the store could not be used."""
+        if self.metrics is not None:
+            self.metrics.store_failed(operation)
 
 
 # each is imported only where it is wanted: two need an extra, and the third is rare

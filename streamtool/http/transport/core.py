@@ -38,7 +38,7 @@ class TransportCore:
         self.observers = Observers(self.settings, time.monotonic)
         precompile(self.settings.formats)
         self.services = open_services(self.settings, ChatTemplates(self.settings))
-        self.store = open_store(self.settings.store)
+        self.store = open_store(self.settings.store, failed=self.observers.store_failed)
         self._endings = {path.removeprefix("/v1"): name for path, name in self.settings.paths.items()}
 
     def protocol_name(self, request: httpx.Request) -> str | None:
