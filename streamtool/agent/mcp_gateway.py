@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, assert_never
 
 import anyio
@@ -44,6 +45,7 @@ from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, ToolMiddleware, new_id, read_body, route_path, send_error
+from streamtool.http.off_loop import sized
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
@@ -127,7 +129,8 @@ class McpGateway:
         async def replay() -> Any:
             return {"type": "http.request", "body": given.pop(), "more_body": False} if given else await receive()
 
-        app = self._front if self._serves(wire, body, scope["headers"]) else self._behind
+        serves = partial(self._serves, wire, body, scope["headers"])
+        app = self._front if await sized(serves, len(body)) else self._behind
         await app(scope, replay, send)
 
     def _serves(self, wire: ClientProtocol, body: bytes, headers: Headers) -> bool:
@@ -148,7 +151,8 @@ class McpGateway:
         """The agent as an upstream that speaks Chat Completions."""
         limits = self._settings.limits
         try:
-            asked = chat.read_request(await read_body(scope, receive, limits.body), limits)
+            body = await read_body(scope, receive, limits.body)
+            asked = await sized(partial(chat.read_request, body, limits), len(body))
             if asked.options.n > 1:
                 raise RequestError("an agent gives one answer: leave n out", param="n")
         except StreamtoolError as error:

@@ -22,6 +22,7 @@ A reply that is not streamed is made from the same events: the upstream is asked
 handed out before the end, and a failure is a status. Ids and the time come from outside.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 
 from streamtool.conversation import Conversation
@@ -55,7 +56,7 @@ class Exchange:
 
     __slots__ = (
         "_attempts", "_choices", "_record", "_rejected", "_request", "_response", "_settings", "_upstream",
-        "cut", "done", "lingers", "retry",
+        "cut", "done", "lingers", "retry", "unread",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +92,8 @@ class Exchange:
         self.cut = False
         self.lingers = False
         self.retry = False
+        self.unread = 0
+        """Bytes of the upstream's body that have told nothing yet: the next ones may complete a long event."""
 
     # --- the request -------------------------------------------------------------------------------------------------
 
@@ -177,6 +180,7 @@ class Exchange:
             self._upstream.begin(status, named)
         except UpstreamError as error:
             return self.fail(error)
+        self.unread = sys.maxsize if self._upstream.compressed else 0  # how long it is, decoding shows
         return b""
 
     def feed(self, data: bytes) -> bytes:
@@ -184,7 +188,12 @@ class Exchange:
         if self.done or self.retry or not data:
             return b""
         if self._upstream.direct:
-            return self._take(self._upstream.reader.feed(data))
+            events = self._upstream.reader.feed(data)
+            if not events:
+                self.unread += len(data)
+                return b""
+            self.unread = 0
+            return self._take(events)
         out = b""
         try:
             for piece in self._upstream.pieces(data):

@@ -12,6 +12,8 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 import logging
 import time
 import uuid
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,6 +25,7 @@ from streamtool.errors import StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
+from streamtool.http.off_loop import LARGE, clock, off_loop
 from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
@@ -73,7 +76,7 @@ class ToolMiddleware:
         if self.settings.checks_arguments:
             require_library("arguments")
         self.on_exchange = on_exchange
-        self.observers = Observers(self.settings, anyio.current_time)
+        self.observers = Observers(self.settings, clock)
         self.store = open_store(self.settings.store, failed=self.observers.store_failed)
         precompile(self.settings.formats)
         for protocol in set(self.settings.paths.values()):
@@ -95,17 +98,20 @@ class ToolMiddleware:
         if protocol == "count_tokens":
             await self._count(wire, scope, body, receive, send)
             return
+        begin = partial(
+            Exchange,
+            self.settings,
+            wire,
+            body,
+            scope["headers"],
+            new_id=new_id,
+            now=int(time.time()),
+            clock=clock,
+            services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
+        )
+        large = len(body) > LARGE or self.store.blocks
         try:
-            exchange = Exchange(
-                self.settings,
-                wire,
-                body,
-                scope["headers"],
-                new_id=new_id,
-                now=int(time.time()),
-                clock=anyio.current_time,
-                services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
-            )
+            exchange = await off_loop(begin) if large else begin()
         except StreamtoolError as error:
             self.observers.refused(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
@@ -115,9 +121,9 @@ class ToolMiddleware:
             with watch.passing():
                 await self._pass(exchange, scope, body, receive, send)
         else:
-            del body
+            del body, begin
             try:
-                await _Run(self, exchange, scope, receive, send).run()
+                await _Run(self, exchange, scope, receive, send, large=large).run()
             finally:
                 watch.end()
 
@@ -178,14 +184,16 @@ class ToolMiddleware:
 class _Run:
     """One exchange while it runs: the app on one side, the client on the other."""
 
-    __slots__ = ("_app", "_client", "_exchange", "_lingers", "_middleware", "_scope")
+    __slots__ = ("_app", "_client", "_exchange", "_large", "_lingers", "_middleware", "_scope")
 
     def __init__(
-        self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send, *, large: bool
     ) -> None:
         self._middleware = middleware
         self._exchange = exchange
         self._scope = scope
+        self._large = large
+        """The request is not written on the event loop."""
         self._client = ClientConnection(exchange, receive, send)
         self._app: anyio.CancelScope | None = None
         """Around the app while it runs."""
@@ -210,7 +218,7 @@ class _Run:
         exchange = self._exchange
         while not (exchange.done or self._client.gone.is_set()):
             try:
-                request = exchange.request()
+                request = await self._client.aside(exchange.request) if self._large else exchange.request()
             except StreamtoolError as error:
                 await self._client.write(exchange.fail(error))
                 return
@@ -253,11 +261,15 @@ class _Run:
             return
         match message["type"]:
             case "http.response.body":
-                out = exchange.feed(message.get("body", b""))
-                if not message.get("more_body", False):
-                    out += exchange.close()
-                if out or exchange.done:
-                    await self._client.write(out)
+                body, last = message.get("body", b""), not message.get("more_body", False)
+                if exchange.unread + len(body) > LARGE:
+                    await self._take_large(body, last=last)
+                else:
+                    out = exchange.feed(body)
+                    if last:
+                        out += exchange.close()
+                    if out or exchange.done:
+                        await self._client.write(out)
                 if exchange.lingers and not self._lingers:
                     self._lingers = True
                     self._stop(MOMENT)
@@ -271,6 +283,22 @@ class _Run:
             case _:
                 pass  # trailers, early hints, debug messages: nothing that the rewritten reply could carry
 
+    async def _take_large(self, body: bytes, *, last: bool) -> None:
+        """Read what is so long that others may want to do something meanwhile."""
+        exchange, client = self._exchange, self._client
+        for piece in slices(body):
+            await anyio.lowlevel.checkpoint()
+            if exchange.done or exchange.retry:
+                return
+            feed = partial(exchange.feed, piece)
+            out = await client.aside(feed) if exchange.unread + len(piece) > LARGE else feed()
+            if out or exchange.done:
+                await client.write(out)
+        if last:
+            out = await client.aside(exchange.close) if exchange.unread > LARGE else exchange.close()
+            if out or exchange.done:
+                await client.write(out)
+
     def _stop(self, seconds: float) -> None:
         """The app is not needed any more, or only for so long."""
         if self._app is not None:
@@ -278,6 +306,20 @@ class _Run:
                 self._app.deadline = anyio.current_time() + seconds
             else:
                 self._app.cancel()
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """A piece of a stream in pieces of at most `LARGE` bytes, each of whole events; a longer event is one piece."""
+    begin = 0
+    while begin < len(body):
+        end = begin + LARGE
+        if end < len(body):
+            last = body.rfind(b"\n\n", begin, end)
+            if last < 0:
+                last = body.find(b"\n\n", end - 1)
+            end = len(body) if last < 0 else last + 2
+        yield body[begin:end]
+        begin = end
 
 
 class ClientLeft(Exception):

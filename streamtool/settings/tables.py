@@ -32,6 +32,8 @@ class LimitSettings:
 
     body: int = setting(32 * 1024 * 1024, read.integer(1))
     """Bytes of a request body."""
+    values: int = setting(200_000, read.integer(1))
+    """JSON values in a request body."""
     tools: int = setting(1024, read.integer(1))
     """Tools in one request."""
     schema: int = setting(1024 * 1024, read.integer(1))

@@ -40,6 +40,8 @@ class FileStore:
     each time: that would take as long as it is large. Raises SettingsError when the file cannot be used at all.
     """
 
+    blocks = True
+
     def __init__(
         self,
         settings: StoreSettings,

@@ -37,6 +37,8 @@ class _Share:
 class MemoryStore:
     """A store that ends with the process. Safe to use from any thread."""
 
+    blocks = False
+
     def __init__(self, settings: StoreSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._clock = clock

@@ -22,6 +22,9 @@ from streamtool.state.memory_store import MemoryStore
 class Store(Protocol):
     """What both stores do. A key is a client's name, a space, and an id."""
 
+    blocks: bool
+    """Reading may take so long that it is not for the event loop."""
+
     def get(self, key: str, /) -> bytes | None: ...
     def put(self, key: str, value: bytes, /) -> None: ...
     def close(self) -> None: ...
