@@ -11,15 +11,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
+import httpx
+import openai
 import pytest
-from servers import wait_for
+from servers import Served, hypercorn_server, uvicorn_server, wait_for
 
 from streamtool.errors import SettingsError, StoreError
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
+from streamtool.state import database
 from streamtool.state.file_store import FileStore
 from streamtool.state.replies import Shelf
 
@@ -312,3 +317,166 @@ def test_a_file_that_cannot_grow_or_be_written_costs_the_feature_for_a_while(scr
         os.chmod(folder, 0o700)  # noqa: PTH101
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert len(re.findall(f"fails to write: .*(?:{error})", done.stderr)) == 1, done.stderr
+
+
+# --- over sockets
+
+
+@pytest.fixture(params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A proxy that remembers in this file, under a real server."""
+    with ExitStack() as stack:
+        yield lambda file: stack.enter_context(request.param(Proxy(store=StoreSettings(file=str(file)), metrics=True)))
+
+
+def ask(served: Served, **fields: Any) -> httpx.Response:
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        return client.post(served.url + RESPONSES, json={"model": "sample", "input": "Hello.", **fields})
+
+
+def get(served: Served, path: str) -> str:
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        return client.get(served.url + path).raise_for_status().text
+
+
+def holds(file: Path, id: str) -> bool:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as base:
+        return base.execute("SELECT 1 FROM replies WHERE key LIKE ?", (f"% {id}",)).fetchone() is not None
+
+
+def test_while_another_process_holds_the_file_replies_come_and_are_remembered(serve: Any, tmp_path: Path):
+    file = tmp_path / "replies.db"
+    served = serve(file)
+    first = ask(served).json()["id"]
+    wait_for(lambda: holds(file, first), "the first reply is written")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        second = ask(served, previous_response_id=first)
+        third = ask(served, previous_response_id=second.json()["id"])
+        assert (second.status_code, third.status_code) == (200, 200)
+        assert get(served, "/healthz") == '{"status":"ok"}'
+        assert not holds(file, third.json()["id"])
+        other.execute("ROLLBACK")
+    wait_for(lambda: ask(served).is_success and holds(file, third.json()["id"]), "all is written")
+
+
+def test_while_one_request_waits_for_the_file_others_are_answered(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(database, "SECONDS", 50.0)  # longer than the test may take
+    file = tmp_path / "replies.db"
+    first = ask(serve(file)).json()["id"]
+    wait_for(lambda: holds(file, first), "the first reply is written")
+    served = serve(file)  # whose connections are not open yet
+    copy = tmp_path / "held.db"
+    with closing(sqlite3.connect(file)) as base, closing(sqlite3.connect(copy)) as other:
+        base.backup(other)
+    copy.replace(file)
+    answers: list[httpx.Response] = []
+    with locked(file):
+        thread = Thread(target=lambda: answers.append(ask(served, previous_response_id=first)))
+        thread.start()
+        for _ in range(3):
+            assert get(served, "/healthz") == '{"status":"ok"}'
+        assert ask(served).status_code == 200
+        assert not answers
+    thread.join()
+    assert [answer.status_code for answer in answers] == [200]
+
+
+def test_an_earlier_reply_that_cannot_be_read_is_not_said_to_be_unknown(
+    serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    file = tmp_path / "replies.db"
+    served = serve(file)
+    first = ask(served).json()["id"]
+    wait_for(lambda: holds(file, first), "the first reply is written")
+    (tmp_path / "text").write_bytes(b"no database" * 1000)
+    (tmp_path / "text").replace(file)
+    with openai.OpenAI(base_url=served.url + "/v1", api_key="any", max_retries=0) as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            client.responses.create(model="sample", input="Hello.", previous_response_id=first)
+        body = caught.value.body
+        assert (caught.value.status_code, body["code"]) == (503, "store_unavailable")
+        assert body["message"] == "earlier replies cannot be read at the moment: try again"
+        assert client.responses.create(model="sample", input="Hello.").status == "completed"
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    turns = [{"role": "user", "content": "Hi."}, {"role": "assistant", "tool_calls": calls}]
+    turns.append({"role": "tool", "tool_call_id": "call_1", "content": "x"})
+    with httpx.Client(trust_env=False) as client:
+        history = client.post(f"{served.url}/v1/chat/completions", json={"model": "sample", "messages": turns})
+    assert history.status_code == 200
+    page = get(served, "/metrics")
+    assert {
+        'streamtool_store_failures_total{operation="read"}',
+        'streamtool_store_failures_total{operation="write"}',
+    } <= {line.rpartition(" ")[0] for line in page.splitlines()}
+    assert "a request (responses) was refused with 503" in caplog.text
+    file.unlink()
+    wait_for(lambda: ask(served, previous_response_id=first).status_code != 503, "the file is made anew")
+    unknown = ask(served, previous_response_id=first)
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (400, "previous_response_not_found")
+    second = ask(served).json()["id"]
+    assert ask(served, previous_response_id=second).status_code == 200
+
+
+# --- two processes on one file
+
+
+def test_two_processes_see_each_others_replies(tmp_path: Path):
+    file = tmp_path / "replies.db"
+    with served_by(file) as one, served_by(file) as other:
+        for here, there in ((one, other), (other, one)):
+            id = ask(here, input="My word is tulip.").json()["id"]
+            wait_for(
+                lambda there=there, id=id: ask(there, previous_response_id=id).status_code == 200, "the reply is found"
+            )
+
+
+def test_two_processes_on_one_file_both_keep_its_bounds(tmp_path: Path):
+    file = tmp_path / "replies.db"
+    command = [sys.executable, "-c", FILL, str(file)]
+    running = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in ("one", "two")]
+    for process in running:
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+    with closing(sqlite3.connect(file)) as base:
+        rows = base.execute(
+            "SELECT substr(key, 1, 3), count(*), sum(length(value)) FROM replies GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    assert [client for client, _, _ in rows] == ["one", "two"]
+    assert all(count >= 20 for _, count, _ in rows)
+    assert sum(size for _, _, size in rows) <= 16_000 * 1.125 + 2 * 5_000
+
+
+FILL = (
+    CHILD
+    + """
+name = sys.argv[2]
+store = FileStore(StoreSettings(file=str(file), size=16_000), failed=failed.append)
+for number in range(400):
+    store.put(f"{name} r{number}", b"x" * 100)
+    if number % 10 == 9:
+        until(lambda: not store._waiting or store.get(f"{name} none"))
+store.close()
+until(lambda: store.get(f"{name} r399") is not None)
+store.close()
+"""
+)
+
+
+@contextmanager
+def served_by(file: Path) -> Iterator[Served]:
+    """A proxy in a process of its own."""
+    variables = {"STREAMTOOL_STORE__FILE": str(file), "STREAMTOOL_FORMATS": "tool_call"}
+    command = [sys.executable, "-m", "streamtool", "serve", "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, env=os.environ | variables, **pipes) as process:
+        assert process.stdout
+        try:
+            port = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+            assert port
+            yield Served(int(port[1]), lambda: 0)
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
