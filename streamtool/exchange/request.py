@@ -50,7 +50,7 @@ class ClientRequest:
     """A client's request. Raises RequestError when it cannot be honoured."""
 
     __slots__ = (
-        "_body", "_client", "_headers", "_services", "conversation", "dropped", "forcing", "model", "native",
+        "_body", "_headers", "_services", "conversation", "dropped", "forcing", "model", "native",
         "sent", "signatures", "transcripts", "upstream",
     )  # fmt: skip
 
@@ -66,7 +66,6 @@ class ClientRequest:
         self._services = services
         self._body = body
         self._headers = tuple((name.lower(), value) for name, value in headers)
-        self._client = client_of(self._headers)
         self.conversation: Conversation = shared(self._read(settings, client, memory))
         self.model: ModelSettings = self._overridden(settings, services.templates)
         self.native = self._begins_native()
@@ -275,6 +274,10 @@ class ClientRequest:
         self.sent = len(body)
         path = None if self.same else self.upstream.request_path(self.model, stream=True)
         return UpstreamRequest(path, self._headers_for(body), body, self._upstream_name, number, projected)
+
+    @property
+    def _client(self) -> str:
+        return client_of(self._headers)
 
     @property
     def _upstream_name(self) -> str | None:

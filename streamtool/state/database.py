@@ -28,7 +28,13 @@ _SCHEMA: Final = (
 )
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Files that belong to the one whose name they continue."""
-_COSTS: Final = {"read": "earlier replies are not found", "write": "what is to be remembered waits in memory"}
+_WORDS: Final = {
+    "read": ("read", "earlier replies are not found"),
+    "write": ("written", "what is to be remembered waits in memory"),
+}
+"""What cannot be done to the file, and what that costs."""
+_making: Final = threading.Lock()
+"""Closing a file drops the locks that SQLite holds on it in this process, so nobody opens it before it is closed."""
 _log = logging.getLogger("streamtool")
 
 Operation = Literal["read", "write"]
@@ -78,14 +84,6 @@ class Database:
             self._lock.release()
         return result
 
-    def note(self, why: str) -> StoreError:
-        """Tell of a failure; returns the error to raise."""
-        if not self._failing:
-            self._failing = True
-            cost = _COSTS[self._operation]
-            _log.warning('store.file: "%s" fails to %s: %s; meanwhile %s', self._file, self._operation, why, cost)
-        return self._error()
-
     def resume(self) -> None:
         """Let the next use try, however short ago the last one failed."""
         self._rests_until = 0.0
@@ -98,7 +96,11 @@ class Database:
 
     def _fail(self, why: str) -> StoreError:
         self._rests_until = time.monotonic() + SECONDS
-        return self.note(why)
+        if not self._failing:
+            self._failing = True
+            done, cost = _WORDS[self._operation]
+            _log.warning('store.file: "%s" cannot be %s: %s; meanwhile %s', self._file, done, why, cost)
+        return self._error()
 
     @property
     def _rests(self) -> bool:
@@ -111,7 +113,7 @@ class Database:
     def _works(self) -> None:
         if self._failing:
             self._failing = False
-            _log.warning('store.file: "%s" works again to %s', self._file, self._operation)
+            _log.warning('store.file: "%s" can be %s again', self._file, _WORDS[self._operation][0])
 
     def _connection(self) -> sqlite3.Connection:
         if self._open is not None and _identity(self._file) != self._identity:
@@ -121,10 +123,13 @@ class Database:
         return self._open
 
     def _connect(self) -> sqlite3.Connection:
-        if self._make() and self._identity is not None:
+        with _making:
+            made = self._make()
+        if made and self._identity is not None:
             _log.warning('store.file: "%s" was deleted; it is made anew, without what it held', self._file)
         self._identity = _identity(self._file)
-        base = sqlite3.connect(self._file, timeout=SECONDS, check_same_thread=False)
+        uri = f"{Path(self._file).absolute().as_uri()}?mode=rw"  # only `_make` makes it, with its mode
+        base = sqlite3.connect(uri, uri=True, timeout=SECONDS, check_same_thread=False)
         try:
             for statement in _SCHEMA:
                 base.execute(statement)

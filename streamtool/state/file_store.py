@@ -53,12 +53,15 @@ class FileStore:
         self._waiting = MemoryStore(evolve(settings, size=min(settings.size, _WAITING)), clock)
         self._reader = Database(settings.file or "", "read", failed)
         self._writer = Database(settings.file or "", "write", failed)
+        self._failed = failed
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
         """The writing of what waits, from when it is asked for until nothing waits or it has failed."""
         self._room = 0
         """Bytes that may be written before the file is measured; other processes write as well."""
+        self._loses = False
+        """There is no room for all that waits."""
         for database in (self._writer, self._reader):
             database.check()
 
@@ -76,7 +79,7 @@ class FileStore:
         lost = self._waiting.lost
         self._waiting.put(key, value)
         if self._waiting.lost != lost:
-            self._writer.note("too much waits, and some of it is lost")
+            self._lose()
         self._write_soon()
 
     def close(self) -> None:
@@ -97,6 +100,12 @@ class FileStore:
         self._reader.close()
         self._writer.close()
 
+    def _lose(self) -> None:
+        self._failed("write")
+        if not self._loses:
+            self._loses = True
+            _log.warning('store.file: "%s" is too slow: more waits than there is room for', self._settings.file)
+
     def _write_soon(self) -> None:
         """Have a thread write what waits, unless it is at it: it looks for more before it ends."""
         with self._lock:
@@ -111,6 +120,7 @@ class FileStore:
             while entries := self._next():
                 self._writer.run(partial(self._put, entries))
                 self._waiting.remove(entries)
+                self._loses = False
         except StoreError:
             self._room = 0
             with self._lock:

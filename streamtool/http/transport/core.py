@@ -48,11 +48,11 @@ class TransportCore:
         path = request.url.path
         return next((name for ending, name in self._endings.items() if path.endswith(ending)), None)
 
-    def exchange(self, protocol: ClientProtocol, request: httpx.Request) -> tuple[Exchange, Watch]:
-        """The exchange, and the watch on it. Raises RequestError."""
+    def exchange(self, protocol: ClientProtocol, request: httpx.Request) -> Exchange:
+        """The exchange of a request. Raises RequestError."""
         headers = [(name.lower(), value) for name, value in request.headers.raw]
         try:
-            exchange = Exchange(
+            return Exchange(
                 self.settings,
                 protocol,
                 request.content,
@@ -65,7 +65,11 @@ class TransportCore:
         except StreamtoolError as error:
             self.observers.refused(protocol.NAME, error, headers)
             raise
-        return exchange, self.observers.watch(exchange, headers, self.on_exchange)
+
+    def watch(self, exchange: Exchange, request: httpx.Request) -> Watch:
+        """The watch on an exchange that begins now."""
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        return self.observers.watch(exchange, headers, self.on_exchange)
 
     def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
         """The caller's request with the body, headers and path of the next attempt."""
