@@ -139,6 +139,21 @@ def test_what_waits_is_written_when_the_store_is_closed(made: Failing):
     assert made.holds("a")
 
 
+def test_what_waits_is_written_when_a_process_ends_that_closes_nothing(tmp_path: Path):
+    file = tmp_path / "replies.db"
+    script = (
+        CHILD
+        + """
+store = FileStore(StoreSettings(file=str(file)), failed=failed.append)
+for number in range(100):
+    store.put(f"client r{number}", b"x" * 10_000)
+"""
+    )
+    subprocess.run([sys.executable, "-c", script, str(file)], check=True)
+    with closing(sqlite3.connect(file)) as base:
+        assert base.execute("SELECT count(*) FROM replies").fetchone() == (100,)
+
+
 def test_closing_ends_though_the_file_is_locked_and_says_what_is_lost(made: Failing, caplog: pytest.LogCaptureFixture):
     with closing(sqlite3.connect(made.file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -252,8 +267,7 @@ def test_a_file_that_is_no_database_at_the_start_is_a_settings_error(tmp_path: P
     with pytest.raises(SettingsError) as caught:
         Proxy(store=StoreSettings(file=str(tmp_path / "text")))
     assert caught.value.message == (
-        f'store.file: "{tmp_path / "text"}" cannot be used: file is not a database; '
-        "name a file that can be written, or none yet"
+        f'store.file: "{tmp_path / "text"}" cannot be used: file is not a database; name another file'
     )
 
 

@@ -61,8 +61,7 @@ class Database:
             self._connect().close()
         except (OSError, sqlite3.Error) as error:
             raise SettingsError(
-                f'store.file: "{self._file}" cannot be used: {error}; name a file that can be written, or none yet',
-                param="store.file",
+                f'store.file: "{self._file}" cannot be used: {error}; name another file', param="store.file"
             ) from None
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
