@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from streamtool.exchange import Exchange
 from streamtool.http.asgi import Receive, Send
-from streamtool.http.off_loop import off_loop
+from streamtool.http.off_loop import off_loop, sized
 
 _LAST = 5.0
 """Seconds that the last write may take once the client has left."""
@@ -69,6 +69,8 @@ class ClientConnection:
             await self._comment.wait()
         if not self.complete:
             self.complete = self._exchange.done
+            if self.complete:
+                await sized(self._exchange.remember, self._exchange.written)
             await self._put(data)
 
     async def _put(self, data: bytes) -> None:

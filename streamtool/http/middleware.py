@@ -204,7 +204,7 @@ class _Run:
         try:
             async with anyio.create_task_group() as tasks:
                 self._client.attend(tasks, self._middleware.settings.keepalive)
-                templates, model = self._middleware.templates, self._exchange.model
+                templates, model = self._middleware.templates, self._exchange.asked.model
                 if templates.wants(model):
                     tasks.start_soon(templates.learn, model, self._scope["headers"])
                 await self._attempts()
@@ -290,7 +290,7 @@ class _Run:
             await anyio.lowlevel.checkpoint()
             if exchange.done or exchange.retry:
                 return
-            feed = partial(exchange.feed, piece)
+            feed = partial(exchange.feed, piece, long=True)
             out = await client.aside(feed) if exchange.unread + len(piece) > LARGE else feed()
             if out or exchange.done:
                 await client.write(out)

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-LARGE: Final = 16 * 1024
+LARGE: Final = 8 * 1024
 """Bytes that are read on the event loop at a time: some 20 ms in the worst case known, far less in all others."""
 _THREADS: Final = 4
 

@@ -106,7 +106,7 @@ class Watch:
             began = getattr(one, "began", None)
             if began is not None:
                 _harmless(began)
-        if observers.recorder is not None and not exchange.passthrough and exchange.mode != "translate":
+        if observers.recorder is not None and not exchange.passthrough and exchange.asked.mode != "translate":
             self._recording = observers.recorder.record(exchange)
         if observers.debug and debug.enabled():
             self._debug = debug.Debug(exchange.request_id, exchange.conversation, contents=observers.contents)

@@ -136,6 +136,8 @@ class AsyncReply:
             out = self._core.broken(exchange, error)
         else:
             out = exchange.close() if data is None else exchange.feed(data)
+        if exchange.done:
+            exchange.remember()
         if exchange.cut or exchange.retry:
             await self._close_attempt()
         return out

@@ -83,7 +83,7 @@ class TransportCore:
 
     def untouched(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
         """The caller's request as it came, but for what the settings change: the model's name, the path."""
-        if self.settings.app_path is None and exchange.model.name == exchange.conversation.model:
+        if self.settings.app_path is None and exchange.asked.model.name == exchange.conversation.model:
             return request
         return self.attempt(exchange, request)
 

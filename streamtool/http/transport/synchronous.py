@@ -137,6 +137,8 @@ class SyncReply:
             out = self._core.broken(exchange, error)
         else:
             out = exchange.close() if data is None else exchange.feed(data)
+        if exchange.done:
+            exchange.remember()
         if exchange.cut or exchange.retry:
             self._close_attempt()
         return out
