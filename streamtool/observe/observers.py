@@ -48,8 +48,8 @@ class Observers:
         """The watch on an exchange that begins now; `headers` are its request's."""
         return Watch(self, exchange, headers, on_exchange)
 
-    def refused(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """A request with these headers was refused before there was an exchange."""
+    def refused(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """A request was refused before there was an exchange; its headers tell whose it was."""
         client = self.clients.of(headers)
         logs.log_refused(protocol, error, client=client, contents=self.contents)
         if self.metrics is not None:
