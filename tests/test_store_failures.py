@@ -469,14 +469,19 @@ def test_an_earlier_reply_that_cannot_be_read_is_not_said_to_be_unknown(
 # --- two processes on one file
 
 
-def test_two_processes_see_each_others_replies(tmp_path: Path):
+def test_two_processes_see_each_others_replies_and_do_so_again_after_the_file_was_deleted(tmp_path: Path):
     file = tmp_path / "replies.db"
+
+    def finds(there: Served, here: Served) -> bool:
+        id = ask(here).json()["id"]
+        return any(ask(there, previous_response_id=id).status_code == 200 for _ in range(20))
+
     with served_by(file) as one, served_by(file) as other:
-        for here, there in ((one, other), (other, one)):
-            id = ask(here, input="My word is tulip.").json()["id"]
-            wait_for(
-                lambda there=there, id=id: ask(there, previous_response_id=id).status_code == 200, "the reply is found"
-            )
+        for gone in ([], ["replies.db"], ["replies.db", "replies.db-wal", "replies.db-shm"]):
+            for name in gone:
+                (tmp_path / name).unlink()
+            for here, there in ((one, other), (other, one)):
+                wait_for(lambda there=there, here=here: finds(there, here), f"a reply is found, without {gone}")
 
 
 def test_two_processes_on_one_file_both_keep_its_bounds(tmp_path: Path):
