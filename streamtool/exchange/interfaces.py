@@ -44,7 +44,7 @@ class Capabilities(Protocol):
 class Templates(Protocol):
     """What is known of the models' chat templates."""
 
-    def of(self, model: ModelSettings, /) -> Recognised | None: ...
+    def of(self, model: ModelSettings, client: str, /) -> Recognised | None: ...
 
 
 class Tokenizers(Protocol):

@@ -226,7 +226,7 @@ class ClientRequest:
         """The model's settings under the headers of this request, where they are honoured."""
         model = settings.for_model(self.conversation.model)
         if templates is not None:
-            model = model.with_template(templates.of(model))
+            model = model.with_template(templates.of(model, self._client))
         if not settings.allow_overrides:
             return model
         given = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}

@@ -205,7 +205,7 @@ class _Run:
             async with anyio.create_task_group() as tasks:
                 self._client.attend(tasks, self._middleware.settings.keepalive)
                 templates, model = self._middleware.templates, self._exchange.asked.model
-                if templates.wants(model):
+                if templates.wants(model, self._scope["headers"]):
                     tasks.start_soon(templates.learn, model, self._scope["headers"])
                 await self._attempts()
                 tasks.cancel_scope.cancel()

@@ -213,6 +213,10 @@ class Settings:
             ),
         )
 
+    def shows_clients(self, upstream: UpstreamSettings) -> bool:
+        """Whether the clients' own keys reach this upstream, which then may answer each of them differently."""
+        return upstream.key is None and not self.client_keys
+
     def arguments_for(self, tool: str) -> Literal["stream", "complete"]:
         """How the arguments of this tool go out."""
         own = self.tools.get(tool)

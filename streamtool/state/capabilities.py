@@ -8,15 +8,16 @@ that has taught most loses its oldest, so none can make others' knowledge be for
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Container
+
+from streamtool.state.clients import NOBODY, surplus
 
 SECONDS = 600.0
 """How long it is believed: a server may be started anew, a model be replaced."""
 _MOST = 1000
 
 _Key = tuple[str, str | None, str, str]
-"""The client ("" where it counts for all), the upstream, the model, the ability."""
+"""The client (`NOBODY` where it counts for all), the upstream, the model, the ability."""
 
 
 class CapabilityCache:
@@ -42,8 +43,7 @@ class CapabilityCache:
         with self._lock:
             self._learnt.pop(key, None)
             if len(self._learnt) >= _MOST:
-                [(most, _)] = Counter(teacher for _, teacher in self._learnt.values()).most_common(1)
-                del self._learnt[next(known for known, (_, teacher) in self._learnt.items() if teacher == most)]
+                del self._learnt[surplus({known: teacher for known, (_, teacher) in self._learnt.items()})]
             self._learnt[key] = self._clock() + SECONDS, client
 
     def forget(self, client: str, upstream: str | None, model: str, ability: str, /) -> None:
@@ -52,4 +52,4 @@ class CapabilityCache:
             self._learnt.pop(self._key(client, upstream, model, ability), None)
 
     def _key(self, client: str, upstream: str | None, model: str, ability: str) -> _Key:
-        return "" if upstream in self._shared else client, upstream, model, ability
+        return NOBODY if upstream in self._shared else client, upstream, model, ability

@@ -8,9 +8,12 @@ share, so they count only where there is no key.
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 Headers = Iterable[tuple[bytes, bytes]]
+K = TypeVar("K")
 
 
 def key_of(headers: Headers) -> bytes:
@@ -26,6 +29,12 @@ def client_of(headers: Headers) -> str:
     found = _first(headers)
     shown = key_of(found.items()) or found.get(b"x-goog-api-key") or found.get(b"authorization", b"")
     return hashlib.sha256(shown).hexdigest()[:32]
+
+
+def surplus(owners: Mapping[K, str]) -> K:
+    """What has to go: the first of those that belong to the client that has most. `owners`: what -> whose."""
+    [(most, _)] = Counter(owners.values()).most_common(1)
+    return next(key for key, owner in owners.items() if owner == most)
 
 
 class ClientNames:
@@ -48,3 +57,7 @@ def _first(headers: Headers) -> dict[bytes, bytes]:
     for name, value in headers:
         found.setdefault(name.lower(), value)
     return found
+
+
+NOBODY: Final = client_of(())
+"""Who shows nothing; under this name stands what holds for all."""
