@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation
+from streamtool.conversation import HOSTED, Conversation, ForcingMethod
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
@@ -42,6 +42,8 @@ from streamtool.state.tool_sets import shared, with_tools
 _DROPPED = frozenset(
     (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
 )
+_SEARCHED = 256 * 1024
+"""Bytes of a request that is searched for what its refusal may quote; a larger one may hold anything."""
 _OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-")
 """Beginnings of headers that mean nothing to another protocol."""
 
@@ -207,11 +209,15 @@ class ClientRequest:
                 lacks = "tools" if proves_tools_denied(message, repr(self.conversation)) else ""
             else:
                 lacks = self.forcing.refuse(part)
-                if method is not None and part == "method" and says_refused(method, repr(self.conversation)):
-                    lacks = ""  # it may only quote the request
+                if method is not None and part == "method" and self._may_be_quoted(method):
+                    lacks = ""
             if known is not None and lacks:
                 known.learn(self._client, self._upstream_name, self.model.name, lacks)
         return found
+
+    def _may_be_quoted(self, method: ForcingMethod) -> bool:
+        """Whether an error that refuses this method may only quote the request."""
+        return self.sent > _SEARCHED or says_refused(method, repr(self.conversation))
 
     def _lacks(self, ability: str) -> bool:
         known = self._services.capabilities
