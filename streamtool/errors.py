@@ -11,6 +11,7 @@
     │   ├── MediaTypeError       415
     │   └── MisdirectedError     421
     ├── AgentError               an agent found no answer
+    ├── StoreError         503   what is remembered of earlier replies cannot be read at the moment
     └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
         ├── UpstreamRefused      the upstream's own status, if the client can act on it
         └── UpstreamTimeout      504
@@ -101,6 +102,12 @@ class MisdirectedError(RequestError):
 
 class AgentError(StreamtoolError):
     """An agent found no answer: too many turns, replies in no accepted form, an MCP server that cannot be opened."""
+
+
+class StoreError(StreamtoolError):
+    """What is remembered of earlier replies cannot be read at the moment; the client may try again."""
+
+    status = 503
 
 
 class UpstreamError(StreamtoolError):

@@ -163,6 +163,8 @@ class Shelf:
     def recall(self, id: str, /) -> bytes | None:
         return self.kept.get(id)
 
+    demand = recall
+
     def remember(self, id: str, value: bytes, /) -> None:
         self.kept[id] = value
 

@@ -45,7 +45,7 @@ from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, ToolMiddleware, new_id, read_body, route_path, send_error
-from streamtool.http.off_loop import sized
+from streamtool.http.off_loop import off_loop, sized
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
@@ -130,7 +130,8 @@ class McpGateway:
             return {"type": "http.request", "body": given.pop(), "more_body": False} if given else await receive()
 
         serves = partial(self._serves, wire, body, scope["headers"])
-        app = self._front if await sized(serves, len(body)) else self._behind
+        blocks = self._behind.store.blocks and wire.memories is not None
+        app = self._front if await (off_loop(serves) if blocks else sized(serves, len(body))) else self._behind
         await app(scope, replay, send)
 
     def _serves(self, wire: ClientProtocol, body: bytes, headers: Headers) -> bool:
@@ -185,10 +186,11 @@ class McpGateway:
             await reply.fail(StreamtoolError("the proxy failed while it executed calls"))
         finally:
             passed = anyio.current_time() - began
+            client = plain(self._behind.observers.clients.of(scope["headers"]))
             _log.log(
                 logging.WARNING if failed else logging.INFO,
-                "%s: an agent, turns %d, calls %d%s (%.2f s)",
-                plain(asked.model), reply.turns, reply.calls, failed, passed,
+                "%s: an agent, turns %d, calls %d%s%s (%.2f s)",
+                plain(asked.model), reply.turns, reply.calls, failed, f", client {client}" if client else "", passed,
             )  # fmt: skip
 
     @asynccontextmanager

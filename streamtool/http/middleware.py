@@ -77,7 +77,7 @@ class ToolMiddleware:
             require_library("arguments")
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, clock)
-        self.store = open_store(self.settings.store)
+        self.store = open_store(self.settings.store, failed=self.observers.store_failed)
         precompile(self.settings.formats)
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file
@@ -113,7 +113,7 @@ class ToolMiddleware:
         try:
             exchange = await off_loop(begin) if large else begin()
         except StreamtoolError as error:
-            self.observers.refused(wire.NAME, error)
+            self.observers.refused(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
             return
         watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
@@ -207,7 +207,7 @@ class _Run:
             async with anyio.create_task_group() as tasks:
                 self._client.attend(tasks, self._middleware.settings.keepalive)
                 templates, model = self._middleware.templates, self._exchange.asked.model
-                if templates.wants(model):
+                if templates.wants(model, self._scope["headers"]):
                     tasks.start_soon(templates.learn, model, self._scope["headers"])
                 await self._attempts()
                 tasks.cancel_scope.cancel()

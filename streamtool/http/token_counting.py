@@ -21,6 +21,7 @@ from streamtool.prompting.window import CountTokens, prompt_tokens
 from streamtool.protocols import messages
 from streamtool.protocols.registry import upstream_protocol_for
 from streamtool.settings import ModelSettings, Settings
+from streamtool.state.clients import client_of
 
 _KEPT: Final = (b"anthropic-", b"authorization", b"x-api-key", b"traceparent", b"user-agent")
 
@@ -49,7 +50,8 @@ class TokenCount:
         given = tuple((name.lower(), value) for name, value in headers)
         conversation = messages.read_count(decode_body(body, given, settings.limits.body), settings.limits)
         model = settings.for_model(conversation.model)
-        model = model.with_template(None if services.templates is None else services.templates.of(model))
+        if services.templates is not None:
+            model = model.with_template(services.templates.of(model, client_of(given)))
         tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
         projected = prompting.project(conversation, model, model.format, open_end=True)
         if upstream_protocol_for(messages.NAME, model.protocol).NAME != messages.NAME:
