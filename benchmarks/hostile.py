@@ -7,19 +7,24 @@ protocol and each kind of request, the longest step, what it read, and the seed:
 
 import gc
 import json
+import logging
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 from attrs import frozen
 from common import CLIENTS, Row, Table
 
 from streamtool.errors import RequestError
 from streamtool.exchange import Exchange
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.protocols.registry import CLIENTS as WIRES
 from streamtool.settings import Settings
+from streamtool.testing import stream_asgi
 
 SIZE = 64 * 1024
 """Bytes of a request or a reply, roughly; a seed takes between a sixteenth of it and all."""
@@ -250,6 +255,7 @@ def steps(client: str, asked: Hostile, about: str = "Hostile.") -> Iterator[tupl
     for piece in map(_event, asked.reply):
         yield "feed", len(piece), lambda piece=piece: exchange.feed(piece)  # type: ignore[misc]
     yield "close", sum(map(len, asked.reply)), exchange.close
+    yield "remember", sum(map(len, asked.reply)), exchange.remember
 
 
 def _event(said: str) -> bytes:
@@ -257,7 +263,79 @@ def _event(said: str) -> bytes:
     return f"data: {json.dumps({'id': 'c', 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n".encode()
 
 
-# --- the table
+# --- on the event loop
+
+
+TICK = 0.001
+"""Seconds between two looks at the clock."""
+
+
+@frozen
+class Block:
+    """One exchange, and the longest time for which the event loop did nothing else meanwhile."""
+
+    seconds: float
+    read: int
+    """Bytes of the request and of the reply's text."""
+    seed: int
+
+
+class Watchdog:
+    """Looks at the clock again and again: what comes late was blocked for so long."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            await anyio.sleep(TICK)
+            self.longest = max(self.longest, time.perf_counter() - began - TICK)
+
+
+def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes, ToolMiddleware]:
+    """The body of the request, and the middleware around a model that answers with the reply."""
+    events = [*map(_event, asked.reply)]
+
+    async def model(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        for event in events:
+            await anyio.lowlevel.checkpoint()  # as whoever reads from a socket
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+    app = ToolMiddleware(model, settings=Settings(app_protocol="chat", **asked.settings))
+    return body(client, asked, about), app
+
+
+async def blocked(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> Block:
+    """The exchange of this seed through the middleware, on a loop that has nothing else to do."""
+    asked = hostile(seed, size)
+    given, app = served(client, asked, about)
+    dog = Watchdog()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(dog.run)
+        await anyio.sleep(2 * TICK)
+        async with stream_asgi(app, CLIENTS[client], body=given) as reply:
+            await reply.body()
+        await anyio.sleep(2 * TICK)
+        tasks.cancel_scope.cancel()
+    return Block(dog.longest, len(given) + sum(map(len, asked.reply)), seed)
+
+
+async def corpus(count: int, first: int, size: int) -> dict[tuple[str, str], Block]:
+    """So many exchanges with each client protocol: the longest block of each protocol and kind."""
+    longest: dict[tuple[str, str], Block] = {}
+    for seed in range(first, first + count):
+        for client in CLIENTS:
+            key = client, KINDS[seed % len(KINDS)]
+            found = await blocked(client, seed, size, about=client)
+            longest[key] = max(longest.get(key, found), found, key=lambda block: block.seconds)
+    return longest
+
+
+# --- step by step
 
 
 @frozen
@@ -283,25 +361,21 @@ def timed(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> 
             yield Step(time.thread_time() - began, name, read, seed)
 
 
-def main(count: int, first: int = 0) -> None:
-    """Time so many requests, and print the longest step of each client protocol and kind."""
+def main(count: int, first: int = 0, size: int = SIZE) -> None:
+    """Run so many requests of each client protocol, and print the longest block of each protocol and kind."""
     for client in CLIENTS:  # what is made once in a process is not the request's
         for seed in range(-400, 0):
             list(timed(client, seed, 256))
+    logging.disable()
     gc.collect()
     gc.freeze()
-    longest: dict[tuple[str, str], Step] = {}
-    for seed in range(first, first + count):
-        for client in CLIENTS:
-            key = client, KINDS[seed % len(KINDS)]
-            worst = max(timed(client, seed, about=client), key=lambda step: step.seconds)
-            longest[key] = max(longest.get(key, worst), worst, key=lambda step: step.seconds)
+    longest = anyio.run(corpus, count, first, size)
     rows = [
-        Row((client, kind, step.name, f"{1000 * step.seconds:.1f}", f"{step.read / 1024:.0f}", str(step.seed)))
-        for (client, kind), step in sorted(longest.items())
+        Row((client, kind, f"{1000 * block.seconds:.1f}", f"{block.read / 1024:.0f}", str(block.seed)))
+        for (client, kind), block in sorted(longest.items())
     ]
-    columns = ("client", "kind", "step", "ms", "KB", "seed")
-    Table(f"The longest step of {count} hostile requests", columns, rows).show()
+    columns = ("client", "kind", "ms", "KB", "seed")
+    Table(f"The longest block of the event loop in {count} hostile requests", columns, rows).show()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Upstream, bare proxy and our proxy are processes on loopback, the proxies under uvicorn; the client is a socket. The
 CPU time is that of the proxy's process. The model that is asked for says what the upstream says: `text-2000-0` are
-2,000 deltas of text as fast as it can; with a pace (in ms) each delta holds the time at which it was sent, and the
-client compares that with the time at which it arrives.
+2,000 deltas of text as fast as it can, `text-25-stop` are 25 and no end; with a pace (in ms) each delta holds the time
+at which it was sent, and the client compares that with the time at which it arrives.
 """
 
 import asyncio
@@ -46,6 +46,8 @@ PACE = 2
 RATIO = 1.5
 FIRST = 2.0
 """ms that the first byte may come later."""
+STOP = "stop"
+"""Instead of a pace: the reply never ends."""
 GENERATIONS = 5
 """How often the processes are started anew: some are slower than others for as long as they live."""
 TIMEOUT = 60.0
@@ -61,7 +63,11 @@ async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
-            asked = json.loads(await reader.readexactly(int(length[1]) if length else 0))
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            if not body:  # what models there are
+                writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                continue
+            asked = json.loads(body)
             kind, count, pace = asked["model"].split("-")
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             for data in opening("chat", kind):
@@ -69,6 +75,11 @@ async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             if pace == "0":
                 for data in deltas("chat", kind, int(count)):
                     await say(writer, data)
+            elif pace == STOP:
+                for data in deltas("chat", kind, int(count)):
+                    await say(writer, data)
+                    await asyncio.sleep(PACE / 1e3)
+                await reader.read()
             else:
                 await say_in_time(writer, int(count), int(pace) / 1e3)
             await say(writer, CHAT_END)
@@ -95,7 +106,7 @@ async def say_in_time(writer: asyncio.StreamWriter, count: int, pace: float) -> 
 
 def bare(url: str) -> Any:
     """An app that copies bytes."""
-    client = httpx.AsyncClient(timeout=None)
+    client = httpx.AsyncClient(timeout=None, limits=httpx.Limits())
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -181,7 +192,7 @@ class ProbeResult:
     @classmethod
     def of(cls, port: int, path: str, body: bytes) -> Self:
         """Ask, and read the reply to its end."""
-        head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         arrived: dict[bytes, int] = {}
         first = 0
         with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as sock:

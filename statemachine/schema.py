@@ -30,6 +30,7 @@ MEMBERS = 256
 MISSING: Final = object()
 """Nothing stands where a reference leads."""
 _NOTHING: Final[Mapping[str, Any]] = {}
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def follow(reference: str, root: object) -> object:
@@ -138,12 +139,12 @@ class SchemaWalker:
 
     def required(self, schema: object) -> frozenset[str]:
         """The members that an object must have."""
-        found = self.merged(schema)
-        known = self._required.get(id(found))
+        names = self.merged(schema).get("required")
+        if not isinstance(names, list | tuple):
+            return _NO_NAMES
+        known = self._required.get(id(names))
         if known is None:
-            names = found.get("required")
-            strings = (name for name in names if isinstance(name, str)) if isinstance(names, list | tuple) else ()
-            known = self._required[id(found)] = found, frozenset(strings)
+            known = self._required[id(names)] = names, frozenset(name for name in names if isinstance(name, str))
         return known[1]
 
     # ---- types

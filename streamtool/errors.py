@@ -15,6 +15,7 @@
     │   └── HeaderTooLargeError  431
     ├── UnavailableError   503   the server has too many requests open, or is shutting down
     ├── AgentError               an agent found no answer
+    ├── StoreError         503   what is remembered of earlier replies cannot be read at the moment
     └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
         ├── UpstreamRefused      the upstream's own status, if the client can act on it
         └── UpstreamTimeout      504
@@ -140,6 +141,12 @@ class UnavailableError(StreamtoolError):
 
 class AgentError(StreamtoolError):
     """An agent found no answer: too many turns, replies in no accepted form, an MCP server that cannot be opened."""
+
+
+class StoreError(StreamtoolError):
+    """What is remembered of earlier replies cannot be read at the moment; the client may try again."""
+
+    status = 503
 
 
 class UpstreamError(StreamtoolError):

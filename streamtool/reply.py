@@ -8,7 +8,7 @@ ArgumentsDelta* CallEnd), then Finish; after the last Finish perhaps UsageReport
 after nothing or something, is followed by nothing, and means that the reply is not whole.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import assert_never
 
@@ -363,3 +363,17 @@ def accumulate(events: Iterable[ReplyEvent]) -> Reply:
     machine = ReplyAccumulator()
     machine.feed(events)
     return machine.close()
+
+
+_PIECE = 32 * 1024
+"""Characters of a piece."""
+
+
+def in_pieces(events: Iterable[ReplyEvent]) -> Iterator[ReplyEvent]:
+    """The events, a long piece of text as several, which are searched one by one."""
+    for event in events:
+        if type(event) is ReplyTextDelta and len(event.text) > _PIECE:
+            for begin in range(0, len(event.text), _PIECE):
+                yield ReplyTextDelta(event.choice, event.text[begin : begin + _PIECE])
+        else:
+            yield event

@@ -19,6 +19,7 @@ from streamtool.http.templates import ChatTemplates, read_template
 from streamtool.probe import probe
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, UpstreamSettings
+from streamtool.state.clients import client_of
 from streamtool.testing import Hang, Pause, Recorded, Script, ScriptedUpstream, stream_asgi, text
 
 pytestmark = pytest.mark.usefixtures("asking")
@@ -318,6 +319,80 @@ async def test_an_app_that_is_wrapped_is_not_asked():
     upstream = ScriptedUpstream(text("Hi."))
     assert await taught(ToolMiddleware(upstream)) == "tool_call"
     assert [request.path for request in upstream.requests] == [PATH]
+
+
+class ByKey:
+    """An upstream that shows its template to the key `right` only."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        key = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+        script = text("Hi.")
+        if scope["path"] in ("/props", "/api/show"):
+            self.asked.append(key)
+            script = LLAMA if key == "right" else SILENT["a refusal"]
+        start = {"type": "http.response.start", "status": script.status, "headers": []}
+        await send(start)
+        await send({"type": "http.response.body", "body": b"".join(script.steps)})  # type: ignore[arg-type]  # bytes
+
+
+async def taught_to(app: Proxy, key: str) -> str | None:
+    """The format that a client with this key is taught, once its request has been learnt from."""
+    headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
+    await app._templates.learn(app.settings.for_model("some-model"), headers)
+    async with stream_asgi(app, PATH, body=json.dumps(ASKED).encode(), headers=headers) as reply:
+        await reply.body()
+        await reply.finished.wait()
+        return reply.headers.get("x-streamtool-format")
+
+
+@both
+@pytest.mark.parametrize("first", ["wrong", ""])
+async def test_what_one_client_is_not_shown_is_shown_to_another(first: str):
+    upstream = ByKey()
+    with uvicorn_server(upstream, lifespan="off") as served:
+        app = Proxy(Settings(upstreams={"u": {"url": served.url}}))
+        try:
+            keys = (first, "right", first, "right")
+            assert [await taught_to(app, key) for key in keys] == ["tool_call", "qwen3_coder"] * 2
+        finally:
+            await app.aclose()
+    assert upstream.asked == [first, first, "right"]
+
+
+@both
+@pytest.mark.parametrize("keys", [[], ["one", "two"]], ids=["without keys", "with keys"])
+async def test_what_the_proxys_own_account_is_shown_holds_for_all(keys: list[str]):
+    upstream = ByKey()
+    with uvicorn_server(upstream, lifespan="off") as served:
+        app = Proxy(Settings(upstreams={"u": {"url": served.url, "key": "right"}}, client_keys=keys))
+        try:
+            assert [await taught_to(app, key) for key in ("one", "two")] == ["qwen3_coder"] * 2
+        finally:
+            await app.aclose()
+    assert upstream.asked == ["right"]
+
+
+@both
+async def test_models_without_end_make_no_other_client_go_without(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("streamtool.http.templates._MOST", 10)
+    with uvicorn_server(ByKey(), lifespan="off") as served:
+        settings = Settings(upstreams={"u": {"url": served.url}})
+        app = Proxy(settings)
+        try:
+            templates = app._templates
+            quiet, loud = ([(b"authorization", f"Bearer {key}".encode())] for key in ("right", "loud"))
+            await templates.learn(settings.for_model("some-model"), quiet)
+            for number in range(20):
+                await templates.learn(settings.for_model(f"model-{number}"), loud)
+            assert templates.found(settings.for_model("some-model"), client_of(quiet))
+            await templates.learn(settings.for_model("other"), quiet)
+            assert templates.found(settings.for_model("other"), client_of(quiet))
+            assert len(templates._shown) == 10
+        finally:
+            await app.aclose()
 
 
 @both

@@ -120,6 +120,7 @@ def run(exchange: Exchange, *scripts: Script) -> Outcome:
             outcome.out += exchange.feed(step)
         if not (exchange.done or exchange.retry):
             outcome.out += exchange.close()
+    exchange.remember()
     if exchange.done and exchange.head is not None:
         check(exchange, outcome.out, scripts_deliver=exchange._settings.unknown_tools == "deliver")
     return outcome

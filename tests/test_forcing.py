@@ -328,6 +328,18 @@ async def test_a_method_that_is_refused_is_left_out_and_remembered(client: str, 
 
 
 @both
+@pytest.mark.parametrize("way", METHODS)
+@pytest.mark.parametrize("long", [False, True], ids=["quoted", "too long to be searched"])
+async def test_a_refusal_of_a_method_that_may_quote_the_request_is_not_remembered(way: str, long: bool):
+    said = "Hi. " * 70_000 if long else METHODS[way]
+    talk = ModelClient("chat", way, refused(METHODS[way]), CALL, refused(METHODS[way]), CALL)
+    quoted = evolve(NAMED, turns=(*NAMED.turns[:-1], ("user", said)))
+    for ask in (quoted, NAMED):
+        assert (await talk.ask("chat", ask)).parts == CALLED
+    assert [bool(talk.forcing(i)) for i in range(4)] == [True, False, True, False]
+
+
+@both
 @clients
 @streamed
 @pytest.mark.parametrize("way", CONSTRAINTS)

@@ -28,7 +28,7 @@ TIMES = 4
 """How many times larger the larger size is."""
 ALLOWED = 8
 """How many times longer it may take."""
-ROUNDS = 12
+ROUNDS = 30
 """How often a measurement that looks bad is repeated."""
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 WAYS: dict[str, dict[str, Any]] = {
@@ -116,6 +116,9 @@ SCHEMAS: dict[str, Callable[[int], Any]] = {
     ),
     "references to many alternatives with a word beside": lambda size: referring(
         size, {"oneOf": [{"enum": [f"v{i}"]} for i in range(size)]}, title="x"
+    ),
+    "references with a word beside to required members": lambda size: referring(
+        size, all_required(size), description="x"
     ),
     "references to a long value": lambda size: referring(size, {"const": "v" * 20 * size}),
     "references to a long default": lambda size: referring(size, {"default": "v" * 20 * size}),
@@ -233,6 +236,7 @@ def test_one_delta_costs_what_it_is_long(kind: str, client: str) -> None:
             for step in steps:
                 made.feed(step)
             made.close()
+            made.remember()
 
         return run
 

@@ -34,6 +34,9 @@ LAYERS = (
     (
         "streamtool.http",
         "streamtool.state.replies",
+        "streamtool.state.memory_store",
+        "streamtool.state.file_store",
+        "streamtool.state.database",
         "streamtool.state.capabilities",
         "streamtool.observe",
         "streamtool.testing",

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import re
 import time
 import tracemalloc
@@ -15,6 +16,7 @@ from statemachine import Call as Written
 from statemachine import write as write_calls
 from streamtool.exchange import Record
 from streamtool.http.middleware import ToolMiddleware
+from streamtool.protocols.wire import more_values
 from streamtool.settings import LimitSettings, Settings
 from streamtool.testing import ScriptedUpstream, stream_asgi
 
@@ -109,6 +111,49 @@ async def test_a_small_body_that_unpacks_to_a_large_one_takes_no_more_than_the_l
         tracemalloc.stop()
     assert error[0] == 413
     assert most < 8 * limit
+
+
+@both
+@clients
+async def test_the_number_of_values(client: str):
+    body = asked(client, text="[1, 2], {" * 100)
+    limit = values(json.loads(body))
+    assert (await ModelClient(limits=LimitSettings(values=limit)).send(client, body))[0] == 200
+    code = "too_many_values" if client != "messages" else None
+    assert await ModelClient(limits=LimitSettings(values=limit - 1)).refused(client, body) == (
+        413,
+        f"The request body has more than {limit - 1} JSON values (limits.values).",
+        code,
+    )
+
+
+def values(value: Any) -> int:
+    """The values of objects and lists, an empty one counted as if it had one."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(values, children)) + (max(len(children), 1) if isinstance(value, dict | list) else 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_are_counted_as_they_are_read(seed: int):
+    chance = random.Random(seed)
+    words = ("", "a,b[{", "\\", '\\"', '"', ",\\\\", '"\\"')
+
+    def made(depth: int) -> Any:
+        match chance.randrange(6 if depth else 2):
+            case 0:
+                return chance.choice(words)
+            case 1:
+                return None
+            case 2 | 3:
+                return [made(depth - 1) for _ in range(chance.randrange(4))]
+            case _:
+                return {chance.choice(words) + str(i): made(depth - 1) for i in range(chance.randrange(4))}
+
+    for _ in range(100):
+        value = made(4)
+        body = json.dumps(value).encode()
+        assert not more_values(body, values(value))
+        assert not values(value) or more_values(body, values(value) - 1)
 
 
 @both
@@ -216,6 +261,24 @@ async def test_text_that_waits_for_a_forced_call(client: str):
         got = await talk.answered(client, ask)
         assert got.parts == ("x" * words, ("ping", "{}"))
         assert (talk.records[0].held <= 1000) == (words == 900)
+
+
+@both
+@clients
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_the_length_of_a_reply(client: str, stream: bool):
+    size = sum(len(step) for step in said("chat", "Hello.").steps if isinstance(step, bytes))
+    body = json.dumps(write(client, Ask((("user", "Hi"),), (PING,), stream=stream))).encode()
+    for limit, complete in ((size, True), (size // 2, False)):
+        talk = ModelClient(limits=LimitSettings(reply=limit))
+        status, answer = await talk.send(client, body)
+        if complete:
+            assert read(client, answer, stream=stream).parts == ("Hello.",)
+            assert talk.records[0].error is None
+        else:
+            assert status == (200 if stream else 502)
+            assert f"the upstream's reply is larger than {limit} bytes (limits.reply)".encode() in answer
+            assert talk.records[0].error is not None
 
 
 @both

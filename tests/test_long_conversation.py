@@ -163,6 +163,8 @@ class Shelf:
     def recall(self, id: str, /) -> bytes | None:
         return self.kept.get(id)
 
+    demand = recall
+
     def remember(self, id: str, value: bytes, /) -> None:
         self.kept[id] = value
 
@@ -206,6 +208,7 @@ def test_prompt_and_reply_are_the_beginning_of_the_next_prompt(
         out = exchange.respond(200, ((b"content-type", b"text/event-stream"),))
         out += b"".join(exchange.feed(step) for step in said("chat", reply, size=5).steps if isinstance(step, bytes))
         got = read(client, out + exchange.close(), stream=True)
+        exchange.remember()
         made = [part for part in got.parts if isinstance(part, tuple)]
         assert [name for name, _ in made] == [call.name for call in called]
         if not called:
@@ -271,6 +274,7 @@ def test_an_id_that_the_model_chose_leads_to_no_other_conversation():
     first.respond(200, ())
     reply = '<think>A secret.</think><tool_call>{"id": "call_1", "name": "look", "arguments": {}}</tool_call>'
     out = b"".join(first.feed(step) for step in said("chat", reply).steps if isinstance(step, bytes)) + first.close()
+    first.remember()
     assert read("chat", out, stream=True).ids == ("call_1",)
     second = conversation(shelf, ("user", "Yours."), ("call", "call_1", "look", {}), ("result", "call_1", "ok"))
     prompt = prompt_of(json.loads(second.request().body))

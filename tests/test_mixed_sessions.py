@@ -115,6 +115,7 @@ def played(number: int) -> tuple[list[Reply], Got, Record, Any, bytes]:
             out += exchange.feed(step)
         if not (exchange.done or exchange.retry):
             out += exchange.close()
+    exchange.remember()
     counts = [told["usage"] for told in flat(events(out) if stream else [json.loads(out)]) if told.get("usage")]
     return made, read(client, out, stream=stream), exchange.record(), counts[-1], out
 

@@ -214,29 +214,50 @@ def test_what_is_no_proof(message: str):
 def test_what_was_learned_is_believed_for_ten_minutes():
     now = [0.0]
     capabilities = CapabilityCache(lambda: now[0])
-    capabilities.learn("u", "m", "tools")
+    capabilities.learn("c", "u", "m", "tools")
     now[0] = 599.0
-    assert capabilities.lacks("u", "m", "tools")
-    assert not capabilities.lacks("u", "other", "tools")
-    assert not capabilities.lacks("u", "m", "grammar")
-    assert not capabilities.lacks(None, "m", "tools")
+    assert capabilities.lacks("c", "u", "m", "tools")
+    assert not capabilities.lacks("c", "u", "other", "tools")
+    assert not capabilities.lacks("c", "u", "m", "grammar")
+    assert not capabilities.lacks("c", None, "m", "tools")
     now[0] = 600.0
-    assert not capabilities.lacks("u", "m", "tools")
+    assert not capabilities.lacks("c", "u", "m", "tools")
+
+
+def test_what_was_learned_from_one_client_counts_for_others_only_where_they_share_an_account():
+    capabilities = CapabilityCache(shared=("ours",))
+    for upstream in ("theirs", "ours", None):
+        capabilities.learn("one", upstream, "m", "tools")
+    known = [(upstream, capabilities.lacks("two", upstream, "m", "tools")) for upstream in ("theirs", "ours", None)]
+    assert known == [("theirs", False), ("ours", True), (None, False)]
+    assert capabilities.lacks("one", "theirs", "m", "tools")
+
+
+def test_a_client_that_teaches_without_end_pushes_out_its_own():
+    capabilities = CapabilityCache(shared=("ours",))
+    capabilities.learn("quiet", "theirs", "m", "tools")
+    capabilities.learn("quiet", "ours", "m", "tools")
+    for i in range(2000):
+        capabilities.learn("loud", "ours", f"m{i}", "tools")
+    assert capabilities.lacks("quiet", "theirs", "m", "tools")
+    assert capabilities.lacks("quiet", "ours", "m", "tools")
+    assert capabilities.lacks("loud", "ours", "m1999", "tools")
+    assert not capabilities.lacks("loud", "ours", "m1001", "tools")
 
 
 def test_what_is_remembered_is_bounded():
     now = [0.0]
     capabilities = CapabilityCache(lambda: now[0])
     for i in range(2000):
-        capabilities.learn(None, f"m{i}", "tools")
-    assert not capabilities.lacks(None, "m999", "tools")
-    assert capabilities.lacks(None, "m1000", "tools")
-    assert capabilities.lacks(None, "m1999", "tools")
+        capabilities.learn("c", None, f"m{i}", "tools")
+    assert not capabilities.lacks("c", None, "m999", "tools")
+    assert capabilities.lacks("c", None, "m1000", "tools")
+    assert capabilities.lacks("c", None, "m1999", "tools")
 
 
 def test_what_was_learned_can_be_forgotten():
     capabilities = CapabilityCache()
-    capabilities.learn("u", "m", "tools")
-    capabilities.forget("u", "m", "tools")
-    capabilities.forget("u", "m", "never learned")
-    assert not capabilities.lacks("u", "m", "tools")
+    capabilities.learn("c", "u", "m", "tools")
+    capabilities.forget("c", "u", "m", "tools")
+    capabilities.forget("c", "u", "m", "never learned")
+    assert not capabilities.lacks("c", "u", "m", "tools")

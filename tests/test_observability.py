@@ -147,7 +147,7 @@ async def test_each_failure_is_told_everywhere_and_discreetly(cause, logged, cap
     assert (known["protocol"], known["upstream_protocol"], known["mode"]) == ("messages", "chat", "emulate")
     assert seen.count("attempts_total", reason=cause) == 1
     assert seen.count("exchanges_total", protocol="messages", upstream_protocol="chat", mode="emulate",
-                      outcome=known["outcome"]) == 1  # fmt: skip
+                      outcome=known["outcome"], client="") == 1  # fmt: skip
     (event,) = seen.span.events
     assert event.attributes["streamtool.reason"] == cause
     assert seen.span.start_time <= event.timestamp <= seen.span.end_time
@@ -202,7 +202,7 @@ async def test_a_call_in_numbers(client, logged):
     assert known["error"] is None
     assert known["served_model"] == "up"
     assert seen.count("calls_total", format="tool_call") == 1
-    assert seen.count("tokens_total", direction="input", attempt="last") == 11
+    assert seen.count("tokens_total", direction="input", attempt="last", client="") == 11
     for name in ("first_byte_seconds", "first_call_seconds", "exchange_seconds", "held_characters"):
         assert seen.count(f"{name}_count") == 1
     assert seen.count("in_flight") == 0
@@ -324,7 +324,7 @@ async def test_the_words_of_an_upstreams_error_are_the_clients_alone(tools, logg
     assert record.streamtool["error"]["status"] == 429
     assert record.streamtool["status"] == 429
     assert "failed: 429 " in record.getMessage()
-    assert seen.count("errors_total", status="429") == 1
+    assert seen.count("errors_total", status="429", client="") == 1
     assert seen.span.status.status_code is StatusCode.ERROR
     assert_discreet(caplog, seen)
 
@@ -343,7 +343,7 @@ async def test_the_error_of_what_just_passed_is_logged(logged):
     await seen.ask("chat", Ask(ASK.turns), accept=(502,))
     (record,) = logged()
     assert "m: passed on, failed: the upstream at u cannot be reached (" in record.getMessage()
-    assert seen.count("errors_total", status="502") == 1
+    assert seen.count("errors_total", status="502", client="") == 1
 
 
 @both

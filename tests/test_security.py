@@ -94,7 +94,7 @@ def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch):
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("streamtool.proxy.hmac.compare_digest", compare)
+    monkeypatch.setattr("streamtool.state.clients.hmac.compare_digest", compare)
     app = Proxy(Settings(client_keys=("first", "second", "third")))
     app._check_key({"headers": [(b"authorization", b"Bearer first")]})
     assert compared == [(b"first", b"first"), (b"first", b"second"), (b"first", b"third")]
@@ -160,7 +160,7 @@ def test_settings_never_show_a_key(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "s.toml").write_text(config)
     settings = load(config, {"THE_KEY": KEY, "CLIENT_KEY": CLIENT_KEY})
     assert settings.upstreams["up"].key == KEY
-    assert settings.client_keys == (CLIENT_KEY,)
+    assert settings.client_keys == {"key 1": CLIENT_KEY}
     assert main(["serve", "--check", "--config", str(tmp_path / "s.toml")]) == 0
     shown = repr(settings) + str(settings) + "".join(capsys.readouterr())
     assert "127.0.0.1:9" in shown
@@ -172,7 +172,9 @@ def test_settings_never_show_a_key(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     "wrong",
     [
         'client_keys = [["sk-client-fedcba9876543210"]]',
-        'client_keys = {a = "sk-client-fedcba9876543210"}',
+        'client_keys = {a = ["sk-client-fedcba9876543210"]}',
+        'client_keys = {a = "sk-client-fedcba9876543210", b = "sk-client-fedcba9876543210"}',
+        'client_keys = "sk-client-fedcba9876543210"',
         '[upstream.up]\nurl = "http://h"\nkey = ["sk-client-fedcba9876543210"]',
         '[upstream.up]\nurl = "http://user:sk-client-fedcba9876543210@h"',
         '[upstream.up]\nurl = "h://user:sk-client-fedcba9876543210@h"',

@@ -41,7 +41,7 @@ def failure(text=None, environ=None, overrides=None):
 
 def test_the_sample_file_is_read():
     settings = load(SAMPLE, {"STREAMTOOL_CLIENT_KEY": "hush"})
-    assert settings.client_keys == ("hush",)
+    assert settings.client_keys == {"key 1": "hush"}
     assert settings.upstreams["local"].url == "http://127.0.0.1:11434"
     assert settings.upstreams["local"].timeout.first_byte == 600.0
     assert settings.models[0].match == "claude-*"
@@ -86,10 +86,21 @@ def test_the_environment_reaches_into_tables_and_spells_lists_numbers_and_flags(
             "HOME": "/",
         },
     )
-    assert settings.client_keys == ("a", "b")
+    assert settings.client_keys == {"key 1": "a", "key 2": "b"}
     assert (settings.results.max_length, settings.results.drop) == (100, True)
     assert settings.upstreams["local"].url == "http://other:1"
     assert settings.arguments_for("Read") == "complete"
+
+
+def test_clients_have_names_by_table_or_variable_and_else_by_place():
+    named = {"alice": "k1", "bob": "k2"}
+    assert load('[client_keys]\nalice = "env:ALICE_KEY"\nbob = "k2"', {"ALICE_KEY": "k1"}).client_keys == named
+    environ = {"STREAMTOOL_CLIENT_KEYS__ALICE": "k1", "STREAMTOOL_CLIENT_KEYS__BOB": "k2"}
+    assert load(None, environ).client_keys == named
+    assert load('client_keys = ["other"]', environ).client_keys == named
+    assert Settings(client_keys=named).client_keys == named
+    assert Settings(client_keys=["k1", "k2"]).client_keys == {"key 1": "k1", "key 2": "k2"}
+    assert load("client_keys = {}").client_keys == load("client_keys = []").client_keys == {}
 
 
 def test_an_upstream_and_a_rule_of_the_flags_come_first():
@@ -145,6 +156,12 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
             'model[0].upstream: there is no upstream "lokal"; the nearest is "local"',
         ),
         ('client_keys = ["env:NO"]', "client_keys[0]: the environment has no NO"),
+        ('[client_keys]\nalice = "env:NO"', "client_keys.alice: the environment has no NO"),
+        ("client_keys = { alice = 12345 }", "client_keys.alice: expected a string that is not empty, found an integer"),
+        ('client_keys = "k"', "client_keys: expected a list of keys, or a table of names and keys, found a string"),
+        ('client_keys = { a = "k", b = "k" }', 'client_keys: "a" and "b" have the same key; give each its own'),
+        ('client_keys = ["k", "x", "k"]', 'client_keys: "key 1" and "key 3" have the same key; give each its own'),
+        ('client_keys = { " " = "k" }', "client_keys: expected a name of printable characters, found ' '"),
         ('malformed = "keep"', "malformed: expected one of text, drop, retry, found the string 'keep'"),
         (
             '[upstream.a]\nurl = "sample"\nprotocol = "smoke"',

@@ -1,6 +1,8 @@
 """Clients of one proxy share nothing: each is known by its own key, and none can push out what others have."""
 
 import base64
+import json
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,12 +10,20 @@ from typing import Any
 
 import httpx
 import pytest
-from servers import Served, hypercorn_server, uvicorn_server
+from dialects import said, sse
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from servers import Served, hypercorn_server, uvicorn_server, wait_for
 
+from streamtool.exchange import Record
+from streamtool.observe.otel import OpenTelemetry
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
 from streamtool.state.clients import client_of, key_of
+from streamtool.state.file_store import FileStore
 from streamtool.state.replies import Store, open_store, shelf
+from streamtool.testing import Script, ScriptedUpstream
 
 BASIC = "Basic " + base64.b64encode(b"gateway:secret").decode()
 RESPONSES = "/v1/responses"
@@ -33,6 +43,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made = open_store(StoreSettings(file=file, size=1600))
     yield made
     made.close()
+
+
+def written(store: Store) -> None:
+    """Wait until all that was put stands in the file: closing writes it, and the next use opens the file again."""
+    if isinstance(store, FileStore):
+        store.close()
 
 
 def of(key: str) -> list[tuple[bytes, bytes]]:
@@ -55,6 +71,144 @@ def test_clients_with_shared_credentials_cannot_read_each_other(serve: Any, keys
     assert "tulip" not in stolen.text
     own = ask(served, {"authorization": "Bearer one"}, input="Which word?", previous_response_id=first.json()["id"])
     assert own.status_code == 200
+
+
+WAYS = {
+    "bearer": lambda key: {"authorization": f"Bearer {key}"},
+    "x-api-key": lambda key: {"x-api-key": key},
+    "shared Basic": lambda key: {"authorization": BASIC, "x-api-key": key},
+}
+"""How two clients show their keys."""
+ways = pytest.mark.parametrize("shown", WAYS.values(), ids=WAYS)
+PING = {"type": "function", "function": {"name": "ping", "description": "Pings the tulip.", "parameters": {}}}
+WRITTEN = '<tool_call>{"name":  "ping",   "arguments": {}}</tool_call>'
+"""As no template of ours spells it."""
+
+
+def chat(served: Served, headers: dict[str, str], *turns: dict[str, Any], **fields: Any) -> httpx.Response:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Ping."}, *turns], **fields}
+    with httpx.Client(trust_env=False) as client:
+        answer = client.post(served.url + "/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def called(answer: httpx.Response) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The message with the call of this answer, without fields that most clients drop, and the call's result."""
+    [call] = answer.json()["choices"][0]["message"]["tool_calls"]
+    kept = {name: call[name] for name in ("id", "type", "function")}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "pong"}
+    return {"role": "assistant", "content": None, "tool_calls": [kept]}, result
+
+
+@ways
+def test_transcripts_and_tools_are_those_of_the_client_that_had_them(serve: Any, shown: Any):
+    upstream = ScriptedUpstream(said("chat", WRITTEN), said("chat", "Done."))
+    with uvicorn_server(upstream) as behind:
+        served = serve(upstreams={"up": {"url": behind.url}})
+        history = called(chat(served, shown("one"), tools=[PING]))
+        for key in ("two", "one"):
+            chat(served, shown(key), *history)
+    others, own = (request.body.decode() for request in upstream.requests[1:])
+    assert (json.dumps(WRITTEN)[1:-1] in others, "Pings the tulip." in others) == (False, False)
+    assert (json.dumps(WRITTEN)[1:-1] in own, "Pings the tulip." in own) == (True, True)
+
+
+@ways
+def test_signatures_are_those_of_the_client_that_had_the_calls(serve: Any, shown: Any):
+    part = {"functionCall": {"name": "ping", "args": {}}, "thoughtSignature": "tulip"}
+    reply = {"candidates": [{"content": {"parts": [part], "role": "model"}, "index": 0, "finishReason": "STOP"}]}
+    upstream = ScriptedUpstream(Script((sse(reply),)), said("gemini", "Done."))
+    with uvicorn_server(upstream) as behind:
+        served = serve(upstreams={"up": {"url": behind.url, "protocol": "gemini"}}, mode="native")
+        history = called(chat(served, shown("one"), tools=[PING]))
+        for key in ("two", "one"):
+            chat(served, shown(key), *history, tools=[PING])
+    others, own = (request.body.decode() for request in upstream.requests[1:])
+    assert ('tulip"' in others.replace("Pings the tulip.", ""), '"thoughtSignature":"tulip"' in own) == (False, True)
+
+
+class Accounts:
+    """An upstream (chat) that knows no tools where the key is `poor`; which keys it saw, and whether with tools."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = {name: value.decode() for name, value in scope["headers"]}
+        key = headers.get(b"x-api-key") or headers.get(b"authorization", "").partition(" ")[2]
+        body = b""
+        while (message := await receive()) and message["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        self.seen.append((key, "tools" in json.loads(body)))
+        status, steps = 200, said("chat", "Done.").steps
+        if self.seen[-1] == ("poor", True):
+            status, steps = 400, (b'{"error": {"message": "this model does not support tools"}}',)
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"".join(steps), "more_body": False})
+
+
+@pytest.mark.parametrize("way", ["bearer", "x-api-key"])
+def test_what_a_clients_own_account_lacks_is_not_said_of_others(serve: Any, way: str):
+    upstream = Accounts()
+    with uvicorn_server(upstream, lifespan="off") as behind:
+        served = serve(upstreams={"up": {"url": behind.url}}, mode="auto")
+        for key in ("poor", "rich", "poor"):
+            chat(served, WAYS[way](key), tools=[PING])
+    assert upstream.seen == [("poor", True), ("poor", False), ("rich", True), ("poor", False)]
+
+
+@pytest.mark.parametrize("keys", [[], ["one", "two"]], ids=["without keys", "with keys"])
+def test_what_the_proxys_account_lacks_holds_for_all(serve: Any, keys: list[str]):
+    upstream = Accounts()
+    with uvicorn_server(upstream, lifespan="off") as behind:
+        served = serve(upstreams={"up": {"url": behind.url, "key": "poor"}}, mode="auto", client_keys=keys)
+        for key in ("one", "two"):
+            chat(served, {"x-api-key": key}, tools=[PING])
+    assert upstream.seen == [("poor", True), ("poor", False), ("poor", False)]
+
+
+def test_log_record_metrics_and_spans_name_the_client_and_never_show_its_key(
+    serve: Any, caplog: pytest.LogCaptureFixture
+):
+    keys = {"alice": "sk-alice-0123456789", "bob": "sk-bob-0123456789"}
+    records: list[Record] = []
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    span = OpenTelemetry(provider)
+    caplog.set_level(logging.DEBUG, logger="streamtool")
+    served = serve(client_keys=keys, metrics=True, debug=True, on_exchange=lambda one: (span(one), records.append(one)))
+    alice, bob = {"authorization": f"Bearer {keys['alice']}"}, {"authorization": BASIC, "x-api-key": keys["bob"]}
+    assert ask(served, alice, input="Hello.").status_code == 200
+    assert ask(served, bob, input="Hello.").status_code == 200
+    assert ask(served, bob, input=[]).status_code == 400
+    assert ask(served, {"authorization": "Bearer mallory"}, input="Hello.").status_code == 401
+    wait_for(lambda: len(records) == 2, "both exchanges end")
+    assert [record.client for record in records] == ["alice", "bob"]
+    assert [span.attributes["streamtool.client"] for span in spans.get_finished_spans()] == ["alice", "bob"]
+    logged = [record for record in caplog.records if record.name == "streamtool.exchange"]
+    assert [record.streamtool["client"] for record in logged] == ["alice", "bob", "bob"]
+    assert ", client alice (" in logged[0].getMessage()
+    assert logged[2].getMessage() == "a request (responses) of bob was refused with 400 at input"
+    with httpx.Client(trust_env=False) as client:
+        page = client.get(served.url + "/metrics", headers=alice).text
+    counted = [line for line in page.splitlines() if "_total{" in line]
+    assert {line.partition("_total{")[0] for line in counted if 'client="bob"' in line} == {
+        "streamtool_exchanges", "streamtool_tokens", "streamtool_errors"
+    }  # fmt: skip
+    assert any('client="alice"' in line for line in counted)
+    shown = (
+        page
+        + caplog.text
+        + repr(records)
+        + repr([(span.name, *span.attributes.items()) for span in spans.get_finished_spans()])
+    )
+    for secret in (*keys.values(), "mallory", BASIC.partition(" ")[2]):
+        assert secret not in shown
+        assert client_of(of(secret)) not in shown
 
 
 @pytest.mark.parametrize(
@@ -88,6 +242,7 @@ def test_a_client_that_stores_without_end_pushes_out_its_own(store: Store):
     quiet.remember("a", b"x" * 300)
     for number in range(100):
         loud.remember(f"r{number}", b"y" * 100)
+        written(store)
     assert quiet.recall("a") == b"x" * 300
     kept = [number for number in range(100) if loud.recall(f"r{number}") is not None]
     assert kept == list(range(kept[0], 100))
@@ -97,7 +252,9 @@ def test_a_client_that_stores_without_end_pushes_out_its_own(store: Store):
 def test_one_value_as_large_as_the_store_pushes_out_nothing_of_others(store: Store):
     quiet, loud = shelf(store, of("quiet")), shelf(store, of("loud"))
     quiet.remember("a", b"x" * 300)
+    written(store)
     loud.remember("r", b"y" * 1600)
+    written(store)
     assert (quiet.recall("a"), loud.recall("r")) == (b"x" * 300, None)
 
 
@@ -105,8 +262,10 @@ def test_who_had_all_the_room_makes_room_for_others(store: Store):
     first, second = shelf(store, of("first")), shelf(store, of("second"))
     for number in range(16):
         first.remember(f"r{number}", b"x" * 100)
+        written(store)
     for number in range(8):
         second.remember(f"r{number}", b"y" * 100)
+        written(store)
     assert [number for number in range(8) if second.recall(f"r{number}") is None] == []
     assert [number for number in range(16) if first.recall(f"r{number}") is not None][-7:] == list(range(9, 16))
 
@@ -116,6 +275,7 @@ def test_many_clients_have_equal_shares(store: Store):
     for number in range(40):
         for one in shelves:
             one.remember(f"r{number}", b"x" * 50)
+            written(store)
     kept = [sum(one.recall(f"r{number}") is not None for number in range(40)) for one in shelves]
     assert min(kept) >= 6
     assert max(kept) - min(kept) <= 2

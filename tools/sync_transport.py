@@ -31,6 +31,7 @@ SYNCHRONOUS = {
     "close_async": "close_sync",
     "drain_async": "drain_sync",
     "linger_async": "linger_sync",
+    "reading_async": "reading_sync",
     "handle_async_request": "handle_request",
     "send_async": "send_sync",
 }

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, assert_never
 
 import anyio
@@ -45,6 +46,7 @@ from streamtool.exchange.encoding import decode_body
 from streamtool.http.answers import new_id, send_error
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, ToolMiddleware, read_body, route_path
+from streamtool.http.off_loop import off_loop, sized
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
@@ -129,7 +131,9 @@ class McpGateway:
         async def replay() -> Any:
             return {"type": "http.request", "body": given.pop(), "more_body": False} if given else await receive()
 
-        app = self._front if self._serves(wire, body, scope["headers"]) else self._behind
+        serves = partial(self._serves, wire, body, scope["headers"])
+        blocks = self._behind.store.blocks and wire.memories is not None
+        app = self._front if await (off_loop(serves) if blocks else sized(serves, len(body))) else self._behind
         await app(scope, replay, send)
 
     def _serves(self, wire: ClientProtocol, body: bytes, headers: Headers) -> bool:
@@ -150,7 +154,8 @@ class McpGateway:
         """The agent as an upstream that speaks Chat Completions."""
         limits = self._settings.limits
         try:
-            asked = chat.read_request(await read_body(scope, receive, limits), limits)
+            body = await read_body(scope, receive, limits)
+            asked = await sized(partial(chat.read_request, body, limits), len(body))
             if asked.options.n > 1:
                 raise RequestError("an agent gives one answer: leave n out", param="n")
         except StreamtoolError as error:
@@ -187,10 +192,11 @@ class McpGateway:
             raise
         finally:
             passed = anyio.current_time() - began
+            client = plain(self._behind.observers.clients.of(scope["headers"]))
             _log.log(
                 logging.WARNING if failed else logging.INFO,
-                "%s: an agent, turns %d, calls %d%s (%.2f s)",
-                plain(asked.model), reply.turns, reply.calls, failed, passed,
+                "%s: an agent, turns %d, calls %d%s%s (%.2f s)",
+                plain(asked.model), reply.turns, reply.calls, failed, f", client {client}" if client else "", passed,
             )  # fmt: skip
 
     @asynccontextmanager

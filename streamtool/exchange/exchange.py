@@ -9,7 +9,7 @@ the same. Otherwise it is translated like any other, without a parser.
 
 The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
 what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
-write. Meanwhile it watches five attributes:
+write; before the last one it calls `remember`. Meanwhile it watches five attributes:
 
 - `head`: None while the status is withheld, then what to send first. It is withheld until there is something to show,
   so that an upstream's refusal, or an error as the first event, becomes a real status; `keepalive()` ends the wait.
@@ -22,6 +22,7 @@ A reply that is not streamed is made from the same events: the upstream is asked
 handed out before the end, and a failure is a status. Ids and the time come from outside.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 
 from streamtool.conversation import Conversation
@@ -46,16 +47,17 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
     UsageReport,
+    in_pieces,
 )
-from streamtool.settings import ModelSettings, Settings
+from streamtool.settings import Settings
 
 
 class Exchange:
     """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
 
     __slots__ = (
-        "_attempts", "_choices", "_record", "_rejected", "_request", "_response", "_settings", "_upstream",
-        "cut", "done", "lingers", "retry",
+        "_choices", "_record", "_rejected", "_response", "_settings", "_upstream",
+        "asked", "cut", "done", "lingers", "retry", "unread",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +75,7 @@ class Exchange:
         clock = clock or no_time
         self._settings = settings
         self._record = RecordBuilder(clock)
-        asked = self._request = ClientRequest(settings, client, body, headers, services)
+        self.asked = asked = ClientRequest(settings, client, body, headers, services)
         self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock, memory=services.memory)
         rules = asked.rules(settings, services.phrases)
         self._choices = Choices(
@@ -84,45 +86,31 @@ class Exchange:
             clock=clock,
         )
         self._upstream = UpstreamResponse(asked.upstream, asked.conversation.options.n)
-        self._attempts = 0
         self._rejected: Finding | None = None
         """Why another attempt follows this one."""
         self.done = False
         self.cut = False
         self.lingers = False
         self.retry = False
+        self.unread = 0
+        """Bytes of the upstream's body that have told nothing yet: the next ones may complete a long event."""
 
     # --- the request -------------------------------------------------------------------------------------------------
 
     @property
     def conversation(self) -> Conversation:
         """What the client asks."""
-        return self._request.conversation
-
-    @property
-    def model(self) -> ModelSettings:
-        """The settings of the model that it asks."""
-        return self._request.model
+        return self.asked.conversation
 
     @property
     def passthrough(self) -> bool:
         """Nothing to do here. The shell passes request and reply on as they are."""
-        return self._request.passthrough
+        return self.asked.passthrough
 
     @property
     def head(self) -> ResponseHead | None:
         """What to send first; None while the status is withheld."""
         return self._response.head
-
-    @property
-    def mode(self) -> str:
-        """How it is served; the word of the log record."""
-        return self._request.mode
-
-    @property
-    def upstream_protocol(self) -> str:
-        """What the upstream speaks."""
-        return self._request.upstream.NAME
 
     @property
     def listener(self) -> ExchangeListener | None:
@@ -141,26 +129,23 @@ class Exchange:
     def request(self) -> UpstreamRequest:
         """The next attempt. Raises RequestError when the contract does not fit."""
         if self.passthrough:
-            return self._request.untouched()
-        rejected = self._rejected
-        if rejected is None:
-            correction = continued = None
-        else:
+            return self.asked.untouched()
+        rejected, correction, continued = self._rejected, None, None
+        if rejected is not None:
             first = self._choices[0]
             correction = rejected.correction(self.conversation, self._attempts)
             continued = first.written if first.state.visible else None
-        attempt = self._request.attempt(self._attempts + 1, correction=correction, continued=continued)
+        attempt = self.asked.attempt(self._attempts + 1, correction=correction, continued=continued)
         self._next_attempt()
         if self.listener is not None:
             self.listener.attempt(attempt)
         return attempt
 
     def _next_attempt(self) -> None:
-        self._attempts += 1
-        self._response.headers.attempts = self._attempts
+        self._response.headers.attempts += 1
         self._choices.may_retry = self._may_retry()
         if self._attempts > 1:
-            self._upstream = UpstreamResponse(self._request.upstream, self.conversation.options.n)
+            self._upstream = UpstreamResponse(self.asked.upstream, self.conversation.options.n)
             self._choices.restart()
         self._rejected = None
         self.retry = False
@@ -177,20 +162,26 @@ class Exchange:
             self._upstream.begin(status, named)
         except UpstreamError as error:
             return self.fail(error)
+        self.unread = sys.maxsize if self._upstream.compressed else 0  # how long it is, decoding shows
         return b""
 
-    def feed(self, data: bytes) -> bytes:
-        """More of the upstream's body has arrived. Returns what the client is to receive now."""
+    def feed(self, data: bytes, *, long: bool = False) -> bytes:
+        """More of the upstream's body. Returns what the client is to receive now. `long`: deltas are read in pieces."""
         if self.done or self.retry or not data:
             return b""
         if self._upstream.direct:
-            return self._take(self._upstream.reader.feed(data))
+            events = self._upstream.reader.feed(data)
+            if not events:
+                self.unread += len(data)
+                return b""
+            self.unread = 0
+            return self._take(in_pieces(events) if long else events)
         out = b""
         try:
             for piece in self._upstream.pieces(data):
                 refusal = self._upstream.error
                 if refusal is None:
-                    out += self._take(self._upstream.reader.feed(piece))
+                    out += self._take(in_pieces(self._upstream.reader.feed(piece)))
                 elif refusal.feed(piece):
                     out += self.close()
                 if self._settled:
@@ -207,7 +198,7 @@ class Exchange:
         error = self._upstream.error
         if error is not None and self._falls_back(error.status, events):
             return b""
-        out = self._take(events)
+        out = self._take(in_pieces(events))
         if not self._settled:
             ended: list[ReplyEvent] = []
             self._end(ended)
@@ -223,6 +214,16 @@ class Exchange:
             return self._take([ReplyFailure(error)])
         return self._take(self._upstream.fail(error))
 
+    @property
+    def written(self) -> int:
+        """Characters that the upstream has written so far."""
+        return self._choices.written
+
+    def remember(self) -> None:
+        """Keep how the model wrote its calls, which is parsed anew for it; before the client knows that it is done."""
+        if self.done and not self._failed:
+            self._choices.remember()
+
     def keepalive(self) -> bytes:
         """Nothing came for a while. Returns a comment for the client; the status no longer waits."""
         return b"" if self.done else self._response.silence()
@@ -231,7 +232,12 @@ class Exchange:
         """What happened; complete once the exchange is done."""
         choices = list(self._choices.filters.values())
         quoted = self._choices.parsers.quoted
-        return self._record.record(self._request, self._response, choices, quoted=quoted, done=self.done)
+        return self._record.record(self.asked, self._response, choices, quoted=quoted, done=self.done)
+
+    @property
+    def _attempts(self) -> int:
+        """So far, the current one included."""
+        return self._response.headers.attempts
 
     @property
     def _failed(self) -> bool:
@@ -248,13 +254,13 @@ class Exchange:
     def _take(self, events: Iterable[ReplyEvent]) -> bytes:
         """The upstream's events, through the choice filters; bytes for the client."""
         out: list[ReplyEvent] = []
-        choices = self._choices.filters
+        choices, again = self._choices.filters, self._attempts > 1
         for event in events:
             if type(event) is ReplyTextDelta:
                 choice = choices.get(event.choice)
                 if choice is None:
                     choice = self._choices[event.choice]
-                if self._attempts > 1:
+                if again:
                     event = ReplyTextDelta(event.choice, event.text)  # noqa: PLW2901  its bytes bear its own id
                 choice.feed(event, out)
                 if choice.state.over:
@@ -349,12 +355,11 @@ class Exchange:
             return
         self.cut = self.cut or (self.lingers and self._record.told is None)
         self.lingers = False
-        self._record.count(self._upstream.reader.usage, sent=self._request.sent, written=self._choices.written)
+        self._record.count(self._upstream.reader.usage, sent=self.asked.sent, written=self._choices.written)
         if self._rejected is not None:
             self._record.reject(self._rejected)
             self.retry = True
             return
-        self._choices.remember()
         usage = self._record.usage
         if usage != Usage() or self.conversation.include_usage or self._response.complete:
             out.append(UsageReport(usage))
@@ -376,10 +381,9 @@ class Exchange:
     def _send(self, out: list[ReplyEvent]) -> bytes:
         if not out:
             return b""
-        data = self._response.send(out, done=self.done, error=self._record.error)
         if self.listener is not None:
             self.listener.sent(out)
-        return data
+        return self._response.send(out, done=self.done, error=self._record.error)
 
     def _falls_back(self, status: int, events: list[ReplyEvent]) -> bool:
         """Whether the upstream turned out not to support what it was asked for; the next attempt does without."""
@@ -387,10 +391,10 @@ class Exchange:
             return False
         (failure,) = events
         assert type(failure) is ReplyFailure  # noqa: S101  the one event of an error response
-        found = self._request.falls_back(status, failure.error.message)
+        found = self.asked.falls_back(status, failure.error.message)
         if found is None:
             return False
-        self._choices.renew(self._request.rules(self._settings, self._choices.rules.refusals.phrases))
+        self._choices.renew(self.asked.rules(self._settings, self._choices.rules.refusals.phrases))
         self._record.reject(found)
         self.retry = True
         return True

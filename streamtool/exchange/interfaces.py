@@ -24,25 +24,27 @@ class Memory(Protocol):
     """What is remembered of earlier replies of the same client, for protocols that refer to them.
 
     Such a protocol has `memories`, which tells what is to be remembered of a whole reply; its `read_request` takes
-    `recall`, and its writer has the whole reply in `response` once it is over.
+    `demand`, and its writer has the whole reply in `response` once it is over. While the store fails, `recall` finds
+    nothing and `demand` raises StoreError: for what the request cannot do without.
     """
 
     def recall(self, id: str, /) -> bytes | None: ...
+    def demand(self, id: str, /) -> bytes | None: ...
     def remember(self, id: str, value: bytes, /) -> None: ...
 
 
 class Capabilities(Protocol):
-    """What upstreams were found unable to do."""
+    """What upstreams were found unable to do when they were asked for a client (`state.clients.client_of`)."""
 
-    def lacks(self, upstream: str | None, model: str, ability: str, /) -> bool: ...
-    def learn(self, upstream: str | None, model: str, ability: str, /) -> None: ...
-    def forget(self, upstream: str | None, model: str, ability: str, /) -> None: ...
+    def lacks(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool: ...
+    def learn(self, client: str, upstream: str | None, model: str, ability: str, /) -> None: ...
+    def forget(self, client: str, upstream: str | None, model: str, ability: str, /) -> None: ...
 
 
 class Templates(Protocol):
     """What is known of the models' chat templates."""
 
-    def of(self, model: ModelSettings, /) -> Recognised | None: ...
+    def of(self, model: ModelSettings, client: str, /) -> Recognised | None: ...
 
 
 class Tokenizers(Protocol):
@@ -165,6 +167,8 @@ class Record:
     """There was nothing to do: request and reply passed as they were, and what came of them is not known."""
     done: bool = False
     """The reply came to its end, be it an error."""
+    client: str = ""
+    """Whose key it was, by the name in the settings; "": they name none."""
 
     @property
     def outcome(self) -> Outcome:

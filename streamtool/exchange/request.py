@@ -12,12 +12,21 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation
+from streamtool.conversation import HOSTED, Conversation, ForcingMethod
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Memory, Services, Templates, UpstreamRequest
-from streamtool.policy import Finding, RefusedRequest, Rules, find, proves_tools_denied, refused_part, rules_for
+from streamtool.policy import (
+    Finding,
+    RefusedRequest,
+    Rules,
+    find,
+    proves_tools_denied,
+    refused_part,
+    rules_for,
+    says_refused,
+)
 from streamtool.policy.refusals import Phrases
 from streamtool.prompting.one_object import is_whole
 from streamtool.prompting.turn_instructions import tail
@@ -26,12 +35,15 @@ from streamtool.protocols.interfaces import ClientProtocol, Headers, UpstreamPro
 from streamtool.protocols.registry import PROTOCOLS, upstream_protocol_for
 from streamtool.protocols.wire import with_key
 from streamtool.settings import BY_SETTING, ModelSettings, Settings
+from streamtool.state.clients import client_of
 from streamtool.state.signatures import signed
 from streamtool.state.tool_sets import shared, with_tools
 
 _DROPPED = frozenset(
     (b"content-length", b"content-encoding", b"transfer-encoding", b"accept-encoding", b"expect", b"content-type")
 )
+_SEARCHED = 256 * 1024
+"""Bytes of a request that is searched for what its refusal may quote; a larger one may hold anything."""
 _OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-")
 """Beginnings of headers that mean nothing to another protocol."""
 
@@ -91,7 +103,7 @@ class ClientRequest:
         body = decode_body(self._body, self._headers, settings.limits.body)
         try:
             if memory is not None and client.memories is not None:
-                return client.read_request(body, settings.limits, memory.recall)
+                return client.read_request(body, settings.limits, memory.demand)
             return client.read_request(body, settings.limits)
         except RequestError:
             unread = client.read_unread(body, settings.limits)
@@ -187,8 +199,9 @@ class ClientRequest:
         method = None if self.native or current is None else current.way
         becomes_text = self.native and self.model.mode == "auto"
         found = find(RefusedRequest(status=status, message=message, native=becomes_text, forcing=method))
-        if self.forcing.doubted and self._services.capabilities is not None:  # it was not the constraint
-            self._services.capabilities.forget(self._upstream_name, self.model.name, self.forcing.doubted)
+        known = self._services.capabilities
+        if self.forcing.doubted and known is not None:  # it was not the constraint
+            known.forget(self._client, self._upstream_name, self.model.name, self.forcing.doubted)
         if found is not None:
             part = None if method is None else refused_part(method, status, message)
             if part is None:
@@ -196,13 +209,19 @@ class ClientRequest:
                 lacks = "tools" if proves_tools_denied(message, repr(self.conversation)) else ""
             else:
                 lacks = self.forcing.refuse(part)
-            if self._services.capabilities is not None and lacks:
-                self._services.capabilities.learn(self._upstream_name, self.model.name, lacks)
+                if method is not None and part == "method" and self._may_be_quoted(method):
+                    lacks = ""
+            if known is not None and lacks:
+                known.learn(self._client, self._upstream_name, self.model.name, lacks)
         return found
+
+    def _may_be_quoted(self, method: ForcingMethod) -> bool:
+        """Whether an error that refuses this method may only quote the request."""
+        return self.sent > _SEARCHED or says_refused(method, repr(self.conversation))
 
     def _lacks(self, ability: str) -> bool:
         known = self._services.capabilities
-        return known is not None and known.lacks(self._upstream_name, self.model.name, ability)
+        return known is not None and known.lacks(self._client, self._upstream_name, self.model.name, ability)
 
     def _begins_native(self) -> bool:
         if self.plain or self.model.mode == "emulate":
@@ -213,7 +232,7 @@ class ClientRequest:
         """The model's settings under the headers of this request, where they are honoured."""
         model = settings.for_model(self.conversation.model)
         if templates is not None:
-            model = model.with_template(templates.of(model))
+            model = model.with_template(templates.of(model, self._client))
         if not settings.allow_overrides:
             return model
         given = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers}
@@ -261,6 +280,10 @@ class ClientRequest:
         self.sent = len(body)
         path = None if self.same else self.upstream.request_path(self.model, stream=True)
         return UpstreamRequest(path, self._headers_for(body), body, self._upstream_name, number, projected)
+
+    @property
+    def _client(self) -> str:
+        return client_of(self._headers)
 
     @property
     def _upstream_name(self) -> str | None:

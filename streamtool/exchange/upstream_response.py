@@ -39,6 +39,11 @@ class UpstreamResponse:
         self._inflate = Inflate(encoding)
         self.direct = False
 
+    @property
+    def compressed(self) -> bool:
+        """The body has to be decoded."""
+        return self._inflate is not None
+
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """The decoded body, in pieces of a bounded size. Raises UpstreamError when it cannot be decoded."""
         if self._inflate is None:

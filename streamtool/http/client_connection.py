@@ -4,15 +4,20 @@ Two small tasks attend to the client while the app runs: one waits for it to lea
 the other breaks long silences with a comment. While a comment is being written, the reply waits.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import anyio
 from anyio.abc import TaskGroup
 
 from streamtool.exchange import Exchange
 from streamtool.http.asgi import Receive, Send
+from streamtool.http.off_loop import off_loop, sized
 
 _LAST = 5.0
 """Seconds that the last write may take once the client has left."""
 _TICKS = 4
+T = TypeVar("T")
 """How often in one keep-alive time the silence is looked at."""
 
 
@@ -48,12 +53,24 @@ class ClientConnection:
         if self._exchange.conversation.stream:
             tasks.start_soon(self._break_silence, keepalive / _TICKS)
 
+    async def aside(self, call: Callable[[], T]) -> T:
+        """What a step of the exchange returns, off the event loop. Nobody else asks anything of it meanwhile."""
+        if self._comment is not None:
+            await self._comment.wait()
+        self._writing = True
+        try:
+            return await off_loop(call)
+        finally:
+            self._writing = False
+
     async def write(self, data: bytes) -> None:
         """Hand `data` to the client, and the end when the exchange is over."""
         if self._comment is not None:
             await self._comment.wait()
         if not self.complete:
             self.complete = self._exchange.done
+            if self.complete:
+                await sized(self._exchange.remember, self._exchange.written)
             await self._put(data)
 
     async def _put(self, data: bytes) -> None:

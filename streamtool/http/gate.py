@@ -105,12 +105,12 @@ class Gate:
         send: Send,
         wire: ClientProtocol,
         *,
-        refused: Callable[[str, StreamtoolError], object],
+        refused: Callable[[str, StreamtoolError, Headers], object],
     ) -> None:
         """Call the app with a request of the protocol `wire`, and tell the client if it raises a StreamtoolError.
 
-        `refused` is called with the protocol's name and the error if the request may not begin. Raises the app's error
-        if the client cannot be told of it.
+        `refused` is called with the protocol's name, the error and the request's headers if the request may not begin.
+        Raises the app's error if the client cannot be told of it.
         """
         if ENTRY in scope:
             await app(scope, receive, send)
@@ -118,7 +118,7 @@ class Gate:
         try:
             client = self._admit(scope["headers"])
         except StreamtoolError as error:
-            refused(wire.NAME, error)
+            refused(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
             return
         answer = Answer(wire, send)

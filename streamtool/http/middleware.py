@@ -11,6 +11,8 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 
 import logging
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +26,7 @@ from streamtool.http.answers import new_id, send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
 from streamtool.http.gate import ENTRY, Entry, Gate
+from streamtool.http.off_loop import LARGE, clock, off_loop
 from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
@@ -69,8 +72,8 @@ class ToolMiddleware:
         if self.settings.checks_arguments:
             require_library("arguments")
         self.on_exchange = on_exchange
-        self.observers = Observers(self.settings, anyio.current_time)
-        self.store = open_store(self.settings.store)
+        self.observers = Observers(self.settings, clock)
+        self.store = open_store(self.settings.store, failed=self.observers.store_failed)
         precompile(self.settings.formats)
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file
@@ -109,19 +112,22 @@ class ToolMiddleware:
         if protocol == "count_tokens":
             await self._count(wire, scope, body, receive, send)
             return
+        begin = partial(
+            Exchange,
+            self.settings,
+            wire,
+            body,
+            scope["headers"],
+            new_id=new_id,
+            now=int(time.time()),
+            clock=clock,
+            services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
+        )
+        large = len(body) > LARGE or self.store.blocks
         try:
-            exchange = Exchange(
-                self.settings,
-                wire,
-                body,
-                scope["headers"],
-                new_id=new_id,
-                now=int(time.time()),
-                clock=anyio.current_time,
-                services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
-            )
+            exchange = await off_loop(begin) if large else begin()
         except StreamtoolError as error:
-            self.observers.refused(wire.NAME, error)
+            self.observers.refused(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
             return
         watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
@@ -129,8 +135,8 @@ class ToolMiddleware:
             with watch.passing(), entry.cancelling():
                 await self._pass(exchange, scope, body, receive, send)
         else:
-            del body
-            run = _Run(self, exchange, scope, receive, send)
+            del body, begin
+            run = _Run(self, exchange, scope, receive, send, large=large)
             try:
                 with entry.ends_by(run.end):
                     await run.run()
@@ -169,7 +175,7 @@ class ToolMiddleware:
         try:
             return await read_body(scope, receive, self.settings.limits)
         except RequestError as error:
-            self.observers.refused(wire.NAME, error)
+            self.observers.refused(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
         except ClientLeft:
             pass
@@ -196,16 +202,20 @@ class ToolMiddleware:
 class _Run:
     """One exchange while it runs: the app on one side, the client on the other."""
 
-    __slots__ = ("_app", "_client", "_entry", "_exchange", "_lingers", "_middleware", "_scope")
+    __slots__ = ("_app", "_client", "_entry", "_exchange", "_large", "_left", "_lingers", "_middleware", "_scope")
 
     def __init__(
-        self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send, *, large: bool
     ) -> None:
         self._middleware = middleware
         self._exchange = exchange
         self._scope = scope
         self._entry: Entry = scope[ENTRY]
+        self._large = large
+        """The request is not written on the event loop."""
         self._client = ClientConnection(exchange, receive, send)
+        self._left = middleware.settings.limits.reply
+        """Bytes that the app may still send."""
         self._app: anyio.CancelScope | None = None
         """Around the app while it runs."""
         self._lingers = False
@@ -219,8 +229,8 @@ class _Run:
         try:
             async with anyio.create_task_group() as tasks:
                 self._client.attend(tasks, self._middleware.settings.keepalive)
-                templates, model = self._middleware.templates, self._exchange.model
-                if templates.wants(model):
+                templates, model = self._middleware.templates, self._exchange.asked.model
+                if templates.wants(model, self._scope["headers"]):
                     tasks.start_soon(templates.learn, model, self._scope["headers"])
                 await self._attempts()
                 tasks.cancel_scope.cancel()
@@ -233,7 +243,7 @@ class _Run:
         exchange = self._exchange
         while not (exchange.done or self._client.gone.is_set()):
             try:
-                request = exchange.request()
+                request = await self._client.aside(exchange.request) if self._large else exchange.request()
             except StreamtoolError as error:
                 await self._client.write(exchange.fail(error))
                 return
@@ -277,11 +287,18 @@ class _Run:
             return
         match message["type"]:
             case "http.response.body":
-                out = exchange.feed(message.get("body", b""))
-                if not message.get("more_body", False):
-                    out += exchange.close()
-                if out or exchange.done:
-                    await self._client.write(out)
+                body, last = message.get("body", b""), not message.get("more_body", False)
+                self._left -= len(body)
+                if self._left < 0:
+                    await self._client.write(exchange.fail(self._endless()))
+                elif exchange.unread + len(body) > LARGE:
+                    await self._take_large(body, last=last)
+                else:
+                    out = exchange.feed(body)
+                    if last:
+                        out += exchange.close()
+                    if out or exchange.done:
+                        await self._client.write(out)
                 if exchange.lingers and not self._lingers:
                     self._lingers = True
                     self._stop(MOMENT)
@@ -295,6 +312,26 @@ class _Run:
             case _:
                 pass  # trailers, early hints, debug messages: nothing that the rewritten reply could carry
 
+    async def _take_large(self, body: bytes, *, last: bool) -> None:
+        """Read what is so long that others may want to do something meanwhile."""
+        exchange, client = self._exchange, self._client
+        for piece in slices(body):
+            await anyio.lowlevel.checkpoint()
+            if exchange.done or exchange.retry:
+                return
+            feed = partial(exchange.feed, piece, long=True)
+            out = await client.aside(feed) if exchange.unread + len(piece) > LARGE else feed()
+            if out or exchange.done:
+                await client.write(out)
+        if last:
+            out = await client.aside(exchange.close) if exchange.unread > LARGE else exchange.close()
+            if out or exchange.done:
+                await client.write(out)
+
+    def _endless(self) -> UpstreamError:
+        most = self._middleware.settings.limits.reply
+        return UpstreamError(f"the upstream's reply is larger than {most} bytes (limits.reply)", code="reply_too_large")
+
     def _stop(self, seconds: float) -> None:
         """The app is not needed any more, or only for so long."""
         if self._app is not None:
@@ -302,6 +339,20 @@ class _Run:
                 self._app.deadline = anyio.current_time() + seconds
             else:
                 self._app.cancel()
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """A piece of a stream in pieces of at most `LARGE` bytes, each of whole events; a longer event is one piece."""
+    begin = 0
+    while begin < len(body):
+        end = begin + LARGE
+        if end < len(body):
+            last = body.rfind(b"\n\n", begin, end)
+            if last < 0:
+                last = body.find(b"\n\n", end - 1)
+            end = len(body) if last < 0 else last + 2
+        yield body[begin:end]
+        begin = end
 
 
 class ClientLeft(Exception):

@@ -19,6 +19,7 @@ from streamtool.http.templates import ChatTemplates
 from streamtool.protocols import wire
 from streamtool.protocols.registry import UPSTREAMS
 from streamtool.settings import Settings
+from streamtool.state.clients import client_of
 
 Json = Any  # a JSON value
 PATH = "/v1/models"
@@ -37,7 +38,8 @@ class Models:
 
     async def answer(self, scope: Scope, path: str, receive: Receive) -> bytes:
         """The body for this path. Raises NotFoundError for an unknown model, UpstreamError if no upstream tells."""
-        entries = [self._entry(model, entry) for model, entry in (await self._all(scope, receive)).items()]
+        client = client_of(scope["headers"])
+        entries = [self._entry(model, entry, client) for model, entry in (await self._all(scope, receive)).items()]
         wanted = path.removeprefix(PATH).strip("/")
         if wanted:
             for entry in entries:
@@ -95,9 +97,9 @@ class Models:
         upstream = self._settings.for_model(model).upstream
         return upstream is None or upstream.name == name
 
-    def _entry(self, model: str, own: Mapping[str, Json]) -> dict[str, Json]:
+    def _entry(self, model: str, own: Mapping[str, Json], client: str) -> dict[str, Json]:
         settings = self._settings.for_model(model)
-        settings = settings.with_template(self._templates.of(settings))
+        settings = settings.with_template(self._templates.of(settings, client))
         upstream = settings.upstream.name if settings.upstream else None
         created = own.get("created", 0)
         return {

@@ -10,8 +10,9 @@ from streamtool.state.capabilities import CapabilityCache
 
 def open_services(settings: Settings, templates: ChatTemplates) -> Services:
     """All but the memory, of which each client has a part. Raises SettingsError for a file that cannot be used."""
+    shared = frozenset(name for name, upstream in settings.upstreams.items() if not settings.shows_clients(upstream))
     return Services(
-        capabilities=CapabilityCache(),
+        capabilities=CapabilityCache(shared=shared),
         templates=templates,
         tokenizers=TokenizerFiles(settings),
         phrases=open_phrases(settings),

@@ -22,7 +22,8 @@ from attrs import frozen
 from streamtool.errors import SettingsError, StreamtoolError
 from streamtool.http.asgi import SCOPE, ASGIApp, ask, nobody_leaves
 from streamtool.protocols import wire
-from streamtool.settings import ModelSettings, Settings
+from streamtool.settings import ModelSettings, Settings, UpstreamSettings
+from streamtool.state.clients import NOBODY, Headers, client_of, surplus
 from streamtool.templates import Recognised, recognise
 
 Json = Any  # a JSON value
@@ -128,45 +129,56 @@ class ChatTemplates:
         for path, place in places:
             if path not in ("auto", "none"):
                 self._files[path] = read_template(path, place)
-        self._shown: dict[tuple[str, str], FoundTemplate | None] = {}
-        """Upstream and model -> what it shows; None: nothing. The model "" stands for whichever one is loaded."""
+        self._shown: dict[tuple[str, str, str], FoundTemplate | None] = {}
+        """Upstream, model and client -> what it shows; None: nothing. The model "" stands for whichever one is loaded,
+        the client `NOBODY` for all, where the upstream shows the same to all or needs no key."""
 
-    def of(self, model: ModelSettings) -> Recognised | None:
-        """What the model's template tells, as far as it is known."""
-        shown = self.found(model)
+    def of(self, model: ModelSettings, client: str = NOBODY) -> Recognised | None:
+        """What the model's template tells, as far as it is known for this client."""
+        shown = self.found(model, client)
         return None if shown is None else shown.recognised
 
-    def found(self, model: ModelSettings) -> FoundTemplate | None:
+    def found(self, model: ModelSettings, client: str = NOBODY) -> FoundTemplate | None:
         """The same, with the place where it was found."""
         if model.training.chat_template != "auto":
             return self._files.get(model.training.chat_template)
         if model.upstream is None:
             return None
         name = model.upstream.name
-        return self._shown.get((name, model.name)) or self._shown.get((name, ""))
+        places = (name, model.name, client), (name, model.name, NOBODY), (name, "", NOBODY)
+        return next((shown for place in places if (shown := self._shown.get(place))), None)
 
-    def wants(self, model: ModelSettings) -> bool:
-        """True if the model's template is not known, would tell something, and can be asked for."""
-        if model.upstream is None or not model.looks_for_template or len(self._shown) >= _MOST:
+    def wants(self, model: ModelSettings, headers: Headers = ()) -> bool:
+        """True if the model's template is not known, would tell something, and can be asked for.
+
+        `headers` are those of a client's request, which decide for whom it is known.
+        """
+        if model.upstream is None or not model.looks_for_template or model.upstream.name not in self._upstreams:
             return False
-        name = model.upstream.name
-        return name in self._upstreams and (name, model.name) not in self._shown and (name, "") not in self._shown
+        client = self._client(model.upstream, headers)
+        return self.found(model, client) is None and (model.upstream.name, model.name, client) not in self._shown
 
-    async def learn(self, model: ModelSettings, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def _client(self, upstream: UpstreamSettings, headers: Headers) -> str:
+        return client_of(headers) if self._settings.shows_clients(upstream) else NOBODY
+
+    async def learn(self, model: ModelSettings, headers: Headers = ()) -> None:
         """Ask the upstream for the model's template, if it `wants` to. Never raises, but waits.
 
         `headers` are those of the client's request, whose authorization the upstream may demand.
         """
-        if model.upstream is None or not self.wants(model):
+        headers = tuple(headers)
+        if model.upstream is None or not self.wants(model, headers):
             return
-        key = (model.upstream.name, model.name)
+        key = (model.upstream.name, model.name, self._client(model.upstream, headers))
         app = self._upstreams[key[0]]
+        if len(self._shown) >= _MOST:
+            del self._shown[surplus({known: known[2] for known in self._shown})]
         self._shown[key] = None  # nobody asks twice
         try:
             with anyio.move_on_after(SECONDS):
                 self._shown[key] = await ask_for_template(app, model.protocol or "chat", model.name, headers)
         except anyio.get_cancelled_exc_class():  # the request that it stood beside is over
-            del self._shown[key]
+            self._shown.pop(key, None)
             raise
         except Exception:  # noqa: BLE001  it stands beside a request that must not fail for it
             _log.debug("the chat template of %s could not be asked for", model.name, exc_info=True)
@@ -194,19 +206,17 @@ class ChatTemplates:
         await self.learn(model)
         upstream = model.upstream
         if upstream is not None and upstream.key is None and self.found(model) is None:
-            self._shown.pop((upstream.name, model.name), None)
+            self._shown.pop((upstream.name, model.name, NOBODY), None)
 
     async def _learn_loaded(self, name: str, app: ASGIApp) -> None:
         """Ask an upstream that has one model only, whatever it is called."""
         with anyio.move_on_after(SECONDS):
             shown = await ask_for_template(app, "chat", "", ())
             if shown is not None:
-                self._shown[name, ""] = shown
+                self._shown[name, "", NOBODY] = shown
 
 
-async def ask_for_template(
-    app: ASGIApp, protocol: str, model: str, headers: Iterable[tuple[bytes, bytes]]
-) -> FoundTemplate | None:
+async def ask_for_template(app: ASGIApp, protocol: str, model: str, headers: Headers) -> FoundTemplate | None:
     """What the upstream shows of the model's template; None if it shows none. `model` "": the one that is loaded."""
     kept = [(name.lower(), value) for name, value in headers if name.lower() in wire.KEY_HEADERS]
     asked = f"/props?model={quote(model, safe='')}&autoload=false" if model else "/props"

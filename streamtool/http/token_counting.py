@@ -5,6 +5,8 @@ upstream cannot be asked, and the count is that of `prompting.window`.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from attrs import frozen
@@ -14,10 +16,12 @@ from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Services, decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
+from streamtool.http.off_loop import sized
 from streamtool.prompting.window import CountTokens, prompt_tokens
 from streamtool.protocols import messages
 from streamtool.protocols.registry import upstream_protocol_for
 from streamtool.settings import ModelSettings, Settings
+from streamtool.state.clients import client_of
 
 _KEPT: Final = (b"anthropic-", b"authorization", b"x-api-key", b"traceparent", b"user-agent")
 
@@ -46,7 +50,8 @@ class TokenCount:
         given = tuple((name.lower(), value) for name, value in headers)
         conversation = messages.read_count(decode_body(body, given, settings.limits.body), settings.limits)
         model = settings.for_model(conversation.model)
-        model = model.with_template(None if services.templates is None else services.templates.of(model))
+        if services.templates is not None:
+            model = model.with_template(services.templates.of(model, client_of(given)))
         tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
         projected = prompting.project(conversation, model, model.format, open_end=True)
         if upstream_protocol_for(messages.NAME, model.protocol).NAME != messages.NAME:
@@ -79,16 +84,16 @@ async def count_tokens(
     services: Services,
 ) -> bytes:
     """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
-    counting = TokenCount.read(settings, body, scope["headers"], services)
-    if counting.request is None:
-        return counting.answer(None)
-    inner = dict(scope)
-    if counting.model.upstream is not None:
-        inner[upstream_key] = counting.model.upstream.name
-    try:
-        answer = await ask(
-            app, inner, "POST", messages.COUNT_PATH, body=counting.request, headers=counting.headers, receive=receive
-        )
-    except StreamtoolError:
-        return counting.answer(None)  # it cannot count, or is not there; whoever asks for the reply will be told
-    return counting.answer(answer.body if answer.status == 200 else None)
+    counting = await sized(partial(TokenCount.read, settings, body, scope["headers"], services), len(body))
+    told = None
+    if counting.request is not None:
+        inner = dict(scope)
+        if counting.model.upstream is not None:
+            inner[upstream_key] = counting.model.upstream.name
+        with suppress(StreamtoolError):  # it cannot count, or is not there; whoever asks for the reply will be told
+            answer = await ask(
+                app, inner, "POST", messages.COUNT_PATH, body=counting.request, headers=counting.headers,
+                receive=receive,
+            )  # fmt: skip
+            told = answer.body if answer.status == 200 else None
+    return await sized(partial(counting.answer, told), len(body))

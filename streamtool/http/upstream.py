@@ -119,6 +119,7 @@ class HttpUpstream:
             headers=headers,
             extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
         )
+        del body  # it is the request's, as long as it may be needed
         await _Pass(self, request, receive, send).run()
 
     async def send(self, request: httpx.Request) -> httpx.Response:
@@ -177,6 +178,10 @@ class _Body(httpx.AsyncByteStream):
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._left = b""
+
+    def forget(self) -> None:
+        """It will not be read again: a stream may stay open for long."""
+        self._body = b""
 
     def __aiter__(self) -> Self:
         self._left = self._body
@@ -279,6 +284,8 @@ class _Pass:
     async def _pass(self) -> None:
         try:
             response = await self._open()
+            if isinstance(self._request.stream, _Body):  # a transport may have put another one in its place
+                self._request.stream.forget()
             pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
             try:
                 self._refuse_our_fault(response)

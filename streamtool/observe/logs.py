@@ -55,6 +55,7 @@ def fields(record: Record, *, contents: bool = False) -> dict[str, Json]:
     usage, error = record.usage, record.error
     return {
         "request_id": plain(record.request_id),
+        "client": plain(record.client),
         "outcome": record.outcome,
         "status": record.status,
         "protocol": record.protocol,
@@ -157,6 +158,8 @@ def sentence(record: Record, *, contents: bool = False) -> str:
         said.append("cut off")
     if record.error is not None:
         said.append(f"failed: {problem(record.error, contents=contents)}")
+    if record.client:
+        said.append(f"client {plain(record.client)}")
     return f"{', '.join(said)} ({record.seconds:.2f} s)"
 
 
@@ -185,12 +188,20 @@ def log(record: Record, *, contents: bool = False, trace: str | None = None) -> 
         _log.log(grave, "%s", sentence(record, contents=contents), extra={KEY: known})
 
 
-def log_refused(protocol: str, error: StreamtoolError, *, contents: bool = False) -> None:
-    """Write that a request was refused before anything came of it."""
-    known = {"outcome": "refused", "protocol": protocol, "error": error_fields(error, contents=contents)}
+def log_refused(protocol: str, error: StreamtoolError, *, client: str = "", contents: bool = False) -> None:
+    """Write that a request of this client was refused before anything came of it."""
+    known = {
+        "outcome": "refused",
+        "client": plain(client),
+        "protocol": protocol,
+        "error": error_fields(error, contents=contents),
+    }
     place = f" at {plain(error.param)}" if error.param is not None else ""
     said = f": {problem(error, contents=True)}" if contents else ""
-    _log.warning("a request (%s) was refused with %s%s%s", protocol, error.status, place, said, extra={KEY: known})
+    whose = f" of {plain(client)}" if client else ""
+    _log.warning(
+        "a request (%s)%s was refused with %s%s%s", protocol, whose, error.status, place, said, extra={KEY: known}
+    )
 
 
 class TextFormatter(logging.Formatter):

@@ -1,7 +1,8 @@
 """Exchanges, counted for Prometheus: `ToolMiddleware(app, on_exchange=Metrics())`, or `metrics = true` in the settings.
 
 Needs the extra `metrics`. Every label is one of a few words that are known here: protocols, modes, outcomes, causes,
-formats, repairs, status codes. Names of models and tools are none of them, since clients choose those.
+formats, repairs, status codes, and the names that the settings give to client keys. Names of models and tools are none
+of them, since clients choose those.
 """
 
 from collections.abc import Mapping
@@ -26,15 +27,16 @@ _ALL: "WeakKeyDictionary[prometheus_client.CollectorRegistry, Mapping[str, Any]]
 """The instruments of each registry: a name can be registered once."""
 
 _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "exchanges": ("Exchanges.", ("protocol", "upstream_protocol", "mode", "outcome")),
+    "exchanges": ("Exchanges.", ("protocol", "upstream_protocol", "mode", "outcome", "client")),
     "attempts": ("Attempts that were not accepted and repeated.", ("reason",)),
     "calls": ("Calls that were found; native: the upstream's own.", ("format",)),
     "repairs": ("Exchanges in which arguments had to be mended so.", ("repair",)),
     "discarded_characters": ("Characters that were neither shown nor part of a call.", ("reason",)),
     "quotations": ("Calls that were quotations, and text.", ("reason",)),
     "unmet": ("Replies that still lacked something after the last attempt.", ("reason",)),
-    "errors": ("Errors that clients were answered with.", ("status",)),
-    "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction", "attempt")),
+    "errors": ("Errors that clients were answered with.", ("status", "client")),
+    "store_failures": ("Reads and writes of the store's file that failed.", ("operation",)),
+    "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction", "attempt", "client")),
 }
 _HISTOGRAMS: Final = {
     "first_byte_seconds": ("From the request to the first byte of the reply.", _SECONDS),
@@ -61,15 +63,21 @@ class Metrics:
         """An exchange has begun."""
         self._all["in_flight"].inc()
 
-    def refused(self, error: StreamtoolError) -> None:
-        """A request was refused before anything came of it."""
-        self._all["errors"].labels(error.status).inc()
+    def refused(self, error: StreamtoolError, client: str = "") -> None:
+        """A request of this client was refused before anything came of it."""
+        self._all["errors"].labels(error.status, client).inc()
+
+    def store_failed(self, operation: str) -> None:
+        """The file of the store could not be used (`read`, `write`)."""
+        self._all["store_failures"].labels(operation).inc()
 
     def __call__(self, record: Record) -> None:
         """An exchange is over."""
         found = self._all
         found["in_flight"].dec()
-        found["exchanges"].labels(record.protocol, record.upstream_protocol, record.mode, record.outcome).inc()
+        found["exchanges"].labels(
+            record.protocol, record.upstream_protocol, record.mode, record.outcome, record.client
+        ).inc()
         for reason in record.attempts:
             found["attempts"].labels(reason).inc()
         for name, count in record.found:
@@ -86,11 +94,11 @@ class Metrics:
         if record.unmet is not None:
             found["unmet"].labels(record.unmet).inc()
         if record.error is not None:
-            found["errors"].labels(record.error.status).inc()
+            found["errors"].labels(record.error.status, record.client).inc()
         for attempt, usage in (("last", record.usage), ("retried", record.usage.retried)):
             if usage is not None:
-                found["tokens"].labels("input", attempt).inc(usage.input)
-                found["tokens"].labels("output", attempt).inc(usage.output)
+                found["tokens"].labels("input", attempt, record.client).inc(usage.input)
+                found["tokens"].labels("output", attempt, record.client).inc(usage.output)
         found["exchange_seconds"].observe(record.seconds)
         if record.first_byte is not None:
             found["first_byte_seconds"].observe(record.first_byte)

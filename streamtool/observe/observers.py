@@ -18,6 +18,8 @@ from streamtool.exchange import Exchange, ExchangeListener, ParserOptions, Recor
 from streamtool.observe import debug, logs
 from streamtool.reply import ReplyEvent
 from streamtool.settings import Settings
+from streamtool.state.clients import ClientNames
+from streamtool.state.database import Operation
 
 if TYPE_CHECKING:
     from streamtool.observe.metrics import Metrics
@@ -35,6 +37,7 @@ class Observers:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.contents = settings.contents
         self.debug = settings.debug
+        self.clients = ClientNames(settings.client_keys)
         self.metrics = _metrics() if settings.metrics else None
         self.spans = _spans() if settings.otel else None
         self.recorder = None if settings.recordings is None else _recorder(settings, settings.recordings, clock)
@@ -45,11 +48,17 @@ class Observers:
         """The watch on an exchange that begins now; `headers` are its request's."""
         return Watch(self, exchange, headers, on_exchange)
 
-    def refused(self, protocol: str, error: StreamtoolError) -> None:
-        """A request was refused before there was an exchange."""
-        logs.log_refused(protocol, error, contents=self.contents)
+    def refused(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """A request was refused before there was an exchange; its headers tell whose it was."""
+        client = self.clients.of(headers)
+        logs.log_refused(protocol, error, client=client, contents=self.contents)
         if self.metrics is not None:
-            self.metrics.refused(error)
+            self.metrics.refused(error, client)
+
+    def store_failed(self, operation: Operation) -> None:
+        """The file of the store could not be used."""
+        if self.metrics is not None:
+            self.metrics.store_failed(operation)
 
 
 # each is imported only where it is wanted: two need an extra, and the third is rare
@@ -76,7 +85,7 @@ def _recorder(settings: Settings, directory: str, clock: Callable[[], float]) ->
 class Watch:
     """What is done for one exchange while it runs."""
 
-    __slots__ = ("_context", "_debug", "_ended", "_exchange", "_observers", "_on_exchange", "_recording")
+    __slots__ = ("_client", "_context", "_debug", "_ended", "_exchange", "_observers", "_on_exchange", "_recording")
 
     def __init__(
         self,
@@ -87,6 +96,7 @@ class Watch:
     ) -> None:
         self._observers = observers
         self._exchange = exchange
+        self._client = observers.clients.of(headers)
         self._on_exchange = on_exchange
         self._ended = False
         self._recording: Recording | None = None
@@ -96,7 +106,7 @@ class Watch:
             began = getattr(one, "began", None)
             if began is not None:
                 _harmless(began)
-        if observers.recorder is not None and not exchange.passthrough and exchange.mode != "translate":
+        if observers.recorder is not None and not exchange.passthrough and exchange.asked.mode != "translate":
             self._recording = observers.recorder.record(exchange)
         if observers.debug and debug.enabled():
             self._debug = debug.Debug(exchange.request_id, exchange.conversation, contents=observers.contents)
@@ -124,7 +134,7 @@ class Watch:
         self._ended = True
         if self._debug is not None:
             self._debug.end()
-        record = self._exchange.record()
+        record = evolve(self._exchange.record(), client=self._client)
         if error is not None and record.error is None:
             record = evolve(record, error=error)
         if self._recording is not None:

@@ -33,7 +33,7 @@ _REQUEST: Final = frozenset(
 _OWN: Final = (
     *("request_id", "outcome", "protocol", "upstream_protocol", "upstream", "model", "mode", "contract", "history"),
     *("turn", "format", "forced", "tools", "calls", "repairs", "refused", "incomplete", "unmet", "held"),
-    "first_call",
+    *("first_call", "client"),
 )
 """Fields of the log record that stand in a span as they are."""
 _NANO = 1_000_000_000

@@ -1,7 +1,13 @@
 """What to do with what the parser found: which calls pass, what waits, and when the model is asked again."""
 
 from streamtool.policy.call_ids import CallIds
-from streamtool.policy.capabilities import RefusedPart, denies_tools, proves_tools_denied, refused_part
+from streamtool.policy.capabilities import (
+    RefusedPart,
+    denies_tools,
+    proves_tools_denied,
+    refused_part,
+    says_refused,
+)
 from streamtool.policy.choice_filter import ChoiceFilter
 from streamtool.policy.evidence import EndOfReply, Evidence, ProposedCall, RefusedRequest, WholeReply
 from streamtool.policy.failures import FAILURES, Failure, Finding, Outcome, find, register
@@ -45,4 +51,5 @@ __all__ = [
     "refused_part",
     "register",
     "rules_for",
+    "says_refused",
 ]

@@ -84,6 +84,11 @@ def refused_part(method: ForcingMethod, status: int, message: str) -> RefusedPar
     said = message[:4000]
     if method != "prefill" and _CONSTRAINT.search(said):
         return "constraint"
-    if (_PREFILL if method == "prefill" else _METHODS[method]).search(said):
+    if says_refused(method, said):
         return "method"
     return "unclear" if status != 404 else None  # most likely an unknown model or path
+
+
+def says_refused(method: ForcingMethod, text: str) -> bool:
+    """Whether the text says that a method is not supported; an error proves nothing that may quote such a text."""
+    return (_PREFILL if method == "prefill" else _METHODS[method]).search(text) is not None

@@ -15,6 +15,7 @@ from streamtool.conversation import Conversation, Json, Tool
 from streamtool.policy.refusals import Phrases
 from streamtool.settings import Settings
 from streamtool.turns import Turn, turn
+from streamtool.validation.validator import Validator
 
 CUSTOM: Mapping[str, Json] = {
     "type": "object",
@@ -169,10 +170,13 @@ def _callable_tools(conversation: Conversation, settings: Settings) -> CallableT
     else:
         allowed = [Tool(name) for name in conversation.known_names]
     short = Counter(_short(tool) for tool in allowed)
+    complete = [tool for tool in allowed if settings.arguments_for(tool.name) == "complete"]
+    for tool in complete:
+        Validator.of(CUSTOM if tool.custom else (tool.parameters or {}))  # now, so that no delta waits for it
     return CallableTools(
         {tool.name: CUSTOM if tool.custom else (tool.parameters or {}) for tool in allowed},
         aliases={_short(tool): tool.name for tool in allowed if tool.namespace and short[_short(tool)] == 1},
-        complete=frozenset(tool.name for tool in allowed if settings.arguments_for(tool.name) == "complete"),
+        complete=frozenset(tool.name for tool in complete),
         custom=frozenset(tool.name for tool in allowed if tool.custom),
     )
 

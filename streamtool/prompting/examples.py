@@ -37,18 +37,24 @@ def example_call(tool: Tool, *, other: bool = False) -> Call:
 class _Example:
     """The arguments of one example; counts its values."""
 
-    __slots__ = ("_left", "_other", "_walker")
+    __slots__ = ("_chosen", "_left", "_other", "_walker")
 
     def __init__(self, root: Schema, *, other: bool) -> None:
         self._walker = SchemaWalker(root, _VALUES)
         self._other = other
         self._left = _VALUES
+        self._chosen: dict[tuple[int, int], list[Any]] = {}  # by the identity of the schema's own objects
 
     def object(self, schema: Schema, depth: int) -> dict[str, Any]:
         """The members that must stand there; at the top the first one if none must."""
-        members, required = self._walker.merged(schema).get("properties"), self._walker.required(schema)
+        found, required = self._walker.merged(schema), self._walker.required(schema)
+        members = found.get("properties")
         known = members if isinstance(members, Mapping) else {}
-        chosen = [name for name in known if name in required] or list(known)[: 1 if depth == 0 else 0]
+        key = id(members), id(required)
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._chosen[key] = [name for name in known if name in required]
+        chosen = chosen or list(islice(known, 1 if depth == 0 else 0))
         return {str(name): self._value(known[name], str(name), depth + 1) for name in chosen[: max(self._left, 0)]}
 
     def _value(self, schema: Any, name: str, depth: int) -> Any:

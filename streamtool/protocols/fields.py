@@ -27,6 +27,10 @@ def body_fields(body: bytes, limits: LimitSettings) -> Fields:
         raise TooLargeError(
             f"The request body is larger than {limits.body} bytes (limits.body).", code="request_too_large"
         )
+    if wire.more_values(body, limits.values):
+        raise TooLargeError(
+            f"The request body has more than {limits.values} JSON values (limits.values).", code="too_many_values"
+        )
     sentence = f"The request body is not JSON, or is nested more than {limits.depth} deep (limits.depth)."
     try:
         value = wire.decode(body)

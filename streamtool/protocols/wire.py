@@ -22,6 +22,7 @@ decode: Final = msgspec.json.Decoder().decode
 """The value of strict JSON; raises `UNREADABLE`."""
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
+_BEFORE_VALUES: Final = (b",", b"[", b"{")
 _LONE = re.compile("[\ud800-\udfff]")
 KEY_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"x-goog-api-key"))
 """The headers in which keys travel."""
@@ -45,6 +46,31 @@ def decode_tolerant(data: bytes) -> Json:
         return json.loads(data.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
+
+
+def more_values(data: bytes, limit: int) -> bool:
+    """Whether a JSON document has more than `limit` values behind the first one of what holds them. Reads no value."""
+    if sum(map(data.count, _BEFORE_VALUES)) <= limit:  # those in strings included: nearly always it ends here
+        return False
+    found = begin = 0
+    while found <= limit:
+        quote = data.find(b'"', begin)
+        end = len(data) if quote < 0 else quote
+        found += sum(data.count(sign, begin, end) for sign in _BEFORE_VALUES)
+        if quote < 0:
+            break
+        begin = _string_end(data, quote + 1)
+    return found > limit
+
+
+def _string_end(data: bytes, begin: int) -> int:
+    """Behind the quote that ends the string which begins here."""
+    while (quote := data.find(b'"', begin)) >= 0:
+        slashes = quote - len(data[begin:quote].rstrip(b"\\")) - begin
+        begin = quote + 1
+        if slashes % 2 == 0:
+            return begin
+    return len(data)
 
 
 def encode(value: Json) -> bytes:

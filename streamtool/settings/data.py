@@ -40,8 +40,8 @@ class Settings:
     listen: str = setting("127.0.0.1:8700", read.listen)
     insecure: bool = setting(False)
     """Allow to listen on other hosts than loopback without client keys."""
-    client_keys: tuple[str, ...] = setting((), read.list_of(read.secret, secret=True), shown=False)
-    """Keys that clients must show; none: the client's own authorization is passed on."""
+    client_keys: Mapping[str, str] = setting((), read.client_keys, shown=False)
+    """Name of a client -> the key that it must show; none: the client's own authorization is passed on."""
     hosts: tuple[str, ...] = setting((), read.list_of(read.host))
     """Further names under which the proxy is reached (`*`, `?`); none: with `client_keys`, any name."""
     cors_origins: tuple[str, ...] = setting((), read.list_of(read.origin))
@@ -214,6 +214,10 @@ class Settings:
                 results=self.results,
             ),
         )
+
+    def shows_clients(self, upstream: UpstreamSettings) -> bool:
+        """Whether the clients' own keys reach this upstream, which then may answer each of them differently."""
+        return upstream.key is None and not self.client_keys
 
     def arguments_for(self, tool: str) -> Literal["stream", "complete"]:
         """How the arguments of this tool go out."""

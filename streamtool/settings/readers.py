@@ -150,17 +150,34 @@ def optional(read: Reader) -> Reader:
     return lambda value, path: None if value is None else read(value, path)
 
 
-def list_of(read: Reader, *, secret: bool = False) -> Reader:
+def list_of(read: Reader) -> Reader:
     """A list, or from the environment a text with commas."""
 
     def read_list(value: Any, path: str) -> tuple[Any, ...]:
         if isinstance(value, FromEnv):
             value = [FromEnv(item.strip()) for item in value.split(",") if item.strip()]
         if not isinstance(value, list | tuple):
-            raise wrong(path, "a list of strings", value, secret=secret)
+            raise wrong(path, "a list of strings", value)
         return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(value))
 
     return read_list
+
+
+def client_keys(value: Any, path: str) -> Mapping[str, str]:
+    """Name -> key; the keys of a list are called by their places (`key 1`)."""
+    if isinstance(value, Mapping):
+        found = {str(name): secret(key, join(path, str(name))) for name, key in value.items()}
+    elif isinstance(value, FromEnv | list | tuple):
+        found = {f"key {i}": key for i, key in enumerate(list_of(secret)(value, path), 1)}
+    else:
+        raise wrong(path, "a list of keys, or a table of names and keys", value, secret=True)
+    names: dict[str, str] = {}
+    for name, key in found.items():
+        if not (name.strip() and name.isprintable()):
+            raise SettingsError(f"{path}: expected a name of printable characters, found {name!r}", param=path)
+        if (other := names.setdefault(key, name)) != name:
+            raise SettingsError(f'{path}: "{other}" and "{name}" have the same key; give each its own', param=path)
+    return found
 
 
 def key_of(attribute: "Attribute[Any]") -> str:

@@ -48,10 +48,14 @@ class LimitSettings:
     """Requests that are open at once. 0: any number."""
     exchanges_per_client: int = setting(1024, read.integer(0))
     """Of one client. 0: any number."""
+    values: int = setting(200_000, read.integer(1))
+    """JSON values in a request body."""
     tools: int = setting(1024, read.integer(1))
     """Tools in one request."""
     schema: int = setting(1024 * 1024, read.integer(1))
     """Bytes of one tool's schema as JSON."""
+    reply: int = setting(128 * 1024 * 1024, read.integer(1))
+    """Bytes of an upstream's reply, in all attempts."""
     held: int = setting(256 * 1024, read.integer(1))
     """Characters of text that may be held back."""
     arguments: int = setting(16 * 1024 * 1024, read.integer(1))

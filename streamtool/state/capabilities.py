@@ -1,34 +1,55 @@
-"""What upstreams were found unable to do, for a while: tools (`mode = "auto"`), a way of forcing, a constraint."""
+"""What upstreams were found unable to do, for a while: tools (`mode = "auto"`), a way of forcing, a constraint.
 
+It is known of an upstream, a model, and the account under which the upstream is asked. Behind one name, each client's
+own key may reach another model, so what is found with it counts for this client alone. Upstreams that see the same of
+all clients, such as those with a key of ours, are `shared`: there it counts for all. When there is too much, the client
+that has taught most loses its oldest, so none can make others' knowledge be forgotten.
+"""
+
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
+
+from streamtool.state.clients import NOBODY, surplus
 
 SECONDS = 600.0
 """How long it is believed: a server may be started anew, a model be replaced."""
 _MOST = 1000
 
+_Key = tuple[str, str | None, str, str]
+"""The client (`NOBODY` where it counts for all), the upstream, the model, the ability."""
+
 
 class CapabilityCache:
-    """Remembers, in this process, what the models were found unable to do."""
+    """Remembers, in this process, what the models were found unable to do. Safe to use from any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, shared: Container[str | None] = ()) -> None:
         self._clock = clock
-        self._until: dict[tuple[str | None, str, str], float] = {}
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._learnt: dict[_Key, tuple[float, str]] = {}
+        """Until when it is believed, and the client that it was learnt from; the oldest first."""
 
-    def lacks(self, upstream: str | None, model: str, ability: str, /) -> bool:
-        """Whether this model of this upstream said lately that it cannot do this.
+    def lacks(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool:
+        """Whether this model of this upstream said lately that it cannot do this, asked as for this client.
 
         An ability is `tools`, a way of forcing, or a way and the digest of one constraint.
         """
-        return self._until.get((upstream, model, ability), 0.0) > self._clock()
+        return self._learnt.get(self._key(client, upstream, model, ability), (0.0, ""))[0] > self._clock()
 
-    def learn(self, upstream: str | None, model: str, ability: str, /) -> None:
+    def learn(self, client: str, upstream: str | None, model: str, ability: str, /) -> None:
         """It has said so now."""
-        self.forget(upstream, model, ability)
-        if len(self._until) >= _MOST:
-            self._until.pop(next(iter(self._until)), None)  # the oldest
-        self._until[upstream, model, ability] = self._clock() + SECONDS
+        key = self._key(client, upstream, model, ability)
+        with self._lock:
+            self._learnt.pop(key, None)
+            if len(self._learnt) >= _MOST:
+                del self._learnt[surplus({known: teacher for known, (_, teacher) in self._learnt.items()})]
+            self._learnt[key] = self._clock() + SECONDS, client
 
-    def forget(self, upstream: str | None, model: str, ability: str, /) -> None:
+    def forget(self, client: str, upstream: str | None, model: str, ability: str, /) -> None:
         """It was not what it seemed."""
-        self._until.pop((upstream, model, ability), None)
+        with self._lock:
+            self._learnt.pop(self._key(client, upstream, model, ability), None)
+
+    def _key(self, client: str, upstream: str | None, model: str, ability: str) -> _Key:
+        return NOBODY if upstream in self._shared else client, upstream, model, ability

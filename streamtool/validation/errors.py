@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from itertools import islice
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -320,14 +321,22 @@ class _Shrink:
             return node if isinstance(node, bool) else {}
         if "$ref" in node:
             node = self._walker.resolve(node) or node
-        return {key: inner for key, value in node.items() if (inner := self._word(key, value, depth)) is not MISSING}
+        words = self._some(node).items()
+        return {key: inner for key, value in words if (inner := self._word(key, value, depth)) is not MISSING}
+
+    def _some(self, found: Mapping[str, Json]) -> Mapping[str, Json]:
+        """As many of the entries as may still be read."""
+        most = max(self._left, 0)
+        self._left -= len(found)
+        return found if len(found) <= most else dict(islice(found.items(), most))
 
     def _word(self, key: str, value: Json, depth: int) -> Json:
         """What a word of a schema says; `MISSING` if it is left out."""
         if key in _LEFT_OUT or (key in _TOLD and not self._notes) or self._left < 0:
             return MISSING
         if key in _MAPS and isinstance(value, Mapping):
-            return {name: self.schema(inner, depth - 1) for name, inner in value.items()} if depth else MISSING
+            parts = self._some(value).items() if depth else ()
+            return {name: self.schema(inner, depth - 1) for name, inner in parts} if depth else MISSING
         if isinstance(value, Mapping):
             return self.schema(value, depth - 1) if depth else MISSING
         if isinstance(value, list):

@@ -113,4 +113,7 @@ def test_what_the_probe_finds_does_not_depend_on_connections(llama: Engine):
     assert found.target.protocol == "chat"
     assert "failed" not in [*(answer.word for answer in answers), *(taught.word for taught in found.formats)]
     assert found.stream.word == "streamed"
-    assert found.json_schema.word in ("yes", "unclear")  # noise does not always end its string within the question's limit
+    assert found.json_schema.word in (
+        "yes",
+        "unclear",
+    )  # noise does not always end its string within the question's limit

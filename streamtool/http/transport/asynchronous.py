@@ -1,7 +1,7 @@
 """The transport for asynchronous clients, and the body of a reply that it streams."""
 
 from collections.abc import AsyncIterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self, cast
 
 import httpx
@@ -11,6 +11,7 @@ from streamtool.exchange import Exchange
 from streamtool.http.resending import send_async
 from streamtool.http.transport.closing import close_async, drain_async, linger_async
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
+from streamtool.http.transport.reading import reading_async
 from streamtool.observe.observers import OnExchange, Watch, as_error
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
@@ -43,7 +44,8 @@ class ToolTransport(httpx.AsyncBaseTransport):
         try:
             if name == "count_tokens":
                 return counted(package, await self._count(package, request))
-            exchange, watch = self._core.exchange(protocol, request)
+            exchange = await reading_async(self._core.store, partial(self._core.exchange, protocol, request))
+            watch = self._core.watch(exchange, request)
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
                 with watch.passing():
@@ -134,12 +136,15 @@ class AsyncReply:
             out = self._core.broken(exchange, error)
         else:
             out = exchange.close() if data is None else exchange.feed(data)
+        if exchange.done:
+            exchange.remember()
         if exchange.cut or exchange.retry:
             await self._close_attempt()
         return out
 
     async def _open(self) -> bytes:
-        request = self._core.attempt(self._exchange, self._request)
+        core = self._core
+        request = await reading_async(core.store, partial(core.attempt, self._exchange, self._request))
         self._response = await send_async(self._inner, request, package_of(request))
         self._pieces = aiter(self._response.stream)
         return self._exchange.respond(self._response.status_code, self._response.headers.raw)

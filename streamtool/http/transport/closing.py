@@ -32,12 +32,19 @@ async def linger_async(exchange: Exchange, pieces: AsyncIterator[bytes]) -> byte
         while exchange.lingers:
             data = await anext(pieces, None)
             out += exchange.close() if data is None else exchange.feed(data)
-    return out + exchange.close()
+    return out + ended(exchange)
 
 
 def linger_sync(exchange: Exchange, pieces: Iterator[bytes]) -> bytes:  # noqa: ARG001  see `drain_sync`
     """End a reply that is over but for the upstream's counts; what the client is to receive then."""
-    return exchange.close()
+    return ended(exchange)
+
+
+def ended(exchange: Exchange) -> bytes:
+    """The end of a reply that nothing more follows."""
+    out = exchange.close()
+    exchange.remember()
+    return out
 
 
 async def close_async(pieces: Any, response: Any) -> None:

@@ -38,7 +38,7 @@ class TransportCore:
         self.observers = Observers(self.settings, time.monotonic)
         precompile(self.settings.formats)
         self.services = open_services(self.settings, ChatTemplates(self.settings))
-        self.store = open_store(self.settings.store)
+        self.store = open_store(self.settings.store, failed=self.observers.store_failed)
         self._endings = {path.removeprefix("/v1"): name for path, name in self.settings.paths.items()}
 
     def protocol_name(self, request: httpx.Request) -> str | None:
@@ -48,11 +48,11 @@ class TransportCore:
         path = request.url.path
         return next((name for ending, name in self._endings.items() if path.endswith(ending)), None)
 
-    def exchange(self, protocol: ClientProtocol, request: httpx.Request) -> tuple[Exchange, Watch]:
-        """The exchange, and the watch on it. Raises RequestError."""
+    def exchange(self, protocol: ClientProtocol, request: httpx.Request) -> Exchange:
+        """The exchange of a request. Raises RequestError."""
         headers = [(name.lower(), value) for name, value in request.headers.raw]
         try:
-            exchange = Exchange(
+            return Exchange(
                 self.settings,
                 protocol,
                 request.content,
@@ -63,9 +63,13 @@ class TransportCore:
                 services=evolve(self.services, memory=shelf(self.store, headers)),
             )
         except StreamtoolError as error:
-            self.observers.refused(protocol.NAME, error)
+            self.observers.refused(protocol.NAME, error, headers)
             raise
-        return exchange, self.observers.watch(exchange, headers, self.on_exchange)
+
+    def watch(self, exchange: Exchange, request: httpx.Request) -> Watch:
+        """The watch on an exchange that begins now."""
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        return self.observers.watch(exchange, headers, self.on_exchange)
 
     def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
         """The caller's request with the body, headers and path of the next attempt."""
@@ -79,7 +83,7 @@ class TransportCore:
 
     def untouched(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
         """The caller's request as it came, but for what the settings change: the model's name, the path."""
-        if self.settings.app_path is None and exchange.model.name == exchange.conversation.model:
+        if self.settings.app_path is None and exchange.asked.model.name == exchange.conversation.model:
             return request
         return self.attempt(exchange, request)
 

@@ -2,7 +2,7 @@
 """The transport for synchronous clients, and the body of a reply that it streams."""
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self, cast
 
 import httpx
@@ -12,6 +12,7 @@ from streamtool.exchange import Exchange
 from streamtool.http.resending import send_sync
 from streamtool.http.transport.closing import close_sync, drain_sync, linger_sync
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
+from streamtool.http.transport.reading import reading_sync
 from streamtool.observe.observers import OnExchange, Watch, as_error
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
@@ -44,7 +45,8 @@ class SyncToolTransport(httpx.BaseTransport):
         try:
             if name == "count_tokens":
                 return counted(package, self._count(package, request))
-            exchange, watch = self._core.exchange(protocol, request)
+            exchange = reading_sync(self._core.store, partial(self._core.exchange, protocol, request))
+            watch = self._core.watch(exchange, request)
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
                 with watch.passing():
@@ -135,12 +137,15 @@ class SyncReply:
             out = self._core.broken(exchange, error)
         else:
             out = exchange.close() if data is None else exchange.feed(data)
+        if exchange.done:
+            exchange.remember()
         if exchange.cut or exchange.retry:
             self._close_attempt()
         return out
 
     def _open(self) -> bytes:
-        request = self._core.attempt(self._exchange, self._request)
+        core = self._core
+        request = reading_sync(core.store, partial(core.attempt, self._exchange, self._request))
         self._response = send_sync(self._inner, request, package_of(request))
         self._pieces = iter(self._response.stream)
         return self._exchange.respond(self._response.status_code, self._response.headers.raw)

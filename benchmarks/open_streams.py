@@ -1,0 +1,73 @@
+"""What an open stream costs in memory: `open_streams.py N` opens N slow ones through a proxy, and through a bare one.
+
+The figures are the resident memory of the proxy's process, sockets and all, so they are what an operator sees. Each
+stream has had 25 deltas and waits for the next one. Linux only.
+"""
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from common import CLIENTS, KINDS, Row, Table, request
+from proxy import STOP, Served, started
+
+DELTAS = 25
+TOOLS = 20
+REACH = 32
+"""KB above the bare proxy."""
+TIMEOUT = 60.0
+
+
+def resident(served: Served) -> int:
+    """KB of memory that the process has."""
+    status = Path(f"/proc/{served.process.pid}/status").read_text(encoding="ascii")
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+@contextmanager
+def opened(served: Served, client: str, kind: str, count: int) -> Iterator[None]:
+    """So many streams that have come to a stop, their deltas read."""
+    body = request(client, TOOLS, f"{kind}-{DELTAS}-{STOP}")
+    head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    with ExitStack() as stack:
+        socks = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=TIMEOUT))
+            sock.sendall(head % (CLIENTS[client].encode(), len(body)) + body)
+            socks.append(sock)
+        for sock in socks:
+            seen = b""
+            while seen.count(b"delta") < DELTAS:
+                data = sock.recv(65536)
+                assert data, seen
+                seen += data
+        time.sleep(1)
+        yield
+
+
+def main(count: int = 500) -> None:
+    """Print the table."""
+    rows = []
+    for kind in KINDS:
+        costs = {}
+        for name, client in (("bare", "chat"), *(("proxy", client) for client in CLIENTS)):
+            with started("upstream") as source, started(name, source.url) as served:
+                with opened(served, client, kind, 50):
+                    pass  # what is made once
+                before = resident(served)
+                with opened(served, client, kind, count):
+                    costs[name, client] = (resident(served) - before) / count
+        base = costs["bare", "chat"]
+        rows += [
+            Row((*who, kind, f"{cost:.1f}", f"{cost - base:.1f}"), f"{REACH}", cost - base <= REACH)
+            for who, cost in costs.items()
+        ]
+    columns = ("process", "client", "kind", "KB", "above bare")
+    Table(f"Memory of one of {count} open streams", columns, rows).show()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""One request does not stop the others: what is long is done off the event loop, whatever it is.
+
+Hostile requests by seed (`benchmarks/hostile.py`) go through the middleware on a running loop. A watchdog takes turns
+with everything else on it, and measures the CPU time that its thread spends between two of its own turns: nobody else
+would have had a turn either. A machine that is busy makes no difference to that time. Measured as a ratio: the same
+request at one size and at eight times that size. What grew with the size would take eight times as long.
+"""
+
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+from dialects import CLIENTS, PATHS
+
+from streamtool.http.off_loop import LARGE
+from streamtool.testing import stream_asgi
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+import hostile
+
+pytestmark = pytest.mark.anyio
+SIZE = 2 * LARGE
+TIMES = 8
+ALLOWED = 4
+FLOOR = 0.004
+"""Seconds; what is shorter is not compared, since the collector of garbage alone may take as long."""
+SEEDS = 2
+"""Of each kind and protocol."""
+
+
+class Watchdog:
+    """Takes turns; `longest` are the seconds of CPU time that passed between two of them."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def run(self) -> None:
+        last = time.thread_time()
+        while True:
+            await anyio.lowlevel.checkpoint()
+            now = time.thread_time()
+            self.longest = max(self.longest, now - last)
+            last = time.thread_time()
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[Watchdog]:
+    dog = Watchdog()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(dog.run)
+        yield dog
+        tasks.cancel_scope.cancel()
+
+
+async def longest(client: str, seed: int, size: int) -> float:
+    """The longest turn of the exchange of this seed; of two, since what is made once is not the request's."""
+    found = []
+    for about in ("One.", "Two."):
+        given, app = hostile.served(client, hostile.hostile(seed, size), about)
+        async with watched() as dog, stream_asgi(app, PATHS[client], body=given) as reply:
+            await reply.body()
+        found.append(dog.longest)
+    return min(found)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("kind", range(len(hostile.KINDS)), ids=hostile.KINDS)
+async def test_no_turn_grows_with_a_hostile_request(kind: int, client: str):
+    for seed in range(kind, SEEDS * len(hostile.KINDS), len(hostile.KINDS)):
+        short = await longest(client, seed, SIZE)
+        assert await longest(client, seed, TIMES * SIZE) < ALLOWED * max(short, FLOOR), seed

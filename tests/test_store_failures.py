@@ -1,0 +1,533 @@
+"""The store's file fails: it is locked, deleted, read-only, full or no database. That costs no reply and no time.
+
+Nothing is made up: the errors are those of SQLite and of the system.
+"""
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import anyio
+import httpx
+import openai
+import pytest
+from servers import Served, hypercorn_server, uvicorn_server, wait_for
+
+from streamtool import ToolTransport, sample
+from streamtool.errors import SettingsError, StoreError
+from streamtool.proxy import Proxy
+from streamtool.settings import StoreSettings
+from streamtool.state import database
+from streamtool.state.file_store import FileStore
+from streamtool.state.replies import Shelf
+
+RESPONSES = "/v1/responses"
+LOCK = """
+import sqlite3, sys
+base = sqlite3.connect(sys.argv[1], isolation_level=None)
+base.execute("PRAGMA locking_mode=EXCLUSIVE")
+base.execute("BEGIN EXCLUSIVE")
+base.execute("CREATE TABLE held (x)")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+"""Another process that lets nobody read or write until its input ends."""
+
+
+class Failing:
+    """A store in a file, and how often each operation has failed."""
+
+    def __init__(self, file: Path, size: int = 1_000_000) -> None:
+        self.failed: list[str] = []
+        self.file = file
+        self.store = FileStore(StoreSettings(file=str(file), size=size), failed=self.failed.append)
+
+    def finds(self, key: str) -> bytes | None:
+        """What is found in the store, or nothing."""
+        return Shelf(self.store, "client").recall(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        Shelf(self.store, "client").remember(key, value)
+
+    def holds(self, key: str) -> bool:
+        """Whether the file has this value by now."""
+        try:
+            with closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as base:
+                return base.execute("SELECT 1 FROM replies WHERE key = ?", (f"client {key}",)).fetchone() is not None
+        except sqlite3.Error:
+            return False
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Failing]:
+    (tmp_path / "folder").mkdir()
+    failing = Failing(tmp_path / "folder" / "replies.db")
+    yield failing
+    failing.store.close()
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Another process holds the file for itself alone."""
+    command = [sys.executable, "-c", LOCK, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "locked\n"
+        yield
+        process.stdin.close()
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "streamtool"]
+
+
+# --- another process holds the file
+
+
+def test_a_value_is_found_while_the_file_cannot_be_written_and_written_when_it_can(
+    made: Failing, caplog: pytest.LogCaptureFixture
+):
+    made.put("a", b"1")
+    wait_for(lambda: made.holds("a"), "a is written")
+    with closing(sqlite3.connect(made.file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        made.put("b", b"2")
+        assert (made.finds("a"), made.finds("b")) == (b"1", b"2")
+        wait_for(lambda: "write" in made.failed, "writing fails")
+        assert (made.finds("a"), made.finds("b")) == (b"1", b"2")
+        other.execute("ROLLBACK")
+    wait_for(lambda: made.finds("b") and made.holds("b"), "b is written at a later use")
+    wait_for(lambda: len(messages(caplog)) == 2, "the log tells of both")
+    assert messages(caplog) == [
+        f'store.file: "{made.file}" cannot be written: database is locked; meanwhile what is to be remembered waits in memory',
+        f'store.file: "{made.file}" can be written again',
+    ]
+    assert set(made.failed) == {"write"}
+
+
+def test_who_asks_much_of_a_file_that_fails_waits_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    made = Failing(tmp_path / "replies.db")
+    with locked(made.file):
+        assert [made.finds(f"r{number}") for number in range(200)] == [None] * 200
+        with pytest.raises(StoreError, match="try again"):
+            made.store.get("client r")
+    assert set(made.failed) == {"read"}
+    assert len(made.failed) >= 201
+    assert len(messages(caplog)) == 1
+    again = f'store.file: "{made.file}" can be read again'
+    wait_for(lambda: made.finds("r") is None and messages(caplog)[-1] == again, "it works again")
+    made.store.close()
+
+
+def test_what_waits_is_written_when_the_store_is_closed(made: Failing):
+    with closing(sqlite3.connect(made.file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        made.put("a", b"1")
+        wait_for(lambda: "write" in made.failed, "writing fails")
+        other.execute("ROLLBACK")
+    made.store.close()
+    assert made.holds("a")
+
+
+def test_what_waits_is_written_when_a_process_ends_that_closes_nothing(tmp_path: Path):
+    file = tmp_path / "replies.db"
+    script = (
+        CHILD
+        + """
+store = FileStore(StoreSettings(file=str(file)), failed=failed.append)
+for number in range(100):
+    store.put(f"client r{number}", b"x" * 10_000)
+"""
+    )
+    subprocess.run([sys.executable, "-c", script, str(file)], check=True)
+    with closing(sqlite3.connect(file)) as base:
+        assert base.execute("SELECT count(*) FROM replies").fetchone() == (100,)
+
+
+def test_closing_ends_though_the_file_is_locked_and_says_what_is_lost(made: Failing, caplog: pytest.LogCaptureFixture):
+    with closing(sqlite3.connect(made.file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        made.put("a", b"1")
+        made.store.close()
+        other.execute("ROLLBACK")
+    assert messages(caplog)[-1] == f'store.file: "{made.file}" lacks 1 values, which were not written'
+
+
+def test_what_waits_is_bounded_and_each_client_has_its_share(made: Failing, caplog: pytest.LogCaptureFixture):
+    small = FileStore(StoreSettings(file=str(made.file), size=1000), failed=made.failed.append)
+    with closing(sqlite3.connect(made.file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        small.put("quiet a", b"x" * 300)
+        for number in range(100):
+            small.put(f"loud r{number}", b"y" * 100)
+        assert small.get("quiet a") == b"x" * 300
+        assert small.get("loud r99") == b"y" * 100
+        other.execute("ROLLBACK")
+    assert "write" in made.failed
+    slow = f'store.file: "{made.file}" is too slow: more waits than there is room for'
+    assert messages(caplog).count(slow) == 1
+    small.close()
+
+
+# --- the file is deleted, replaced, read-only, no database
+
+
+def test_a_file_that_is_deleted_is_made_anew(made: Failing, caplog: pytest.LogCaptureFixture):
+    made.put("a", b"1")
+    wait_for(lambda: made.holds("a"), "a is written")
+    for file in made.file.parent.iterdir():
+        file.unlink()
+    wait_for(lambda: made.finds("a") is None, "the loss is noticed")
+    made.put("b", b"2")
+    wait_for(lambda: made.holds("b"), "b is written")
+    assert made.finds("b") == b"2"
+    assert made.file.stat().st_mode & 0o777 == 0o600
+    assert messages(caplog) == [f'store.file: "{made.file}" was deleted; it is made anew, without what it held']
+    assert made.failed == []
+
+
+def test_what_is_left_of_a_file_that_is_deleted_does_no_harm(made: Failing):
+    made.put("a", b"1")
+    wait_for(lambda: made.holds("a"), "a is written")
+    assert made.finds("a") == b"1"
+    made.file.unlink()
+    assert sorted(file.name for file in made.file.parent.iterdir()) == ["replies.db-shm", "replies.db-wal"]
+    wait_for(lambda: made.finds("a") is None, "the loss is noticed")
+    made.put("b", b"2")
+    wait_for(lambda: made.holds("b"), "b is written")
+    made.store.close()
+    assert (made.finds("a"), made.finds("b")) == (None, b"2")
+
+
+def test_a_folder_that_is_deleted_costs_the_feature_until_it_is_back(made: Failing, caplog: pytest.LogCaptureFixture):
+    made.put("a", b"1")
+    wait_for(lambda: made.holds("a"), "a is written")
+    assert made.finds("a") == b"1"
+    shutil.rmtree(made.file.parent)
+    wait_for(lambda: made.finds("a") is None and "read" in made.failed, "the loss is noticed")
+    made.put("b", b"2")
+    assert made.finds("b") == b"2"
+    made.file.parent.mkdir()
+    wait_for(lambda: made.finds("b") == b"2" and made.holds("b"), "b is written")
+    again = f'store.file: "{made.file}" can be read again'
+    wait_for(lambda: made.finds("c") is None and again in messages(caplog), "reading works again")
+    assert any("cannot be read: [Errno 2]" in text for text in messages(caplog))
+
+
+def test_a_file_that_is_replaced_is_read(made: Failing, tmp_path: Path):
+    made.put("a", b"1")
+    wait_for(lambda: made.finds("a") and made.holds("a"), "a is written")
+    other = Failing(tmp_path / "other.db")
+    other.put("b", b"2")
+    other.store.close()
+    made.store.close()
+    assert made.finds("a") == b"1"
+    other.file.replace(made.file)
+    wait_for(lambda: made.finds("b") == b"2", "the other file is read")
+
+
+def test_a_table_that_is_gone_is_made_anew(made: Failing, caplog: pytest.LogCaptureFixture):
+    made.put("a", b"1")
+    wait_for(lambda: made.finds("a") and made.holds("a"), "a is written")
+    with closing(sqlite3.connect(made.file)) as base:
+        base.execute("DROP TABLE replies")
+    made.put("b", b"2")
+    wait_for(lambda: made.finds("b") == b"2" and made.holds("b"), "b is written")
+    assert any("no such table: replies" in text for text in messages(caplog))
+
+
+def test_a_file_that_is_no_database_costs_the_feature_until_it_is_deleted(
+    made: Failing, caplog: pytest.LogCaptureFixture
+):
+    made.put("a", b"1")
+    wait_for(lambda: made.finds("a") and made.holds("a"), "a is written")
+    made.store.close()
+    made.file.write_bytes(b"no database" * 1000)
+    assert made.finds("a") is None
+    made.put("b", b"2")
+    wait_for(lambda: "write" in made.failed, "writing fails")
+    assert made.finds("b") == b"2"
+    assert sum("file is not a database" in text for text in messages(caplog)) == 2  # to read, to write
+    made.file.unlink()
+    wait_for(lambda: made.finds("b") == b"2" and made.holds("b"), "b is written")
+
+
+def test_a_file_that_is_no_database_at_the_start_is_a_settings_error(tmp_path: Path):
+    (tmp_path / "text").write_text("not a database, but long enough to be taken for one" * 9)
+    with pytest.raises(SettingsError) as caught:
+        Proxy(store=StoreSettings(file=str(tmp_path / "text")))
+    assert caught.value.message == (
+        f'store.file: "{tmp_path / "text"}" cannot be used: file is not a database; name another file'
+    )
+
+
+CHILD = """
+import os, resource, sys, time
+from pathlib import Path
+from streamtool.settings import StoreSettings
+from streamtool.state.file_store import FileStore
+from streamtool.proxy import Proxy
+
+failed = []
+file = Path(sys.argv[1])
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, failed
+        time.sleep(0.01)
+"""
+READ_ONLY = (
+    CHILD
+    + """
+if os.getuid() == 0:
+    os.setuid(65534)
+store = FileStore(StoreSettings(file=str(file)), failed=failed.append)
+store.put("client a", b"1")
+store.close()
+file.chmod(0o444)
+file.parent.chmod(0o555)
+until(lambda: (store.put("client b", b"2"), "write" in failed)[1])
+assert store.get("client b") == b"2"
+file.parent.chmod(0o755)
+file.chmod(0o600)
+store.close()
+assert store.get("client a") == b"1" and store.get("client b") == b"2"
+store.close()
+"""
+)
+FULL = (
+    CHILD
+    + """
+store = FileStore(StoreSettings(file=str(file), size=4_000_000), failed=failed.append)
+store.put("client a", b"1")
+store.close()
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+store.put("client b", os.urandom(300_000))
+until(lambda: "write" in failed)
+assert store.get("client a") == b"1" and len(store.get("client b")) == 300_000
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+store.close()
+assert store.get("client a") == b"1" and len(store.get("client b")) == 300_000
+store.close()
+"""
+)
+
+
+@pytest.mark.parametrize(("script", "error"), [(READ_ONLY, "readonly database"), (FULL, "full|disk I/O error")])
+def test_a_file_that_cannot_grow_or_be_written_costs_the_feature_for_a_while(script: str, error: str):
+    with tempfile.TemporaryDirectory() as folder:
+        if os.getuid() == 0:
+            os.chown(folder, 65534, 65534)
+        done = subprocess.run(
+            [sys.executable, "-c", script, f"{folder}/replies.db"], capture_output=True, text=True, check=False
+        )
+        os.chmod(folder, 0o700)  # noqa: PTH101
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert len(re.findall(f"cannot be written: .*(?:{error})", done.stderr)) == 1, done.stderr
+
+
+# --- over sockets
+
+
+@pytest.fixture(params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A proxy that remembers in this file, under a real server."""
+    with ExitStack() as stack:
+        yield lambda file: stack.enter_context(request.param(Proxy(store=StoreSettings(file=str(file)), metrics=True)))
+
+
+def ask(served: Served, **fields: Any) -> httpx.Response:
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        return client.post(served.url + RESPONSES, json={"model": "sample", "input": "Hello.", **fields})
+
+
+def get(served: Served, path: str) -> str:
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        return client.get(served.url + path).raise_for_status().text
+
+
+def holds(file: Path, id: str) -> bool:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as base:
+        return base.execute("SELECT 1 FROM replies WHERE key LIKE ?", (f"% {id}",)).fetchone() is not None
+
+
+def test_while_another_process_holds_the_file_replies_come_and_are_remembered(serve: Any, tmp_path: Path):
+    file = tmp_path / "replies.db"
+    served = serve(file)
+    first = ask(served).json()["id"]
+    wait_for(lambda: holds(file, first), "the first reply is written")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        second = ask(served, previous_response_id=first)
+        third = ask(served, previous_response_id=second.json()["id"])
+        assert (second.status_code, third.status_code) == (200, 200)
+        assert get(served, "/healthz") == '{"status":"ok"}'
+        assert not holds(file, third.json()["id"])
+        other.execute("ROLLBACK")
+    wait_for(lambda: ask(served).is_success and holds(file, third.json()["id"]), "all is written")
+
+
+def test_while_one_request_waits_for_the_file_others_are_answered(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(database, "SECONDS", 50.0)  # longer than the test may take
+    file = tmp_path / "replies.db"
+    first = ask(serve(file)).json()["id"]
+    wait_for(lambda: holds(file, first), "the first reply is written")
+    served = serve(file)  # whose connections are not open yet
+    copy = tmp_path / "held.db"
+    with closing(sqlite3.connect(file)) as base, closing(sqlite3.connect(copy)) as other:
+        base.backup(other)
+    copy.replace(file)
+    answers: list[httpx.Response] = []
+    with locked(file):
+        thread = Thread(target=lambda: answers.append(ask(served, previous_response_id=first)))
+        thread.start()
+        for _ in range(3):
+            assert get(served, "/healthz") == '{"status":"ok"}'
+        assert ask(served).status_code == 200
+        assert not answers
+    thread.join()
+    assert [answer.status_code for answer in answers] == [200]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_while_a_transport_waits_for_the_file_its_loop_goes_on(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(database, "SECONDS", 50.0)
+    file = tmp_path / "replies.db"
+    transport = ToolTransport(httpx.ASGITransport(sample.app), store=StoreSettings(file=str(file)))
+    answers: list[httpx.Response] = []
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        body = {"model": "sample", "input": "Hello.", "previous_response_id": "resp_unknown"}
+        answers.append(await client.post(RESPONSES, json=body))
+
+    async def main() -> None:
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://up.test") as client,
+            anyio.create_task_group() as tasks,
+        ):
+            with locked(file):
+                tasks.start_soon(ask, client)
+                for _ in range(5):
+                    await anyio.sleep(0.01)
+                assert not answers
+
+    anyio.run(main, backend=backend)
+    assert [answer.json()["error"]["code"] for answer in answers] == ["previous_response_not_found"]
+
+
+def test_an_earlier_reply_that_cannot_be_read_is_not_said_to_be_unknown(
+    serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    file = tmp_path / "replies.db"
+    served = serve(file)
+    first = ask(served).json()["id"]
+    wait_for(lambda: holds(file, first), "the first reply is written")
+    (tmp_path / "text").write_bytes(b"no database" * 1000)
+    (tmp_path / "text").replace(file)
+    with openai.OpenAI(base_url=served.url + "/v1", api_key="any", max_retries=0) as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            client.responses.create(model="sample", input="Hello.", previous_response_id=first)
+        body = caught.value.body
+        assert (caught.value.status_code, body["code"]) == (503, "store_unavailable")
+        assert body["message"] == "earlier replies cannot be read at the moment: try again"
+        assert client.responses.create(model="sample", input="Hello.").status == "completed"
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    turns = [{"role": "user", "content": "Hi."}, {"role": "assistant", "tool_calls": calls}]
+    turns.append({"role": "tool", "tool_call_id": "call_1", "content": "x"})
+    with httpx.Client(trust_env=False) as client:
+        history = client.post(f"{served.url}/v1/chat/completions", json={"model": "sample", "messages": turns})
+    assert history.status_code == 200
+    page = get(served, "/metrics")
+    assert {
+        'streamtool_store_failures_total{operation="read"}',
+        'streamtool_store_failures_total{operation="write"}',
+    } <= {line.rpartition(" ")[0] for line in page.splitlines()}
+    assert "a request (responses) was refused with 503" in caplog.text
+    file.unlink()
+    wait_for(lambda: ask(served, previous_response_id=first).status_code != 503, "the file is made anew")
+    unknown = ask(served, previous_response_id=first)
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (400, "previous_response_not_found")
+    second = ask(served).json()["id"]
+    assert ask(served, previous_response_id=second).status_code == 200
+
+
+# --- two processes on one file
+
+
+def test_two_processes_see_each_others_replies_and_do_so_again_after_the_file_was_deleted(tmp_path: Path):
+    file = tmp_path / "replies.db"
+
+    def finds(there: Served, here: Served) -> bool:
+        id = ask(here).json()["id"]
+        return any(ask(there, previous_response_id=id).status_code == 200 for _ in range(20))
+
+    with served_by(file) as one, served_by(file) as other:
+        for gone in ([], ["replies.db"], ["replies.db", "replies.db-wal", "replies.db-shm"]):
+            for name in gone:
+                (tmp_path / name).unlink()
+            for here, there in ((one, other), (other, one)):
+                wait_for(lambda there=there, here=here: finds(there, here), f"a reply is found, without {gone}")
+
+
+def test_two_processes_on_one_file_both_keep_its_bounds(tmp_path: Path):
+    file = tmp_path / "replies.db"
+    command = [sys.executable, "-c", FILL, str(file)]
+    running = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in ("one", "two")]
+    for process in running:
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, "")
+    with closing(sqlite3.connect(file)) as base:
+        rows = base.execute(
+            "SELECT substr(key, 1, 3), count(*), sum(length(value)) FROM replies GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    assert [client for client, _, _ in rows] == ["one", "two"]
+    assert all(count >= 20 for _, count, _ in rows)
+    assert sum(size for _, _, size in rows) <= 16_000 * 1.125 + 2 * 5_000
+
+
+FILL = (
+    CHILD
+    + """
+name = sys.argv[2]
+store = FileStore(StoreSettings(file=str(file), size=16_000), failed=failed.append)
+for number in range(400):
+    store.put(f"{name} r{number}", b"x" * 100)
+    if number % 10 == 9:
+        store.close()
+store.close()
+until(lambda: store.get(f"{name} r399") is not None)
+store.close()
+"""
+)
+
+
+@contextmanager
+def served_by(file: Path) -> Iterator[Served]:
+    """A proxy in a process of its own."""
+    variables = {"STREAMTOOL_STORE__FILE": str(file), "STREAMTOOL_FORMATS": "tool_call"}
+    command = [sys.executable, "-m", "streamtool", "serve", "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, env=os.environ | variables, **pipes) as process:
+        assert process.stdout
+        try:
+            port = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+            assert port
+            yield Served(int(port[1]), lambda: 0)
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
