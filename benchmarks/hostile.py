@@ -1,8 +1,9 @@
-"""Which requests stop all others for longest: `hostile.py N` makes N hostile ones by seed and times every step.
+"""Which requests stop all others for longest: `hostile.py N [SEED [SIZE]]` makes N hostile ones by seed.
 
-Each goes through a real exchange: the request, the upstream's status, each piece of its reply, the end. Nothing else
-runs on the event loop meanwhile, so the longest step is how long everybody else waits. The table has, for each client
-protocol and each kind of request, the longest step, what it read, and the seed: `hostile.py 1 SEED` runs that one.
+Each goes through the middleware on an event loop that has nothing else to do but to look at the clock every
+millisecond. The table has, for each client protocol and each kind of request, the longest time for which it could not,
+the bytes of that request and its reply, and the seed: `hostile.py 1 SEED` runs that one. `steps` takes an exchange
+apart: the request, the upstream's status, each piece of its reply, the end.
 """
 
 import gc
@@ -325,13 +326,13 @@ async def blocked(client: str, seed: int, size: int = SIZE, about: str = "Hostil
 
 
 async def corpus(count: int, first: int, size: int) -> dict[tuple[str, str], Block]:
-    """So many exchanges with each client protocol: the longest block of each protocol and kind."""
+    """So many exchanges: the longest block of each client protocol and kind."""
     longest: dict[tuple[str, str], Block] = {}
     for seed in range(first, first + count):
-        for client in CLIENTS:
-            key = client, KINDS[seed % len(KINDS)]
-            found = await blocked(client, seed, size, about=client)
-            longest[key] = max(longest.get(key, found), found, key=lambda block: block.seconds)
+        client = tuple(CLIENTS)[seed // len(KINDS) % len(CLIENTS)]
+        key = client, KINDS[seed % len(KINDS)]
+        found = await blocked(client, seed, size, about=client)
+        longest[key] = max(longest.get(key, found), found, key=lambda block: block.seconds)
     return longest
 
 
@@ -362,7 +363,7 @@ def timed(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> 
 
 
 def main(count: int, first: int = 0, size: int = SIZE) -> None:
-    """Run so many requests of each client protocol, and print the longest block of each protocol and kind."""
+    """Run so many requests, and print the longest block of each client protocol and kind."""
     for client in CLIENTS:  # what is made once in a process is not the request's
         for seed in range(-400, 0):
             list(timed(client, seed, 256))

@@ -123,13 +123,16 @@ class SchemaWalker:
         names: dict[Any, None] = {}
         for part in ({key: value for key, value in schema.items() if key != "allOf"}, *parts):
             one = self.resolve(part)
+            size = len(one)
             for key, value in one.items():
                 if key == "properties" and isinstance(value, Mapping):
                     members.append(value)
+                    size += len(value)
                 elif key == "required" and isinstance(value, list | tuple):
                     names |= dict.fromkeys(name for name in value if isinstance(name, str))
+                    size += len(value)
                 merged.setdefault(key, value)
-            if not self._visit(len(one) + len(members[-1] if members else ())):
+            if not self._visit(size):
                 break
         if len(members) > 1:
             merged["properties"] = {key: value for layer in reversed(members) for key, value in layer.items()}

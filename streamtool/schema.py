@@ -12,6 +12,7 @@ length of the schema.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from attrs import define
@@ -22,6 +23,8 @@ DEPTH = 4
 """Levels of nesting that a signature shows; below them stands the bare type."""
 NODES = 4000
 """Schema nodes that one signature reads."""
+KINDS = 16
+"""Types of one part; JSON Schema knows seven."""
 REPEATED = 16 * 1024
 """Characters of one tool that may stand there more than once, besides `REPEATS` times those of its schema."""
 REPEATS = 4
@@ -191,7 +194,7 @@ class _Reader:
         kinds = schema.get("type")
         if kinds is None:
             kinds = "object" if "properties" in schema else "array" if "items" in schema else "any"
-        for kind in kinds if isinstance(kinds, list | tuple) else [kinds]:
+        for kind in islice(kinds, KINDS) if isinstance(kinds, list | tuple) else [kinds]:
             yield self._one(str(kind), schema, depth)
 
     def _one(self, kind: str, schema: Schema, depth: int) -> str:

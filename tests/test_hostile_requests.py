@@ -120,6 +120,14 @@ SCHEMAS: dict[str, Callable[[int], Any]] = {
     "references with a word beside to required members": lambda size: referring(
         size, all_required(size), description="x"
     ),
+    "references with a word beside to many types": lambda size: referring(
+        size, {"type": [f"t{i}" for i in range(size)]}, description="x"
+    ),
+    "the same names are required again and again": lambda size: {
+        "type": "object",
+        "allOf": [{"$ref": "#/$defs/d", "title": "x"}] * size,
+        "$defs": {"d": all_required(size)},
+    },
     "references to a long value": lambda size: referring(size, {"const": "v" * 20 * size}),
     "references to a long default": lambda size: referring(size, {"default": "v" * 20 * size}),
     "references to a long description": lambda size: referring(size, {"description": "v " * 10 * size}),

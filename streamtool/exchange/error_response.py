@@ -26,6 +26,10 @@ _HINT: Final = 'a chat template raised this; roles = "strict", system_role = fal
 _AUTH_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 
 
+_TELLS = "prompt is too long"
+"""By which agents know that they have to compact their conversation."""
+
+
 class ErrorResponse:
     """One such response."""
 
@@ -49,7 +53,7 @@ class ErrorResponse:
         if kind is not None:  # whoever holds the key decides whose fault this is; here it is the client's
             return UpstreamRefused(told.message, status=self.status, kind=kind, code=told.code).quoting()
         if told.status in _TOO_LONG_STATUSES and _TOO_LONG.search(told.message[:4000]) is not None:
-            words = f"prompt is too long: {told.message}"
+            words = f"{_TELLS}: {told.message.removeprefix(f'{_TELLS}: ')}"
             kind = "invalid_request_error"
             return UpstreamRefused(words, status=400, kind=kind, code="context_length_exceeded").quoting()
         if isinstance(told, UpstreamRefused) and _OF_TEMPLATE.search(told.message[:4000]) is not None:

@@ -340,8 +340,9 @@ class _Shrink:
         if isinstance(value, Mapping):
             return self.schema(value, depth - 1) if depth else MISSING
         if isinstance(value, list):
-            if any(isinstance(inner, Mapping) for inner in value) and not depth:
+            some = value[: 4 * OPTIONS]
+            if not depth and any(isinstance(inner, Mapping) for inner in some):
                 return MISSING
-            cut = [self.schema(x, depth - 1) if isinstance(x, Mapping) else x for x in value[: 4 * OPTIONS]]
+            cut = [self.schema(x, depth - 1) if isinstance(x, Mapping) else x for x in some]
             return [*cut, "…"] if len(value) > len(cut) else cut
         return shortened(value, 4 * VALUE) if isinstance(value, str) else value
