@@ -3,7 +3,7 @@
 Each goes through the middleware on an event loop that has nothing else to do but to look at the clock every
 millisecond. The table has, for each client protocol and each kind of request, the longest time for which it could not,
 the bytes of that request and its reply, and the seed: `hostile.py 1 SEED` runs that one. `steps` takes an exchange
-apart: the request, the upstream's status, each piece of its reply, the end.
+apart: the request, the upstream's status, each piece of its reply, the end. The other table has what they cost per KB.
 """
 
 import gc
@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import anyio
@@ -29,6 +30,8 @@ from streamtool.testing import stream_asgi
 
 SIZE = 64 * 1024
 """Bytes of a request or a reply, roughly; a seed takes between a sixteenth of it and all."""
+SHORT = 4096
+"""Bytes of a step whose cost per KB says nothing."""
 KINDS = ("schema", "history", "text", "reply")
 STYLES: tuple[dict[str, Any], ...] = (
     {},
@@ -362,14 +365,32 @@ def timed(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> 
             yield Step(time.thread_time() - began, name, read, seed)
 
 
+def costs(count: int, first: int = 0, size: int = SIZE) -> Table:
+    """The steps that cost most for each KB that they read; short ones are left out, since each costs something."""
+    found: dict[tuple[str, str], tuple[float, Step]] = {}
+    for seed in range(first, first + count):
+        for step in timed("chat", seed, size, about=f"Number {seed}."):
+            if step.read > SHORT:
+                key = KINDS[seed % len(KINDS)], step.name
+                found[key] = max(
+                    found.get(key, (0.0, step)), (1024 * step.seconds / step.read, step), key=itemgetter(0)
+                )
+    rows = [
+        Row((*key, f"{1000 * cost:.2f}", f"{1000 * step.seconds:.0f}", f"{step.read / 1024:.0f}", str(step.seed)))
+        for key, (cost, step) in sorted(found.items())
+    ]
+    return Table(f"Steps of {count} hostile requests", ("kind", "step", "ms/KB", "ms", "KB", "seed"), rows)
+
+
 def main(count: int, first: int = 0, size: int = SIZE) -> None:
-    """Run so many requests, and print the longest block of each client protocol and kind."""
+    """Run so many requests; print what a KB costs in each step, and the longest block of each protocol and kind."""
     for client in CLIENTS:  # what is made once in a process is not the request's
         for seed in range(-400, 0):
             list(timed(client, seed, 256))
     logging.disable()
     gc.collect()
     gc.freeze()
+    costs(count, first, size).show()
     longest = anyio.run(corpus, count, first, size)
     rows = [
         Row((client, kind, f"{1000 * block.seconds:.1f}", f"{block.read / 1024:.0f}", str(block.seed)))

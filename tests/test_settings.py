@@ -53,7 +53,7 @@ def test_nothing_set_gives_the_defaults():
     settings = load()
     assert settings == Settings()
     assert settings.limits == LimitSettings(
-        body=33554432, tools=1024, schema=1048576, held=262144, arguments=16777216, depth=128, name=256, attempts=3
+        body=16777216, tools=1024, schema=1048576, held=262144, arguments=16777216, depth=128, name=256, attempts=3
     )
     assert (settings.mode, settings.format, settings.retries, settings.keepalive) == ("emulate", "auto", 2, 10.0)
     assert settings.results == ResultSettings(max_length=-1, frame="default", drop=False, strip=())

@@ -6,12 +6,14 @@ servers themselves are in `streamtool.cli.servers`.
 """
 
 import errno
+import gc
 import importlib
 import json
 import os
 import shlex
 import signal
 import socket
+import sys
 from typing import Any
 
 from attrs import evolve, frozen
@@ -29,6 +31,9 @@ from streamtool.settings import check as check_safety
 SERVERS = ("uvicorn", "hypercorn")
 _ANY = "default"
 """A model that some upstreams take for theirs, whatever it is."""
+
+_TURN = 0.001
+"""Seconds that a worker thread keeps the interpreter while the event loop wants it."""
 
 _FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.protocol": "--protocol", "upstream.flag.key": "--key-env"}
 """Where settings that only a flag can have made are found wrong, and that flag."""
@@ -100,6 +105,9 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         screen.line(curl_line(listening, settings))
         screen.line()
         server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
+        gc.collect()
+        gc.freeze()  # what is there stays: the collector need not look at it again and again
+        sys.setswitchinterval(_TURN)
         caught: list[int] = server.serve(proxy, sock)
         if signal.SIGINT in caught[:1]:
             raise KeyboardInterrupt

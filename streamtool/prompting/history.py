@@ -101,7 +101,7 @@ def framed(content: str, name: str, id: str, frame: str) -> str:
     template = FRAMES.get(frame, frame)
     marks = _marks(template)
     if marks is not None:
-        content = marks.sub(r"\g<0>\\", content)
+        content = marks.sub(lambda mark: mark[0] + "\\", content)  # a function: others have their turns meanwhile
     values = {"name": _inert(name), "id": _inert(id), "content": content}
     return _FIELD.sub(lambda field: values[field[1]], template)
 

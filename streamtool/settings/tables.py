@@ -30,7 +30,7 @@ AUTOMATIC = read.flag_or("auto")
 class LimitSettings:
     """What is bounded, and where the bound is. Exceeding one is a clear error, or a rule of the parser."""
 
-    body: int = setting(32 * 1024 * 1024, read.integer(1))
+    body: int = setting(16 * 1024 * 1024, read.integer(1))
     """Bytes of a request body."""
     body_seconds: float = setting(120.0)
     """Seconds in which it has to arrive."""

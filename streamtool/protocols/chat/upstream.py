@@ -60,7 +60,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     raw, options = conversation.raw, conversation.options
     same = conversation.protocol == "chat"
     if same and not conversation.messages:  # a request that nobody here could read
-        return wire.encode({**raw, "model": model.name})
+        return wire.encode_request({**raw, "model": model.name})
     body: dict[str, Json] = {"model": model.name}
     wired = [wired for message in conversation.messages for wired in _message(message, same=same)]
     body["messages"] = wired if conversation.tools else list(map(_with_string, wired))
@@ -90,7 +90,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
             body["stream_options"] = stream_options
     if conversation.tools:
         body.update(_tools(conversation))
-    return wire.encode(body)
+    return wire.encode_request(body)
 
 
 def write_messages(messages: Iterable[Message]) -> list[Mapping[str, Json]]:

@@ -57,7 +57,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     body["stream"] = stream
     if stream:
         body["stream_options"] = {"include_usage": True}
-    return wire.encode(body)
+    return wire.encode_request(body)
 
 
 def _options(options: Options) -> dict[str, Json]:

@@ -94,7 +94,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
         body["generationConfig"] = config
     if conversation.tools:
         body.update(_tools(conversation.tools, conversation.choice))
-    return wire.encode(body)
+    return wire.encode_request(body)
 
 
 def _config(conversation: Conversation) -> dict[str, Json]:

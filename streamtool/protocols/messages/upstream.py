@@ -65,21 +65,21 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
         raise RequestError("This upstream gives one reply at a time; ask for them one at a time.", param="n")
     raw = conversation.raw
     if conversation.protocol == "messages" and not conversation.messages:  # a request that nobody here could read
-        return wire.encode({**raw, "model": model.name})
+        return wire.encode_request({**raw, "model": model.name})
     body = _body(conversation, model)
     stop = [text for text in conversation.options.stop if text.strip()]  # the origin refuses blank ones
     if stop:
         body["stop_sequences"] = stop
     body["stream"] = stream
-    return wire.encode(body)
+    return wire.encode_request(body)
 
 
 def write_count_request(conversation: Conversation, model: ModelSettings) -> bytes:
     """The JSON body that asks how many tokens the conversation has."""
     if conversation.protocol == "messages" and not conversation.messages:
-        return wire.encode({**conversation.raw, "model": model.name})
+        return wire.encode_request({**conversation.raw, "model": model.name})
     body = _body(conversation, model)
-    return wire.encode({key: value for key, value in body.items() if key in _COUNTED})
+    return wire.encode_request({key: value for key, value in body.items() if key in _COUNTED})
 
 
 def read_count_reply(body: bytes) -> int | None:

@@ -66,7 +66,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     tools = [_tool(tool) for tool in conversation.tools if _chosen(tool.name, conversation.choice)]
     if tools:
         body["tools"] = tools
-    return wire.encode(body)
+    return wire.encode_request(body)
 
 
 def _options(conversation: Conversation, model: ModelSettings) -> dict[str, Json]:
