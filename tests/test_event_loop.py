@@ -6,24 +6,30 @@ would have had a turn either. A machine that is busy makes no difference to that
 request at one size and at eight times that size. What grew with the size would take eight times as long.
 """
 
+import json
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
+import httpx
 import pytest
-from dialects import CLIENTS, PATHS
+from dialects import CLIENTS, PATHS, Ask, said, write
+from servers import hypercorn_server, uvicorn_server
 
 from streamtool.http.off_loop import LARGE
-from streamtool.testing import stream_asgi
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+from streamtool.testing import ScriptedUpstream, stream_asgi
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import hostile
 
-pytestmark = pytest.mark.anyio
 SIZE = 2 * LARGE
 TIMES = 8
 ALLOWED = 4
@@ -68,9 +74,48 @@ async def longest(client: str, seed: int, size: int) -> float:
     return min(found)
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", range(len(hostile.KINDS)), ids=hostile.KINDS)
 async def test_no_turn_grows_with_a_hostile_request(kind: int, client: str):
     for seed in range(kind, SEEDS * len(hostile.KINDS), len(hostile.KINDS)):
         short = await longest(client, seed, SIZE)
         assert await longest(client, seed, TIMES * SIZE) < ALLOWED * max(short, FLOOR), seed
+
+
+# --- over sockets
+
+
+LONG: dict[str, tuple[int, str]] = {
+    "a long history": (30_000, "Done."),
+    "8,000 calls in one delta": (1, '<tool_call>{"name": "ping", "arguments": {}}</tool_call>' * 8000),
+}
+"""Pairs of messages in the request, and what the model says at once."""
+MEANWHILE = 5
+"""Answers that others get at least while such a request is served; if the loop stood still, there would be one."""
+
+
+@pytest.mark.parametrize("serve", [uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn-trio"])
+@pytest.mark.parametrize("kind", LONG)
+def test_others_are_answered_meanwhile(kind: str, serve: Any):
+    pairs, reply = LONG[kind]
+    turns = (("user", "Hi."), ("assistant", "Hello.")) * pairs
+    body = json.dumps(write("chat", Ask((*turns, ("user", "Go.")), (("ping", "Pings.", {"type": "object"}),)))).encode()
+    model = ScriptedUpstream(said("chat", reply, size=len(reply)))
+    settings = Settings(upstreams={"model": {"url": "http://127.0.0.1:1"}})  # type: ignore[dict-item]  # it converts
+    with serve(Proxy(settings, apps={"model": model})) as served, httpx.Client(base_url=served.url) as client:
+        client.get("/healthz")
+        statuses: list[int] = []
+
+        def ask() -> None:
+            statuses.append(httpx.post(served.url + PATHS["chat"], content=body, timeout=60).status_code)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        meanwhile = 0
+        while asking.is_alive():
+            assert client.get("/healthz").status_code == 200
+            meanwhile += 1
+        asking.join()
+    assert statuses == [200]
+    assert meanwhile >= MEANWHILE
