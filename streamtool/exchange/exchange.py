@@ -9,7 +9,7 @@ the same. Otherwise it is translated like any other, without a parser.
 
 The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
 what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
-write; before the last one it calls `remember`. Meanwhile it watches five attributes:
+write; before the last one it calls `remember`. Meanwhile it watches six attributes:
 
 - `head`: None while the status is withheld, then what to send first. It is withheld until there is something to show,
   so that an upstream's refusal, or an error as the first event, becomes a real status; `keepalive()` ends the wait.
@@ -17,6 +17,7 @@ write; before the last one it calls `remember`. Meanwhile it watches five attrib
 - `lingers`: it is over but for the upstream's counts of tokens: go on for `MOMENT` seconds at most, then `close`.
 - `cut`: it is over although the upstream has more to say: stop the upstream now.
 - `retry`: this attempt was not accepted: stop the upstream, send `request()` again.
+- `unread`: bytes of an event that has not ended: what completes a long one is not for an event loop.
 
 A reply that is not streamed is made from the same events: the upstream is asked to stream all the same, nothing is
 handed out before the end, and a failure is a status. Ids and the time come from outside.
@@ -93,7 +94,6 @@ class Exchange:
         self.lingers = False
         self.retry = False
         self.unread = 0
-        """Bytes of the upstream's body that have told nothing yet: the next ones may complete a long event."""
 
     # --- the request -------------------------------------------------------------------------------------------------
 
