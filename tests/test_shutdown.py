@@ -269,7 +269,7 @@ def test_a_client_that_does_not_read_delays_nothing(server: str, tmp_path: Path)
     upstream = Upstream()
     with (
         uvicorn_server(upstream) as served,
-        Process(tmp_path, server, alone(served.url), grace=1) as process,
+        Process(tmp_path, server, alone(served.url), grace=2) as process,
         RawClient(process.port, asked("chat", "floods")),
         RawClient(process.port, asked("chat", "floods", tools=False)),
     ):

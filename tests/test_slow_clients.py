@@ -451,3 +451,9 @@ def test_a_websocket_ends_its_connection_only(started: Process):
     keys = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
     with Raw(started.port, top + keys) as client:
         client.rest()
+
+
+def test_requests_that_wait_for_a_reply_are_few(started: Process):
+    with Raw(started.port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 5000) as client:
+        assert len(client.rest()) < 1_000_000  # it is closed, at once or when all are answered
+    assert httpx.get(started.url + "/healthz", trust_env=False).status_code == 200

@@ -168,7 +168,8 @@ class Gate:
         with anyio.move_on_after(seconds):
             await self._wait()
         if self._open:
-            _log.warning("shutting down: open requests that are ended: %d", len(self._open))
+            if self.ended is None:
+                _log.warning("shutting down: open requests that are ended: %d", len(self._open))
             self.end(UnavailableError("the server shut down before the reply was complete", code="shutting_down"))
             await self._wait()
 

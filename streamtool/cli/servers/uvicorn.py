@@ -17,6 +17,11 @@ from streamtool.errors import StreamtoolError, UnavailableError
 from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings
 
+_STUCK: Final = 5.0
+"""Seconds beyond the grace time for tasks that do not end although their connections are cut."""
+_CLOSING: Final = 0.5
+"""Seconds, at least, in which the proxy may close what it has opened."""
+_TICK: Final = 0.05
 _PIPELINED: Final = 16
 """Requests that may wait on one connection for the reply to another one."""
 
@@ -79,11 +84,19 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop within the grace time."""
-        stopping = asyncio.create_task(stop(self._proxy, self.caught, self.server_state.connections, self._cut))
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._proxy.settings.grace):
+            async with asyncio.timeout(self._proxy.settings.grace + _STUCK) as limit:
+                ending = asyncio.create_task(self._end(limit))
                 await super().shutdown(sockets)
-        stopping.cancel()
+        ending.cancel()
+
+    async def _end(self, limit: asyncio.Timeout) -> None:
+        """End all requests, and bound what is left to do behind them."""
+        end = asyncio.get_running_loop().time() + self._proxy.settings.grace
+        await stop(self._proxy, self.caught, self.server_state.connections, self._cut)
+        while self.server_state.tasks:  # noqa: ASYNC110  uvicorn's set cannot set an event
+            await asyncio.sleep(_TICK)
+        limit.reschedule(max(end, asyncio.get_running_loop().time() + _CLOSING))
 
     def _cut(self) -> None:
         for connection in list(self.server_state.connections):
@@ -198,7 +211,9 @@ class _Connection(HttpToolsProtocol):
         if self.phase is Phase.CLOSING:
             return
         cycle = self.cycle
-        told = bool(cycle) and cycle.response_started and (self._serves or self.phase is Phase.BODY)
+        told = bool(self.pipeline) or (
+            bool(cycle) and cycle.response_started and (self._serves or self.phase is Phase.BODY)
+        )
         self._enters(Phase.CLOSING)
         if self._serves:  # it must not answer as well
             cycle.disconnected = True
