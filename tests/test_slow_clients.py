@@ -20,7 +20,8 @@ import trio
 from dialects import CLIENTS, PATHS, Ask, write
 from servers import DEADLINE, Process, RawClient, Served, hypercorn_server, uvicorn_server, wait_for
 
-from streamtool import ToolMiddleware
+from streamtool import Settings, ToolMiddleware
+from streamtool.agent.model_client import middleware_of
 from streamtool.http.asgi import Message
 from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings, UpstreamSettings
@@ -239,6 +240,13 @@ async def test_a_request_that_is_over_is_not_counted():
 @both
 async def test_0_bounds_nothing():
     app = ToolMiddleware(stalling(), limits=LimitSettings(exchanges=0, exchanges_per_client=0))
+    async with stream_asgi(app, body=asked()) as one, stream_asgi(app, body=asked()) as two:
+        assert (await one.head(), await two.head()) == (200, 200)
+
+
+@both
+async def test_what_an_agent_asks_in_its_own_process_is_not_bounded():
+    app = middleware_of(Settings(limits=LimitSettings(exchanges=1, exchanges_per_client=1)), {"u": stalling()})
     async with stream_asgi(app, body=asked()) as one, stream_asgi(app, body=asked()) as two:
         assert (await one.head(), await two.head()) == (200, 200)
 
