@@ -461,6 +461,21 @@ def test_a_websocket_ends_its_connection_only(started: Process):
         client.rest()
 
 
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+def test_a_client_that_leaves_behind_two_requests_is_noticed(server: str, tmp_path: Path):
+    upstream = stalling()
+    toml = 'chat_template = "none"\n[upstream.u]\nurl = "URL"'
+    with (
+        uvicorn_server(upstream) as behind,
+        Process(tmp_path, server, toml.replace("URL", behind.url), keepalive=0.2) as process,
+    ):
+        with Raw(process.port, head("/v1/chat/completions", f"content-length: {len(asked())}") + asked()) as client:
+            client.until(b"words")
+            client.say(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            time.sleep(0.2)
+        wait_for(lambda: upstream.left == 1, "the upstream is left")
+
+
 def test_requests_that_wait_for_a_reply_are_few(started: Process):
     with Raw(started.port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 5000) as client:
         assert len(client.rest()) < 1_000_000  # it is closed, at once or when all are answered

@@ -106,13 +106,15 @@ class _Server(uvicorn.Server):
 class _Connection(HttpToolsProtocol):
     """A connection whose header is bounded in bytes and in time. uvicorn itself closes it when it is idle."""
 
-    __slots__ = ("_address", "_size", "_unread", "phase", "since")  # cheaper than in the dictionary of the base class
+    __slots__ = ("_address", "_running", "_size", "_unread", "phase", "since")  # cheaper than in the base's dictionary
     server_state: _State
 
     def connection_made(self, transport: Any) -> None:
         """Refuse it if there are too many."""
         super().connection_made(transport)
         self._address: str | None = None
+        self._running: Any = None
+        """The request that is served; the base class knows the one that came last."""
         self._size = 0
         """Bytes of the header so far, as far as it is read."""
         self._unread = 0
@@ -130,6 +132,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._leaves()
         if self._address is not None:
             self.server_state.counted.leave(self._address)
             self._address = None
@@ -160,6 +163,8 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
         self._unread = 0
         self._enters(Phase.BODY)
         if len(self.pipeline) > _PIPELINED:
@@ -173,6 +178,11 @@ class _Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._unread = 0
         self._enters(Phase.QUIET)
+
+    def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  the base class hands it over
         """What came cannot be read, or a callback has raised."""
@@ -195,7 +205,13 @@ class _Connection(HttpToolsProtocol):
     @property
     def _serves(self) -> bool:
         """A reply is not complete."""
-        return bool(self.cycle) and not self.cycle.response_complete
+        return self._running is not None and not self._running.response_complete
+
+    def _leaves(self) -> None:
+        """The request that is served, if there is one, learns that its client has left."""
+        if self._serves:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def _enters(self, phase: Phase) -> None:
         self.phase = phase
@@ -210,16 +226,13 @@ class _Connection(HttpToolsProtocol):
         """Answer, if there is room for an answer and none was given, and wait a moment for the client to take it."""
         if self.phase is Phase.CLOSING:
             return
-        cycle = self.cycle
-        told = bool(self.pipeline) or (
-            bool(cycle) and cycle.response_started and (self._serves or self.phase is Phase.BODY)
-        )
+        running = self._running
+        told = running is not None and running.response_started and (self._serves or self.phase is Phase.BODY)
         self._enters(Phase.CLOSING)
-        if self._serves:  # it must not answer as well
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self._leaves()  # it must not answer as well
         if told or self.transport.is_closing():
             self.transport.close()
         else:
             self.transport.write(answer(error))
-            self.transport.write_eof()
+            if not self.transport.is_closing():  # the client may be gone
+                self.transport.write_eof()
