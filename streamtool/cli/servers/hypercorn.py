@@ -246,7 +246,7 @@ class _Connection(TCPServer):
 
     async def _answer(self, error: StreamtoolError) -> None:
         async with self.send_lock:
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
                 await self.stream.send_all(answer(error))
                 await self.stream.send_eof()
 
