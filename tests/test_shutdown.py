@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,7 @@ def test_a_client_that_does_not_read_delays_nothing(server: str, tmp_path: Path)
     upstream = Upstream()
     with (
         uvicorn_server(upstream) as served,
-        Process(tmp_path, server, alone(served.url), grace=1) as process,
+        Process(tmp_path, server, alone(served.url), grace=2) as process,
         RawClient(process.port, asked("chat", "floods")),
         RawClient(process.port, asked("chat", "floods", tools=False)),
     ):
@@ -335,7 +336,11 @@ def test_an_sdk_is_told(server: str, tmp_path: Path):
 # --- drain
 
 
-@pytest.mark.parametrize("serve", [uvicorn_server, hypercorn_server])
+@pytest.mark.parametrize(
+    "serve",
+    [partial(uvicorn_server, timeout_keep_alive=60), partial(hypercorn_server, keep_alive=60)],
+    ids=["uvicorn", "hypercorn"],
+)
 def test_new_requests_over_open_connections_are_refused_while_old_ones_go_on(serve: Callable[..., Any]):
     upstream = Upstream()
     with uvicorn_server(upstream) as behind:

@@ -20,7 +20,8 @@ import trio
 from dialects import CLIENTS, PATHS, Ask, write
 from servers import DEADLINE, Process, RawClient, Served, hypercorn_server, uvicorn_server, wait_for
 
-from streamtool import ToolMiddleware
+from streamtool import Settings, ToolMiddleware
+from streamtool.agent.model_client import middleware_of
 from streamtool.http.asgi import Message
 from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings, UpstreamSettings
@@ -243,6 +244,13 @@ async def test_0_bounds_nothing():
         assert (await one.head(), await two.head()) == (200, 200)
 
 
+@both
+async def test_what_an_agent_asks_in_its_own_process_is_not_bounded():
+    app = middleware_of(Settings(limits=LimitSettings(exchanges=1, exchanges_per_client=1)), {"u": stalling()})
+    async with stream_asgi(app, body=asked()) as one, stream_asgi(app, body=asked()) as two:
+        assert (await one.head(), await two.head()) == (200, 200)
+
+
 # --- connections: what only the server sees
 
 SMALL = {
@@ -451,3 +459,24 @@ def test_a_websocket_ends_its_connection_only(started: Process):
     keys = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
     with Raw(started.port, top + keys) as client:
         client.rest()
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+def test_a_client_that_leaves_behind_two_requests_is_noticed(server: str, tmp_path: Path):
+    upstream = stalling()
+    toml = 'chat_template = "none"\n[upstream.u]\nurl = "URL"'
+    with (
+        uvicorn_server(upstream) as behind,
+        Process(tmp_path, server, toml.replace("URL", behind.url), keepalive=0.2) as process,
+    ):
+        with Raw(process.port, head("/v1/chat/completions", f"content-length: {len(asked())}") + asked()) as client:
+            client.until(b"words")
+            client.say(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            time.sleep(0.2)
+        wait_for(lambda: upstream.left == 1, "the upstream is left")
+
+
+def test_requests_that_wait_for_a_reply_are_few(started: Process):
+    with Raw(started.port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 5000) as client:
+        assert len(client.rest()) < 1_000_000  # it is closed, at once or when all are answered
+    assert httpx.get(started.url + "/healthz", trust_env=False).status_code == 200

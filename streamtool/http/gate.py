@@ -72,7 +72,7 @@ class Entry:
 class Gate:
     """The requests of a shell. `limits` bound how many are open; None: any number may be."""
 
-    __slots__ = ("_clients", "_draining", "_empty", "_inner", "_limits", "_open", "ended")
+    __slots__ = ("_clients", "_empty", "_inner", "_limits", "_open", "draining", "ended")
 
     def __init__(self, limits: LimitSettings | None = None) -> None:
         self._limits = limits
@@ -82,14 +82,10 @@ class Gate:
         self._empty: anyio.Event | None = None
         """While somebody waits for the last request: set when it is over."""
         self._inner: list[Gate] = []
-        self._draining = False
+        self.draining = False
+        """No request may begin."""
         self.ended: StreamtoolError | None = None
         """With which all that was open had to end early."""
-
-    @property
-    def draining(self) -> bool:
-        """No request may begin."""
-        return self._draining
 
     def inner(self) -> Self:
         """A gate for requests that serve requests of this one: they may always begin, and end early with these."""
@@ -136,7 +132,7 @@ class Gate:
 
     def _admit(self, headers: Headers) -> str:
         """The client that sends these headers, if its request may begin. Raises UnavailableError, TooManyError."""
-        if self._draining:
+        if self.draining:
             raise UnavailableError("the server is shutting down; send the request again", code="shutting_down")
         client, limits = client_of(headers), self._limits
         if limits is None:
@@ -164,11 +160,12 @@ class Gate:
 
     async def drain(self, seconds: float) -> None:
         """Let nothing begin, let what is open go on for so many seconds, then end it. Returns when all is over."""
-        self._draining = True
+        self.draining = True
         with anyio.move_on_after(seconds):
             await self._wait()
         if self._open:
-            _log.warning("shutting down: open requests that are ended: %d", len(self._open))
+            if self.ended is None:
+                _log.warning("shutting down: open requests that are ended: %d", len(self._open))
             self.end(UnavailableError("the server shut down before the reply was complete", code="shutting_down"))
             await self._wait()
 

@@ -245,9 +245,10 @@ class _Connection(TCPServer):
                 pass
 
     async def _answer(self, error: StreamtoolError) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-            await self.stream.send_all(answer(error))
-            await self.stream.send_eof()
+        async with self.send_lock:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+                await self.stream.send_all(answer(error))
+                await self.stream.send_eof()
 
 
 class _Protocol(H11Protocol):

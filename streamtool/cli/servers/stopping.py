@@ -19,7 +19,7 @@ from streamtool.proxy import Proxy
 _LAST: Final = 2.0
 """Seconds before the end of the grace time, at most, in which clients are told and the process cleans up."""
 _FLUSH: Final = 0.3
-"""Seconds that are left for that after a second signal."""
+"""Seconds in which they are told after a second signal."""
 _TICK: Final = 0.05
 
 
@@ -30,7 +30,7 @@ async def stop(proxy: Proxy, caught: Sequence[int], connections: Collection[obje
     `cut` breaks them off.
     """
     grace = proxy.settings.grace
-    last = min(_LAST, grace / 4)
+    last = min(_LAST, grace / 2)
 
     async def hurry() -> None:
         await _until(lambda: len(caught) > 1)
@@ -41,8 +41,8 @@ async def stop(proxy: Proxy, caught: Sequence[int], connections: Collection[obje
         tasks.start_soon(hurry)
         await _end(proxy, grace - last, connections)
         tasks.cancel_scope.cancel()
-    if connections and len(caught) > 1:
-        with anyio.move_on_after(_FLUSH):
+    if connections:
+        with anyio.move_on_after(_FLUSH if len(caught) > 1 else last / 4):
             await _end(proxy, 0, connections)
     cut()
 

@@ -17,6 +17,11 @@ from streamtool.errors import StreamtoolError, UnavailableError
 from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings
 
+_STUCK: Final = 5.0
+"""Seconds beyond the grace time for tasks that do not end although their connections are cut."""
+_CLOSING: Final = 0.5
+"""Seconds, at least, in which the proxy may close what it has opened."""
+_TICK: Final = 0.05
 _PIPELINED: Final = 16
 """Requests that may wait on one connection for the reply to another one."""
 
@@ -79,11 +84,19 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop within the grace time."""
-        stopping = asyncio.create_task(stop(self._proxy, self.caught, self.server_state.connections, self._cut))
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._proxy.settings.grace):
+            async with asyncio.timeout(self._proxy.settings.grace + _STUCK) as limit:
+                ending = asyncio.create_task(self._end(limit))
                 await super().shutdown(sockets)
-        stopping.cancel()
+        ending.cancel()
+
+    async def _end(self, limit: asyncio.Timeout) -> None:
+        """End all requests, and bound what is left to do behind them."""
+        end = asyncio.get_running_loop().time() + self._proxy.settings.grace
+        await stop(self._proxy, self.caught, self.server_state.connections, self._cut)
+        while self.server_state.tasks:  # noqa: ASYNC110  uvicorn's set cannot set an event
+            await asyncio.sleep(_TICK)
+        limit.reschedule(max(end, asyncio.get_running_loop().time() + _CLOSING))
 
     def _cut(self) -> None:
         for connection in list(self.server_state.connections):
@@ -93,13 +106,15 @@ class _Server(uvicorn.Server):
 class _Connection(HttpToolsProtocol):
     """A connection whose header is bounded in bytes and in time. uvicorn itself closes it when it is idle."""
 
-    __slots__ = ("_address", "_size", "_unread", "phase", "since")  # cheaper than in the dictionary of the base class
+    __slots__ = ("_address", "_running", "_size", "_unread", "phase", "since")  # cheaper than in the base's dictionary
     server_state: _State
 
     def connection_made(self, transport: Any) -> None:
         """Refuse it if there are too many."""
         super().connection_made(transport)
         self._address: str | None = None
+        self._running: Any = None
+        """The request that is served; the base class knows the one that came last."""
         self._size = 0
         """Bytes of the header so far, as far as it is read."""
         self._unread = 0
@@ -117,6 +132,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._leaves()
         if self._address is not None:
             self.server_state.counted.leave(self._address)
             self._address = None
@@ -147,6 +163,8 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
         self._unread = 0
         self._enters(Phase.BODY)
         if len(self.pipeline) > _PIPELINED:
@@ -160,6 +178,11 @@ class _Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._unread = 0
         self._enters(Phase.QUIET)
+
+    def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  the base class hands it over
         """What came cannot be read, or a callback has raised."""
@@ -182,7 +205,13 @@ class _Connection(HttpToolsProtocol):
     @property
     def _serves(self) -> bool:
         """A reply is not complete."""
-        return bool(self.cycle) and not self.cycle.response_complete
+        return self._running is not None and not self._running.response_complete
+
+    def _leaves(self) -> None:
+        """The request that is served, if there is one, learns that its client has left."""
+        if self._serves:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def _enters(self, phase: Phase) -> None:
         self.phase = phase
@@ -197,14 +226,13 @@ class _Connection(HttpToolsProtocol):
         """Answer, if there is room for an answer and none was given, and wait a moment for the client to take it."""
         if self.phase is Phase.CLOSING:
             return
-        cycle = self.cycle
-        told = bool(cycle) and cycle.response_started and (self._serves or self.phase is Phase.BODY)
+        running = self._running
+        told = running is not None and running.response_started and (self._serves or self.phase is Phase.BODY)
         self._enters(Phase.CLOSING)
-        if self._serves:  # it must not answer as well
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self._leaves()  # it must not answer as well
         if told or self.transport.is_closing():
             self.transport.close()
         else:
             self.transport.write(answer(error))
-            self.transport.write_eof()
+            if not self.transport.is_closing():  # the client may be gone
+                self.transport.write_eof()
