@@ -192,7 +192,10 @@ class _Connection(TCPServer):
             self._spoke = event.idle and bool(self.protocol.connection.trailing_data[0])  # half of the next header
             self._enters(Phase.HEADER if self._spoke else Phase.IDLE if event.idle else Phase.BODY)
         else:
-            await super().protocol_send(event)
+            try:
+                await super().protocol_send(event)
+            except trio.BusyResourceError:  # it is being closed
+                await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
         while self.phase is not Phase.CLOSING:
