@@ -15,6 +15,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+ATTENDED = "streamtool.attended"
+"""Key of a scope that says: whoever calls the app cancels it when the client leaves, so nobody else need look."""
 LARGEST = 8 * 1024 * 1024
 """Bytes of a response that are taken."""
 SCOPE: Mapping[str, Any] = {

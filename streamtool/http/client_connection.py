@@ -25,16 +25,27 @@ class ClientConnection:
     """The client of one exchange."""
 
     __slots__ = (
-        "_cancel_scope", "_comment", "_exchange", "_heard", "_receive", "_send", "_started", "_writing",
-        "complete", "gone",
+        "_cancel_scope",
+        "_comment",
+        "_exchange",
+        "_heard",
+        "_left",
+        "_receive",
+        "_send",
+        "_started",
+        "_writing",
+        "complete",
+        "gone",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         self._exchange = exchange
         self._receive = receive
         self._send = send
-        self.gone = anyio.Event()
+        self.gone = False
         """The client has left."""
+        self._left: anyio.Event | None = None
+        """While somebody waits for that."""
         self.complete = False
         """The client has the whole reply."""
         self._started = False
@@ -52,6 +63,12 @@ class ClientConnection:
         tasks.start_soon(self._watch)
         if self._exchange.conversation.stream:
             tasks.start_soon(self._break_silence, keepalive / _TICKS)
+
+    async def leaves(self) -> None:
+        """Wait until the client has left."""
+        if not self.gone:
+            self._left = self._left or anyio.Event()
+            await self._left.wait()
 
     async def aside(self, call: Callable[[], T]) -> T:
         """What a step of the exchange returns, off the event loop. Nobody else asks anything of it meanwhile."""
@@ -89,7 +106,9 @@ class ClientConnection:
             self._writing = False
 
     def _leave(self) -> None:
-        self.gone.set()
+        self.gone = True
+        if self._left is not None:
+            self._left.set()
         if self._cancel_scope is not None:
             self._cancel_scope.cancel()
 

@@ -23,7 +23,7 @@ from statemachine import precompile
 from streamtool.errors import RequestError, RequestTimeout, StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.answers import new_id, send_error
-from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.asgi import ATTENDED, ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
 from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.off_loop import LARGE, clock, off_loop
@@ -235,19 +235,20 @@ class _Run:
                 await self._attempts()
                 tasks.cancel_scope.cancel()
         except Exception:  # an app may fail while it is cancelled
-            if not self._client.gone.is_set():
+            if not self._client.gone:
                 raise
             _log.exception("the application failed, after its client had left")
 
     async def _attempts(self) -> None:
         exchange = self._exchange
-        while not (exchange.done or self._client.gone.is_set()):
+        while not (exchange.done or self._client.gone):
             try:
                 request = await self._client.aside(exchange.request) if self._large else exchange.request()
             except StreamtoolError as error:
                 await self._client.write(exchange.fail(error))
                 return
             scope = self._middleware.inner_scope(self._scope, request)
+            scope[ATTENDED] = True
             if "extensions" in scope:
                 scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k not in _SHORTCUTS}
             bodies = [request.body]
@@ -261,7 +262,7 @@ class _Run:
         async def receive() -> Message:
             if bodies:
                 return {"type": "http.request", "body": bodies.pop(), "more_body": False}
-            await self._client.gone.wait()
+            await self._client.leaves()
             return {"type": "http.disconnect"}
 
         error: StreamtoolError
@@ -277,13 +278,13 @@ class _Run:
             error = StreamtoolError("the application failed")
             error.__cause__ = raised
         self._app = None
-        if not (exchange.done or exchange.retry or self._client.gone.is_set()):
+        if not (exchange.done or exchange.retry or self._client.gone):
             await self._client.write(exchange.fail(self._entry.error or error))
 
     async def _take(self, message: Message) -> None:
         """What the app sends."""
         exchange = self._exchange
-        if self._client.complete or self._client.gone.is_set():
+        if self._client.complete or self._client.gone:
             return
         match message["type"]:
             case "http.response.body":

@@ -21,7 +21,7 @@ import anyio
 import httpx
 
 from streamtool.errors import UpstreamError, UpstreamTimeout
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
+from streamtool.http.asgi import ATTENDED, ASGIApp, Receive, Scope, Send
 from streamtool.http.middleware import ClientLeft, read_body, route_path
 from streamtool.http.network import failure, open_network, proxy_of
 from streamtool.http.resending import send_async
@@ -120,7 +120,7 @@ class HttpUpstream:
             extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
         )
         del body  # it is the request's, as long as it may be needed
-        await _Pass(self, request, receive, send).run()
+        await _Pass(self, request, None if ATTENDED in scope else receive, send).run()
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         """The upstream's answer, its body still to come. Connections are pooled and opened when needed."""
@@ -249,14 +249,15 @@ async def give_up(response: Any, pieces: Any) -> None:
 class _Pass:
     """One request on its way."""
 
-    __slots__ = ("_first", "_heard", "_late", "_receive", "_request", "_send", "_upstream", "_waiting")
+    __slots__ = ("_begun", "_heard", "_late", "_receive", "_request", "_send", "_upstream", "_waiting")
 
-    def __init__(self, upstream: HttpUpstream, request: httpx.Request, receive: Receive, send: Send) -> None:
+    def __init__(self, upstream: HttpUpstream, request: httpx.Request, receive: Receive | None, send: Send) -> None:
         self._upstream = upstream
         self._request = request
         self._receive = receive
+        """Tells when the client leaves; None: nobody need look."""
         self._send = send
-        self._first = anyio.Event()
+        self._begun = False
         self._heard = False
         self._waiting = True
         """For the upstream, not for the client."""
@@ -267,7 +268,8 @@ class _Pass:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_time, scope)
-                tasks.start_soon(self._watch_client, scope)
+                if self._receive is not None:
+                    tasks.start_soon(self._watch_client, self._receive, scope)
                 with scope:
                     await self._pass()
                 tasks.cancel_scope.cancel()
@@ -298,8 +300,7 @@ class _Pass:
                 await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
                 send = self._send
                 async for piece in pieces:
-                    if not self._first.is_set():
-                        self._first.set()
+                    self._begun = True
                     self._waiting = False
                     if mask is not None:
                         piece = mask.feed(piece)  # noqa: PLW2901  the same piece, without the key
@@ -327,23 +328,22 @@ class _Pass:
     def _where(self) -> str:
         return f"the upstream at {self._request.url.netloc.decode('ascii', 'replace')}{self._upstream.through}"
 
-    async def _watch_client(self, scope: anyio.CancelScope) -> None:
+    async def _watch_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
         """Stop the request when the client leaves."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await receive())["type"] != "http.disconnect":
             pass
         scope.cancel()
 
     async def _watch_time(self, scope: anyio.CancelScope) -> None:
         """Stop the request when the upstream is silent for too long."""
         timeout = self._upstream.settings.timeout
-        with anyio.move_on_after(timeout.first_byte):
-            await self._first.wait()
-        if self._first.is_set():
-            silent = 0
-            while silent < _LOOKS:
-                self._heard = False
-                await anyio.sleep(timeout.idle / _LOOKS)
-                silent = silent + 1 if self._waiting and not self._heard else 0
+        silent = tick = 0.0
+        while silent < (timeout.idle if self._begun else timeout.first_byte) - tick / 2:  # the sum is rounded
+            tick = (timeout.idle if self._begun else min(timeout.first_byte, timeout.idle)) / _LOOKS
+            self._heard = False
+            await anyio.sleep(tick)
+            silent = silent + tick if self._waiting and not self._heard else 0.0
+        if self._begun:
             self._late = UpstreamTimeout(f"the upstream fell silent for {timeout.idle:g} seconds")
         else:
             self._late = UpstreamTimeout(f"the upstream did not begin its reply within {timeout.first_byte:g} seconds")
