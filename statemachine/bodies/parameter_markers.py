@@ -87,6 +87,8 @@ class Tables:
     """The closer of a value repeats its key."""
     between: Markers[Marker]
     """Between values."""
+    keys: Markers[Marker]
+    """The openers of a key."""
     plain: Inside
     """Inside of a raw value."""
     trimmed: Inside
@@ -123,6 +125,7 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
         close,
         bool(keyed),
         Markers(dict(ends + around).items()),
+        Markers([(text, mark) for text, mark in ends if mark is Marker.KEY]),
         plain,
         inside(within, trimmed=True) if body.trim else plain,
         Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
@@ -172,6 +175,13 @@ def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[N
         if reader.ended:
             return None, 0
         yield
+
+
+def ends_in_key(machine: Machine, table: Tables) -> bool:
+    """True if the text is over, and what is left of it is the beginning of the opener of a key."""
+    reader = machine.reader
+    found = table.keys.match(reader.text, reader.at) if reader.ended else None
+    return found is not None and not found.lastindex
 
 
 def closing(machine: Machine, table: Tables, offset: int) -> Generator[None, None, tuple[str, int]]:
