@@ -158,7 +158,8 @@ class Soak:
         returned = last.returned_to(first) and last.memory - first.memory <= GROWTH
         rows = [Row(_cells(sample)) for sample in self.samples[:-1]]
         rows.append(Row(_cells(last), f"as at 0, +{GROWTH // 1024} MB", returned))
-        yield Table("The proxy, idle at both ends", ("seconds", "MB", "descriptors", "tasks", "threads"), rows)
+        title = f"The proxy, idle at both ends; {_slope(self.samples):+.1f} MB a minute in the second half"
+        yield Table(title, ("seconds", "MB", "descriptors", "tasks", "threads"), rows)
 
 
 async def _until(condition: Callable[[], bool], seconds: float) -> bool:
@@ -168,6 +169,12 @@ async def _until(condition: Callable[[], bool], seconds: float) -> bool:
             break
         await asyncio.sleep(LOOK)
     return condition()
+
+
+def _slope(samples: list[Sample]) -> float:
+    """MB by which memory grew in a minute, from the sample in the middle to the last one."""
+    middle, last = samples[(len(samples) - 1) // 2], samples[-1]
+    return (last.memory - middle.memory) / 1024 * 60 / (last.seconds - middle.seconds)
 
 
 def _cells(sample: Sample) -> tuple[str, ...]:
