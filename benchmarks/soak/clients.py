@@ -13,6 +13,8 @@ PATIENCE: Final = 60.0
 """Seconds for a whole exchange: a reply that takes longer never ends."""
 SLOWLY: Final = 60_000
 """Bytes of an answer that slow readers read slowly."""
+SPEED: Final = 100_000
+"""Bytes that they read in a second."""
 INSTEAD: Final = {"no JSON": b'{"model": oops', "no model": b"{}"}
 """What is sent that is no request."""
 
@@ -107,7 +109,7 @@ class Client:
             if not data or (plan.manner == "leaves" and len(answer.body) > plan.leaves_after):
                 return False
             if plan.manner == "slow" and len(answer.body) < SLOWLY:
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(len(data) / SPEED)
         return True
 
 

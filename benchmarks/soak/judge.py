@@ -168,7 +168,8 @@ def _released(want: Shown, got: Got, begun: int) -> str:
     The beginning of a call that was cut in its name is text.
     """
     more = got.text[len(want.text) :]
-    return more if 0 < begun < len(want.begun) and want.rest.endswith(more) else "" if begun else want.rest
+    named = 0 < begun < len(want.begun) or not want.begun
+    return more if named and want.rest.endswith(more) else "" if begun else want.rest
 
 
 def _text(what: str, got: str, want: str, rest: str, shown: Shown) -> Iterator[Loss]:

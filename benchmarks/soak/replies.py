@@ -137,7 +137,7 @@ class Reply:
                 break
         calls = found.calls + (() if self.fault else self.native)
         found = evolve(found, calls=calls, begun=found.begun or self.native, reason=self.untouched().reason)
-        if forbidden and calls:
+        if forbidden and (calls or found.begun):
             return evolve(found, calls=(), begun=(), discarded=_size(calls))
         return evolve(found, reason="calls") if calls and found.reason == "stop" else found
 

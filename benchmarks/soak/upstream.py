@@ -16,6 +16,8 @@ PATIENCE: Final = 60.0
 """Seconds after which a silent reply ends in any case."""
 LONGEST: Final = 2.0
 """Seconds for which a reply pauses, all in all."""
+PAUSES: Final = 400
+"""Pieces of a reply that may pause at all: a sleep takes a millisecond at least, however short it is."""
 _HEAD: Final = {"id": "chatcmpl-up", "object": "chat.completion.chunk", "created": 1741570283, "model": "up"}
 _ERROR: Final = {"error": {"message": "the engine broke", "type": "server_error", "param": None, "code": None}}
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
@@ -138,7 +140,7 @@ class Answer:
         head += "transfer-encoding: chunked\r\n\r\n" if self._chunked else "connection: close\r\n\r\n"
         self._writer.write(head.encode())
         pieces = [*self._pieces()]
-        pace = min(said.pace, LONGEST / len(pieces))
+        pace = min(said.pace, LONGEST / len(pieces)) if len(pieces) <= PAUSES else 0
         for piece in pieces:
             await self._send(piece)
             if pace:
