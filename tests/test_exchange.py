@@ -806,6 +806,29 @@ def test_a_failure_between_two_attempts_is_told():
     assert json.loads(out)["error"]["message"] == "no way on"
 
 
+def test_what_waits_for_a_forced_call_is_shown_when_a_reply_that_has_begun_breaks():
+    exchange = make(tool_choice="required")
+    exchange.request()
+    exchange.respond(200, [])
+    out = exchange.feed(chunk({"role": "assistant", "reasoning_content": "Hm."}))
+    out += exchange.feed(chunk({"content": "I will look. "}))
+    assert Outcome(exchange, out).text == ""
+    out += exchange.fail(UpstreamError("the connection broke"))
+    assert Outcome(exchange, out).text == "I will look. "
+    assert Outcome(exchange, out).reasons == []
+    assert_valid(validate_chat_stream(out, json.loads(request())))
+
+
+def test_what_waits_for_a_forced_call_is_no_reply_that_breaks():
+    exchange = make(tool_choice="required")
+    exchange.request()
+    exchange.respond(200, [])
+    assert exchange.feed(chunk({"content": "I will look. "})) == b""
+    assert json.loads(exchange.fail(UpstreamError("it broke")))["error"]["message"] == "it broke"
+    assert exchange.head is not None
+    assert exchange.head.status == 502
+
+
 def test_an_endless_refusal_is_cut():
     exchange = make()
     exchange.request()

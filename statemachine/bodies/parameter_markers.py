@@ -87,6 +87,8 @@ class Tables:
     """The closer of a value repeats its key."""
     between: Markers[Marker]
     """Between values."""
+    inner: Markers[Marker]
+    """Those of them behind which the call goes on."""
     plain: Inside
     """Inside of a raw value."""
     trimmed: Inside
@@ -123,6 +125,7 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
         close,
         bool(keyed),
         Markers(dict(ends + around).items()),
+        Markers([(text, mark) for text, mark in dict(ends + around).items() if mark is not Marker.CALL_END]),
         plain,
         inside(within, trimmed=True) if body.trim else plain,
         Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
@@ -172,6 +175,13 @@ def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[N
         if reader.ended:
             return None, 0
         yield
+
+
+def cut_between(machine: Machine, table: Tables) -> bool:
+    """True if the text is over, and what is left of it is the beginning of a marker behind which the call goes on."""
+    reader = machine.reader
+    found = table.inner.match(reader.text, reader.at) if reader.ended else None
+    return found is not None and not found.lastindex
 
 
 def closing(machine: Machine, table: Tables, offset: int) -> Generator[None, None, tuple[str, int]]:

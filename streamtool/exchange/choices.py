@@ -66,11 +66,13 @@ class Choices:
         """Characters that the upstream has written."""
         return sum(choice.tally.written for choice in self.filters.values())
 
-    def break_off(self, out: list[ReplyEvent]) -> None:
-        """There is no more: what the choices hold goes out."""
+    def break_off(self, out: list[ReplyEvent], *, begun: bool) -> None:
+        """There is no more: what the choices hold goes out; what waits for a forced call too if the reply has begun."""
         for choice in self.filters.values():
             if not choice.finished:
                 choice.close(None, out)
+                if begun:
+                    choice.release(out)
 
     def remember(self) -> None:
         """Keep how the model wrote its calls, if they are whole and their ids are ours."""

@@ -372,7 +372,7 @@ class Exchange:
         if self.lingers:
             self._end(out)
             return
-        self._choices.break_off(out)
+        self._choices.break_off(out, begun=self.head is not None and self._rejected is None)
         self._record.error = error
         self._rejected = None
         self.done = self.cut = True
