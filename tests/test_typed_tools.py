@@ -9,19 +9,33 @@ from typing import Annotated, Any
 
 import anthropic
 import anthropic.types as claude
+import openai
+import openai.types.responses as gpt
 import pytest
 import typing_extensions
 from anthropic.types import beta
+from attrs import field, frozen
 from dialects import said
+from openai.types.responses.response_output_item import ResponseOutputItem
 from pydantic import TypeAdapter
 from servers import uvicorn_server
 
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.protocols.messages.toolsets import TOOLSETS
+from streamtool.protocols.messages.typed_tools import BLOCKS, tools_of
 from streamtool.protocols.messages.typed_tools import TYPED_TOOLS as MESSAGES
-from streamtool.protocols.messages.typed_tools import tools_of
+from streamtool.protocols.responses.typed_tools import ITEMS
+from streamtool.protocols.responses.typed_tools import TYPED_TOOLS as RESPONSES
 from streamtool.protocols.typed_tools import row_of
-from streamtool.testing import ScriptedUpstream, assert_valid, stream_asgi, validate_messages_stream
+from streamtool.testing import (
+    Script,
+    ScriptedUpstream,
+    assert_valid,
+    stream_asgi,
+    validate_messages_stream,
+    validate_responses_stream,
+    validate_responses_whole,
+)
 
 both = pytest.mark.anyio
 MEMBERS = {
@@ -102,6 +116,14 @@ def asking(kind: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("union", [claude.ToolUnionParam, beta.BetaToolUnionParam])
 def test_every_type_of_tool_that_the_sdk_knows_has_a_row(union):
     assert [kind for kind in sorted(kinds(union) - {"custom"}) if row_of(MESSAGES, kind) is None] == []
+
+
+@pytest.mark.parametrize(
+    "union", [claude.ContentBlockParam, beta.BetaContentBlockParam, claude.ContentBlock, beta.BetaContentBlock]
+)
+def test_every_type_of_block_in_messages_is_in_the_tables(union):
+    named = {*BLOCKS, *(row.call for row in MESSAGES), *(row.result for row in MESSAGES)}
+    assert sorted(kinds(union) - named) == []
 
 
 def test_calls_and_results_are_blocks_that_the_sdk_knows():
@@ -269,3 +291,413 @@ def test_the_official_client_of_messages_gets_calls_of_typed_tools(stream):
         (None, "bash", {"command": "ls"}),
     ]
     assert message.stop_reason == "tool_use"
+
+
+# --- Responses --------------------------------------------------------------------------------------------------------
+
+ITEM = TypeAdapter(ResponseOutputItem)
+LOCAL = {"type": "local"}
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+
+
+@frozen
+class Typed:
+    """A tool of Responses: how it is offered, what the model writes, and what the client gets."""
+
+    tool: dict[str, Any]
+    name: str
+    arguments: Any = field(repr=False)
+    item: dict[str, Any] = field(repr=False)
+    """The fields of its item besides id, call_id and status."""
+    result: dict[str, Any] = field(repr=False)
+    """The result as an item, without the id of the call."""
+    said: str = field(repr=False)
+    """A part of the result as the model reads it."""
+
+
+TYPED = [
+    Typed(
+        {"type": "shell", "environment": LOCAL},
+        "shell",
+        {"commands": ["ls", "pwd"], "timeout_ms": 500},
+        {
+            "type": "shell_call",
+            "action": {"commands": ["ls", "pwd"], "timeout_ms": 500, "max_output_length": None},
+            "environment": LOCAL,
+        },
+        {
+            "type": "shell_call_output",
+            "output": [
+                {"stdout": "a.py\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+                {"stdout": "", "stderr": "no\n", "outcome": {"type": "timeout"}},
+            ],
+        },
+        "a.py\nexit code 0\nstderr:\nno\ntimed out",
+    ),
+    Typed(
+        {"type": "local_shell"},
+        "local_shell",
+        {"command": ["ls", "-l"], "env": {"A": "1"}, "working_directory": "/tmp"},
+        {
+            "type": "local_shell_call",
+            "action": {
+                "type": "exec",
+                "command": ["ls", "-l"],
+                "env": {"A": "1"},
+                "timeout_ms": None,
+                "working_directory": "/tmp",
+            },
+        },
+        {"type": "local_shell_call_output", "output": "a.py"},
+        "a.py",
+    ),
+    Typed(
+        {"type": "apply_patch"},
+        "apply_patch",
+        {"type": "update_file", "path": "a.py", "diff": "@@\n-a\n+b"},
+        {
+            "type": "apply_patch_call",
+            "operation": {"type": "update_file", "path": "a.py", "diff": "@@\n-a\n+b"},
+        },
+        {"type": "apply_patch_call_output", "status": "failed", "output": "no such line"},
+        "no such line",
+    ),
+    Typed(
+        {"type": "computer"},
+        "computer",
+        {"actions": [{"type": "click", "x": 3, "y": 4}, {"type": "scroll", "x": 1, "y": 2, "scroll_y": -5}]},
+        {
+            "type": "computer_call",
+            "actions": [
+                {"type": "click", "x": 3, "y": 4, "button": "left"},
+                {"type": "scroll", "x": 1, "y": 2, "scroll_x": 0, "scroll_y": -5},
+            ],
+            "pending_safety_checks": [],
+        },
+        {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": PICTURE}},
+        PICTURE,
+    ),
+    Typed(
+        {"type": "computer_use_preview", "display_width": 800, "display_height": 600, "environment": "linux"},
+        "computer",
+        {"action": {"type": "keypress", "keys": ["ctrl", "a"]}},
+        {
+            "type": "computer_call",
+            "action": {"type": "keypress", "keys": ["ctrl", "a"]},
+            "pending_safety_checks": [],
+        },
+        {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": PICTURE}},
+        PICTURE,
+    ),
+    Typed(
+        {"type": "tool_search", "execution": "client", "description": "Finds tools."},
+        "tool_search",
+        {"query": "weather"},
+        {"type": "tool_search_call", "arguments": {"query": "weather"}, "execution": "client"},
+        {
+            "type": "tool_search_output",
+            "execution": "client",
+            "tools": [{"type": "function", "name": "get_weather", "parameters": None, "strict": False}],
+        },
+        "These tools can be called now: get_weather.",
+    ),
+]
+each = pytest.mark.parametrize("typed", TYPED, ids=[typed.tool["type"] for typed in TYPED])
+
+
+def wishing(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "m", "input": "Go.", "tools": list(tools), **more}
+
+
+async def responded(body: dict[str, Any], text: str, end: str = "stop") -> tuple[list[Any], ScriptedUpstream]:
+    """The items of the reply, streamed and whole alike, and the upstream."""
+    found = []
+    for stream in (True, False):
+        upstream = ScriptedUpstream(said("chat", text, end))
+        sent = json.dumps({**body, "stream": stream}).encode()
+        async with stream_asgi(ToolMiddleware(upstream, app_protocol="chat"), "/v1/responses", body=sent) as reply:
+            data = await reply.body()
+            assert await reply.head() == 200, data
+        assert_valid((validate_responses_stream if stream else validate_responses_whole)(data, body))
+        if stream:
+            lines = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
+            found.append(json.loads(lines[-1])["response"]["output"])
+        else:
+            found.append(json.loads(data)["output"])
+    assert [own(item) for item in found[0]] == [own(item) for item in found[1]]
+    return found[1], upstream
+
+
+def own(item: dict[str, Any]) -> dict[str, Any]:
+    """The item without what names it."""
+    return {key: value for key, value in item.items() if key not in ("id", "call_id", "status")}
+
+
+def test_every_type_of_tool_in_responses_has_a_row():
+    known = kinds(gpt.ToolParam) - {"function", "custom", "namespace"}
+    assert [kind for kind in sorted(known) if row_of(RESPONSES, kind) is None] == []
+
+
+@pytest.mark.parametrize("union", [gpt.ResponseInputItemParam, ResponseOutputItem])
+def test_every_type_of_item_in_responses_is_in_the_tables(union):
+    named = {*ITEMS, *(row.call for row in RESPONSES), *(row.result for row in RESPONSES)}
+    assert sorted(kinds(union) - named) == []
+
+
+@both
+@each
+async def test_a_call_comes_back_as_the_item_of_the_sdk(typed):
+    items, upstream = await responded(wishing(typed.tool), calling(typed.name, typed.arguments))
+    assert typed.name in json.dumps(upstream.requests[0].json)
+    message, call = items
+    assert message["content"][0]["text"] == "Fine."
+    assert own(call) == typed.item
+    assert call["status"] == "completed"
+    parsed = ITEM.validate_python(call)
+    assert parsed.type == typed.item["type"]
+    assert type(parsed) is not type(ITEM.validate_python(message))
+
+
+@both
+@each
+async def test_a_call_and_its_result_are_history(typed):
+    call = {**typed.item, "id": "x_1", "call_id": "call_1", "status": "completed"}
+    user = {"role": "user", "content": "Go."}
+    history = [user, call, {**typed.result, "call_id": "call_1"}]
+    items, upstream = await responded(wishing(typed.tool, input=history), "Done.")
+    assert [item["type"] for item in items] == ["message"]
+    contents = [message["content"] for message in upstream.requests[0].json["messages"]]
+    assert any(f'"name": "{typed.name}"' in str(content) for content in contents[1:])
+    assert any(typed.said in str(content).replace("\\n", "\n") for content in contents[1:])
+
+
+@both
+@each
+async def test_a_call_that_is_cut_is_no_call_that_is_ready(typed):
+    text = calling(typed.name, typed.arguments)
+    items, _ = await responded(wishing(typed.tool), text[: text.index("arguments") + 16], "length")
+    for item in items[1:]:
+        assert item["status"] == "incomplete"
+        ITEM.validate_python(item)
+
+
+@both
+@each
+async def test_a_choice_names_a_typed_tool_by_its_type(typed):
+    other = {"type": "function", "name": "other", "parameters": {"type": "object", "properties": {}}}
+    kind = {"type": typed.tool["type"]}
+    for choice in (kind, {"type": "allowed_tools", "mode": "required", "tools": [kind]}):
+        body = wishing(typed.tool, other, tool_choice=choice)
+        items, _ = await responded(body, calling(typed.name, typed.arguments).removeprefix("Fine.\n"))
+        assert [item["type"] for item in items] == [typed.item["type"]]
+
+
+@both
+@pytest.mark.parametrize("environment", [None, {"type": "container_auto"}])
+async def test_a_shell_of_the_origin_is_left_out(environment):
+    items, upstream = await responded(wishing({"type": "shell", "environment": environment}), "No.")
+    assert [item["type"] for item in items] == ["message"]
+    assert "shell" not in json.dumps(upstream.requests[0].json)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_official_client_of_responses_gets_calls_of_typed_tools(stream):
+    offered = [typed for typed in TYPED if typed.tool["type"] != "computer_use_preview"]
+    text = "\n".join(calling(typed.name, typed.arguments) for typed in offered)
+    upstream = ScriptedUpstream(said("chat", text))
+    request: Any = wishing(*(typed.tool for typed in offered))
+    with uvicorn_server(ToolMiddleware(upstream, app_protocol="chat")) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        if stream:
+            with client.responses.stream(**request) as events:
+                response = events.get_final_response()
+        else:
+            response = client.responses.create(**request)
+    calls = [item for item in response.output if item.type != "message"]
+    assert [own(json.loads(call.model_dump_json(exclude_unset=True))) for call in calls] == [
+        typed.item for typed in offered
+    ]
+
+
+PATCH = """\
+*** Begin Patch
+*** Add File: new.py
++print(1)
+*** Update File: old.py
+@@ def f():
+-    return 1
++    return 2
+*** Delete File: gone.py
+*** End Patch"""
+
+
+@both
+@pytest.mark.parametrize("key", ["diff", "input", "patch"])
+async def test_a_whole_patch_is_an_item_for_each_file(key):
+    text = calling("apply_patch", {"type": "update_file", "path": "old.py", key: PATCH})
+    items, _ = await responded(wishing({"type": "apply_patch"}), text)
+    calls = [ITEM.validate_python(item) for item in items[1:]]
+    assert [json.loads(call.operation.model_dump_json()) for call in calls] == [
+        {"type": "create_file", "path": "new.py", "diff": "+print(1)"},
+        {"type": "update_file", "path": "old.py", "diff": "@@ def f():\n-    return 1\n+    return 2"},
+        {"type": "delete_file", "path": "gone.py"},
+    ]
+    assert len({call.call_id for call in calls}) == len({call.id for call in calls}) == 3
+
+
+@both
+@pytest.mark.parametrize(
+    ("tool", "arguments", "action"),
+    [
+        ({"type": "shell", "environment": LOCAL}, {"commands": "ls"}, {"commands": ["ls"]}),
+        ({"type": "shell", "environment": LOCAL}, {"command": "ls", "timeout_ms": "9"}, {"timeout_ms": 9}),
+        ({"type": "local_shell"}, {"command": "ls | wc"}, {"command": ["bash", "-lc", "ls | wc"]}),
+        ({"type": "computer"}, {"type": "wait"}, None),
+        ({"type": "computer"}, {"actions": [{"type": "move", "x": 1.0, "y": "2"}]}, None),
+    ],
+)
+async def test_arguments_that_can_only_mean_one_thing_are_taken(tool, arguments, action):
+    items, _ = await responded(wishing(tool), calling(tool["type"], arguments))
+    call = items[1]
+    ITEM.validate_python(call)
+    assert call["status"] == "completed"
+    if action is not None:
+        assert action.items() <= call["action"].items()
+    else:
+        assert call["actions"] in ([{"type": "wait"}], [{"type": "move", "x": 1, "y": 2}])
+
+
+@both
+@pytest.mark.parametrize(
+    ("tool", "arguments", "items"),
+    [
+        ({"type": "shell", "environment": LOCAL}, {}, 1),
+        ({"type": "shell", "environment": LOCAL}, {"commands": []}, 1),
+        ({"type": "local_shell"}, {"command": ""}, 1),
+        ({"type": "computer"}, {"actions": [{"type": "click", "x": 1}]}, 1),
+        ({"type": "computer"}, {"actions": [{"type": "fly"}]}, 1),
+        ({"type": "computer"}, {"actions": [{"type": "drag", "path": 7}]}, 1),
+        ({"type": "computer"}, {"actions": 7}, 1),
+        ({"type": "apply_patch"}, {"diff": "x"}, 0),
+        ({"type": "apply_patch"}, {"type": "update_file", "path": ""}, 0),
+    ],
+)
+async def test_arguments_that_make_no_item_leave_it_incomplete(tool, arguments, items):
+    found, _ = await responded(wishing(tool), calling(tool["type"], arguments))
+    assert [item["status"] for item in found[1:]] == ["incomplete"] * items
+
+
+@both
+async def test_what_an_upstream_calls_itself_is_an_item_too():
+    call = {"id": "call_9", "type": "function", "function": {"name": "shell", "arguments": '{"commands": ["ls"]}'}}
+    body = {
+        "choices": [{"index": 0, "message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}]
+    }
+    upstream = ScriptedUpstream(Script((json.dumps(body).encode(),), content_type="application/json"))
+    request = json.dumps(wishing(TYPED[0].tool)).encode()
+    middleware = ToolMiddleware(upstream, app_protocol="chat", mode="native")
+    async with stream_asgi(middleware, "/v1/responses", body=request) as reply:
+        [item] = json.loads(await reply.body())["output"]
+    assert (item["type"], item["call_id"]) == ("shell_call", "call_9")
+    assert item["action"]["commands"] == ["ls"]
+
+
+@both
+async def test_the_client_hears_at_once_that_a_call_has_begun():
+    text = calling("shell", {"commands": ["ls"]})
+    upstream = ScriptedUpstream(said("chat", text))
+    body = json.dumps(wishing(TYPED[0].tool, stream=True)).encode()
+    async with stream_asgi(ToolMiddleware(upstream, app_protocol="chat"), "/v1/responses", body=body) as reply:
+        data = (await reply.body()).decode()
+    events = [json.loads(line[6:]) for line in data.splitlines() if line.startswith("data: ")]
+    added, done = (
+        next(
+            event for event in events if event["type"] == f"response.output_item.{step}" and event["output_index"] == 1
+        )
+        for step in ("added", "done")
+    )
+    assert added["item"]["action"]["commands"] == []
+    assert added["item"]["status"] == "in_progress"
+    assert done["item"]["action"]["commands"] == ["ls"]
+
+
+@both
+async def test_tools_that_the_client_has_found_can_be_called():
+    typed = TYPED[-1]
+    history = [
+        {"role": "user", "content": "Go."},
+        {**typed.item, "call_id": "call_1"},
+        {**typed.result, "call_id": "call_1"},
+    ]
+    items, _ = await responded(wishing(typed.tool, input=history), calling("get_weather", {}))
+    assert [item["type"] for item in items] == ["message", "function_call"]
+
+
+@both
+async def test_a_search_of_the_origin_is_left_out_but_its_tools_are_not():
+    history = [
+        {"role": "user", "content": "Go."},
+        {"type": "tool_search_call", "execution": "server", "arguments": {}, "status": "completed"},
+        {**TYPED[-1].result, "execution": "server"},
+    ]
+    items, upstream = await responded(wishing({"type": "tool_search"}, input=history), calling("get_weather", {}))
+    assert [item["type"] for item in items] == ["message", "function_call"]
+    assert "tool_search" not in json.dumps(upstream.requests[0].json)
+
+
+@both
+async def test_a_program_of_the_origin_is_history_once_it_has_ended():
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    program = {"type": "program", "id": "p_1", "call_id": "call_p", "code": "await f()", "fingerprint": "x"}
+    call = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "one"}
+    over = {"type": "program_output", "id": "o_1", "call_id": "call_p", "result": "two", "status": "completed"}
+    history: list[Any] = [{"role": "user", "content": "Go."}, program, call, result]
+    _, upstream = await responded(wishing(tool, input=history), "Done.")
+    assert "await f()" not in json.dumps(upstream.requests[0].json)
+    _, upstream = await responded(wishing(tool, input=[*history, over]), "Done.")
+    prompt = json.dumps(upstream.requests[0].json)
+    assert "await f()" in prompt
+    assert "two" in prompt
+
+
+@both
+async def test_a_result_of_a_local_shell_may_have_the_id_of_the_call_as_its_own():
+    typed = TYPED[1]
+    history = [
+        {"role": "user", "content": "Go."},
+        {**typed.item, "id": "lsh_1", "call_id": "call_1", "status": "completed"},
+        {**typed.result, "id": "call_1"},
+    ]
+    _, upstream = await responded(wishing(typed.tool, input=history), "Done.")
+    assert "a.py" in json.dumps(upstream.requests[0].json)
+
+
+@both
+async def test_the_model_reads_what_surrounds_a_tool():
+    skill = {"name": "charts", "description": "Draws.", "path": "/skills/charts"}
+    _, upstream = await responded(wishing({"type": "shell", "environment": {**LOCAL, "skills": [skill]}}), "No.")
+    assert "charts (in /skills/charts): Draws." in json.dumps(upstream.requests[0].json)
+    _, upstream = await responded(wishing(TYPED[4].tool), "No.")
+    assert "800 x 600 pixels; the environment is linux" in json.dumps(upstream.requests[0].json)
+    _, upstream = await responded(wishing(TYPED[5].tool), "No.")
+    assert "Finds tools." in json.dumps(upstream.requests[0].json)
+
+
+@both
+async def test_an_earlier_response_with_a_call_of_a_typed_tool_is_remembered():
+    typed = TYPED[0]
+    upstream = ScriptedUpstream(said("chat", calling("shell", typed.arguments)), said("chat", "Done."))
+    middleware = ToolMiddleware(upstream, app_protocol="chat")
+
+    async def asked(body: dict[str, Any]) -> Any:
+        async with stream_asgi(middleware, "/v1/responses", body=json.dumps(body).encode()) as reply:
+            return json.loads(await reply.body())
+
+    first = await asked(wishing(typed.tool))
+    result = {**typed.result, "call_id": first["output"][1]["call_id"]}
+    second = await asked(wishing(typed.tool, previous_response_id=first["id"]) | {"input": [result]})
+    assert second["output"][0]["content"][0]["text"] == "Done."
+    assert "exit code 0" in json.dumps(upstream.requests[1].json)
+    missing = await asked(wishing(typed.tool, input=[{"type": "item_reference", "id": "sh_nobody_1"}]))
+    assert "sh_nobody_1" in missing["error"]["message"]

@@ -32,6 +32,8 @@ class TypedTool:
     """The type of the block or item that is its result; "": the call holds it."""
     offer: Callable[[str, Fields], Sequence[Tool]] | None = None
     """The tools that the model is offered for it, made of its type and the fields that came; None: the origin's."""
+    where: str = ""
+    """On what it depends that the client runs it; otherwise the origin does."""
 
     def names(self, kind: str) -> bool:
         """Whether a tool of this type is meant."""
@@ -41,6 +43,15 @@ class TypedTool:
 def row_of(rows: Iterable[TypedTool], kind: str) -> TypedTool | None:
     """The row of the type; None if nobody here knows it."""
     return next((row for row in rows if row.names(kind)), None)
+
+
+def offered(rows: Iterable[TypedTool], kind: str, fields: Fields) -> tuple[Tool, ...]:
+    """What the model is offered for the tool of this type; () if the origin runs it, or nobody here knows it.
+
+    `fields` are those of the tool as it came.
+    """
+    row = row_of(rows, kind)
+    return () if row is None or row.offer is None else tuple(row.offer(kind, fields))
 
 
 def schema(required: Sequence[str] = (), **properties: Json) -> Fields:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from streamtool.conversation import Tool
 from streamtool.protocols.messages.toolsets import members
-from streamtool.protocols.typed_tools import INTEGER, TEXT, Fields, TypedTool, row_of, schema, told
+from streamtool.protocols.typed_tools import INTEGER, TEXT, Fields, TypedTool, offered, schema, told
 
 Json = Any  # a JSON value
 
@@ -39,12 +39,8 @@ _MORE: Final = ("triple_click", "left_mouse_down", "left_mouse_up", "scroll", "h
 
 
 def tools_of(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """What the model is offered for the client's own tool of this type; () if the origin runs it, or nobody knows it.
-
-    `fields` are those of the tool as it was offered.
-    """
-    row = row_of(TYPED_TOOLS, kind)
-    return () if row is None or row.offer is None else tuple(row.offer(kind, fields))
+    """The tools for one of this type; () if the client does not run it."""
+    return offered(TYPED_TOOLS, kind, fields)
 
 
 def _named(name: str, fields: Fields) -> str:
@@ -130,3 +126,23 @@ TYPED_TOOLS: Final = (
     TypedTool("mcp_toolset", "origin", "mcp_tool_use", "mcp_tool_result"),
 )
 """The first row that names a type counts."""
+
+_NAMED: Final = "named to the model, unless the upstream speaks Messages"
+
+BLOCKS: Final = {
+    "text": "text",
+    "image": "an image",
+    "document": "a file; a document of text is text",
+    "search_result": "text",
+    "thinking": "reasoning of the assistant's turn",
+    "redacted_thinking": "left out, unless the upstream speaks Messages",
+    "bash_code_execution_tool_result": _NAMED,
+    "text_editor_code_execution_tool_result": _NAMED,
+    "container_upload": _NAMED,
+    "compaction": _NAMED,
+    "tool_addition": _NAMED,
+    "tool_removal": _NAMED,
+    "mcp_tool_listing": _NAMED,
+    "fallback": _NAMED,
+}
+"""What becomes of the blocks of messages that are neither calls nor results of typed tools."""
