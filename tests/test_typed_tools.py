@@ -16,6 +16,7 @@ import typing_extensions
 from anthropic.types import beta
 from attrs import field, frozen
 from dialects import said
+from openai.types.chat import ChatCompletionToolUnionParam
 from openai.types.responses.response_output_item import ResponseOutputItem
 from pydantic import TypeAdapter
 from servers import uvicorn_server
@@ -36,6 +37,7 @@ from streamtool.testing import (
     validate_responses_stream,
     validate_responses_whole,
 )
+from streamtool.testing.responses_typed import fits
 
 both = pytest.mark.anyio
 MEMBERS = {
@@ -701,3 +703,78 @@ async def test_an_earlier_response_with_a_call_of_a_typed_tool_is_remembered():
     assert "exit code 0" in json.dumps(upstream.requests[1].json)
     missing = await asked(wishing(typed.tool, input=[{"type": "item_reference", "id": "sh_nobody_1"}]))
     assert "sh_nobody_1" in missing["error"]["message"]
+
+
+@both
+async def test_where_arguments_are_checked_the_model_is_asked_again():
+    upstream = ScriptedUpstream(
+        said("chat", calling("shell", {"line": "ls"})), said("chat", calling("shell", {"commands": ["ls"]}))
+    )
+    middleware = ToolMiddleware(upstream, app_protocol="chat", arguments="complete")
+    async with stream_asgi(middleware, "/v1/responses", body=json.dumps(wishing(TYPED[0].tool)).encode()) as reply:
+        response = json.loads(await reply.body())
+    assert response["status"] == "completed"
+    assert response["output"][-1]["action"]["commands"] == ["ls"]
+    assert len(upstream.requests) == 2
+
+
+@both
+@each
+async def test_a_call_without_its_result_is_refused(typed):
+    call = {**typed.item, "call_id": "call_1", "status": "completed"}
+    body = wishing(typed.tool, input=[{"role": "user", "content": "Go."}, call])
+    middleware = ToolMiddleware(ScriptedUpstream(), app_protocol="chat")
+    async with stream_asgi(middleware, "/v1/responses", body=json.dumps(body).encode()) as reply:
+        assert await reply.head() == 400
+        error = json.loads(await reply.body())["error"]
+    assert error["message"].startswith(f"No tool output found for function call `call_1` of `{typed.name}`")
+
+
+def test_the_tools_of_chat_completions_have_schemas_or_take_text():
+    assert kinds(ChatCompletionToolUnionParam) == {"function", "custom"}
+
+
+# --- the validator ----------------------------------------------------------------------------------------------------
+
+WRONG = [
+    {"type": "shell_call", "action": {"commands": []}},
+    {"type": "shell_call", "action": {"commands": [1]}},
+    {"type": "shell_call"},
+    {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"]}},
+    {"type": "local_shell_call", "action": {"type": "exec", "command": [], "env": {}}},
+    {"type": "apply_patch_call", "operation": {"type": "update_file", "path": "a"}},
+    {"type": "apply_patch_call", "operation": {"type": "move_file", "path": "a", "diff": ""}},
+    {"type": "computer_call", "actions": [{"type": "wait"}]},
+    {"type": "computer_call", "pending_safety_checks": [], "actions": []},
+    {"type": "computer_call", "pending_safety_checks": [], "action": {"type": "click", "x": 1, "y": 2}},
+    {"type": "tool_search_call", "arguments": "{}", "execution": "client"},
+]
+
+
+@pytest.mark.parametrize("item", [typed.item for typed in TYPED])
+def test_the_validator_knows_calls_of_typed_tools(item):
+    assert fits({**item, "status": "completed"})
+    assert not fits({**item, "status": "completed", "type": "function_call"})
+
+
+@pytest.mark.parametrize("item", WRONG)
+def test_the_validator_finds_what_is_wrong_with_them(item):
+    assert not fits({**item, "status": "completed"})
+
+
+def test_an_apply_patch_call_is_never_incomplete():
+    assert not fits({**TYPED[2].item, "status": "incomplete"})
+
+
+@both
+async def test_the_validator_knows_which_typed_tools_are_offered():
+    upstream = ScriptedUpstream(said("chat", calling("shell", {"commands": ["ls"]})))
+    body = wishing(TYPED[0].tool)
+    async with stream_asgi(
+        ToolMiddleware(upstream, app_protocol="chat"), "/v1/responses", body=json.dumps(body).encode()
+    ) as reply:
+        data = await reply.body()
+    other = {"type": "function", "name": "shell", "parameters": None}
+    assert validate_responses_whole(data, body) == []
+    assert [each.rule for each in validate_responses_whole(data, wishing(other))] == ["R14"]
+    assert [each.rule for each in validate_responses_whole(data, {**body, "tool_choice": "none"})] == ["R14"]

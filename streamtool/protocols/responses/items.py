@@ -168,7 +168,8 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
                     raise refused(
                         "input",
                         f"No tool output found for function call {shown(call.id)} of {shown(call.name)}: "
-                        "answer it with an item of type `function_call_output` before asking for the next reply.",
+                        "answer it with its output item (`function_call_output`, or the one of its tool's type) before "
+                        "asking for the next reply.",
                     )
             return
         if not message.results:
