@@ -11,6 +11,7 @@ from streamtool.protocols.typed_tools import Fields, TypedTool
 _SAMPLE: dict[str, Fields] = {
     "shell": {"environment": {"type": "local"}},
     "tool_search": {"execution": "client"},
+    "computer_*": {"enable_zoom": True},
     "computer_use_preview": {"display_width": 1024, "display_height": 768, "environment": "browser"},
 }
 """What has to stand in a tool of this type so that the client runs it, or what its description repeats."""

@@ -55,7 +55,9 @@ def _bash(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001  the s
 def _text_editor(kind: str, fields: Fields) -> tuple[Tool, ...]:
     undo = kind.rpartition("_")[2] < "20250429"
     name = _named("str_replace_editor" if undo else "str_replace_based_edit_tool", fields)
-    return (Tool(name, "Views, creates and edits text files.", _editor(undo=undo)),)
+    most = fields.get("max_characters")
+    cut = f" At most {most} characters of a file are shown." if isinstance(most, int) else ""
+    return (Tool(name, f"Views, creates and edits text files.{cut}", _editor(undo=undo)),)
 
 
 def _memory(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001  as above
@@ -63,7 +65,8 @@ def _memory(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001  as 
 
 
 def _computer(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    return (Tool(_named("computer", fields), _screen(fields), _actions(kind.rpartition("_")[2])),)
+    actions = _actions(kind.rpartition("_")[2], zoom=fields.get("enable_zoom") is True)
+    return (Tool(_named("computer", fields), _screen(fields), actions),)
 
 
 def _toolset(name: str) -> Callable[[str, Fields], tuple[Tool, ...]]:
@@ -85,9 +88,9 @@ def _editor(*, undo: bool) -> Fields:
     )
 
 
-def _actions(date: str) -> Fields:
+def _actions(date: str, *, zoom: bool) -> Fields:
+    """What a computer can do; `zoom` only where the client has said so."""
     later = date >= "20250124"
-    zoom = date >= "20251124"
     fields: dict[str, Json] = {
         "action": {"enum": [*_MOUSE, *(_MORE if later else ()), *(("zoom",) if zoom else ())]},
         "coordinate": _POINT,
