@@ -25,9 +25,12 @@ from streamtool.http.middleware import ToolMiddleware
 from streamtool.protocols.messages.toolsets import TOOLSETS
 from streamtool.protocols.messages.typed_tools import BLOCKS, tools_of
 from streamtool.protocols.messages.typed_tools import TYPED_TOOLS as MESSAGES
+from streamtool.protocols.responses import ReplyWriter, read_request
 from streamtool.protocols.responses.typed_tools import ITEMS
 from streamtool.protocols.responses.typed_tools import TYPED_TOOLS as RESPONSES
 from streamtool.protocols.typed_tools import row_of
+from streamtool.reply import ReplyArgumentsDelta, ReplyCallStart, ReplyStart
+from streamtool.settings import LimitSettings
 from streamtool.testing import (
     Script,
     ScriptedUpstream,
@@ -481,6 +484,17 @@ async def test_a_call_that_is_cut_is_no_call_that_is_ready(typed):
     for item in items[1:]:
         assert item["status"] == "incomplete"
         ITEM.validate_python(item)
+
+
+def test_arguments_that_never_end_break_the_reply():
+    """As those of any other call: 64 MiB of a reply are kept, and no more."""
+    conversation = read_request(json.dumps(wishing(TYPED[0].tool)).encode(), LimitSettings())
+    writer = ReplyWriter(conversation, id="resp_1", created=1, model="m")
+    writer.feed([ReplyStart(), ReplyCallStart(0, 0, "call_1", "shell")])
+    piece = ReplyArgumentsDelta(0, 0, "é" * 2**20)
+    data = b"".join(writer.feed([piece]) for _ in range(33))
+    assert b"response.failed" in data
+    assert writer.feed([piece]) == b""
 
 
 @both

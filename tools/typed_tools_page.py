@@ -75,10 +75,11 @@ tables name every type that the official SDKs know. A type that they do not name
 ## Responses
 
 {head}{_rows(responses.TYPED_TOOLS)}
-The call is added when it begins and is whole when it is done; there are no events for its pieces. An
-`apply_patch_call` needs its operation, so it is added when it is done. A whole patch (`*** Begin Patch`) that the model
-writes for a single operation becomes an item for each of its files. Arguments that make no item leave the call
-`incomplete`, and the response too; with [`arguments = "complete"`](settings.md) the model is asked again.
+The call is added when it begins and is whole when it is done; no events tell its pieces. An `apply_patch_call` needs
+its operation, so it is added when it is done. A whole patch (`*** Begin Patch`) that the model writes for a single
+operation becomes an item for each of its files. Arguments that make no item leave the call `incomplete`, and the
+response too; an `apply_patch_call`, which cannot be incomplete, is left out then. With
+[`arguments = "complete"`](settings.md) the model is asked again.
 
 A choice names such a tool by its type. In the history, calls and results become text as those of functions do, and the
 tools of a `tool_search_output` join the others. What a program called is history as it is; the program itself is told

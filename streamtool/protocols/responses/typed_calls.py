@@ -44,12 +44,18 @@ class TypedCall:
     """Its number in the events."""
     id: str
     spelling: Spelling
-    pieces: list[str] = Factory(list)
-    """Of its arguments."""
+    arguments: bytearray = Factory(bytearray)
+    """As far as they came; in one buffer, since a list of pieces takes ten times the memory."""
+
+    def feed(self, text: str) -> int:
+        """Take a piece of the arguments; how many bytes it has."""
+        piece = text.encode("utf-8", "surrogatepass")
+        self.arguments += piece
+        return len(piece)
 
     def items(self) -> list[Fields]:
         """The fields of the items that the arguments make."""
-        text = wire.repaired("".join(self.pieces))
+        text = wire.repaired(self.arguments.decode("utf-8", "surrogatepass"))
         try:
             value = wire.decode_tolerant(text.encode()) if text.strip() else {}
         except ValueError:

@@ -329,8 +329,7 @@ class ReplyWriter(StreamWriter):
         typed = self._item.typed
         if typed is None or event.index != typed.index or event.choice:
             return
-        typed.pieces.append(event.text)
-        self._output.held += len(event.text)
+        self._output.held += typed.feed(event.text)
         if self._output.held > HELD:
             self._fail(too_large(), out)
 
