@@ -3,6 +3,7 @@
 The official SDKs say which types there are, and what a call of each looks like.
 """
 
+import contextlib
 import json
 import typing
 from typing import Annotated, Any
@@ -21,11 +22,14 @@ from openai.types.responses.response_output_item import ResponseOutputItem
 from pydantic import TypeAdapter
 from servers import uvicorn_server
 
+from streamtool.errors import StreamtoolError
 from streamtool.http.middleware import ToolMiddleware
+from streamtool.protocols import messages as messages_protocol
 from streamtool.protocols.messages.toolsets import TOOLSETS
 from streamtool.protocols.messages.typed_tools import BLOCKS, tools_of
 from streamtool.protocols.messages.typed_tools import TYPED_TOOLS as MESSAGES
 from streamtool.protocols.responses import ReplyWriter, read_request
+from streamtool.protocols.responses.typed_calls import SPELLINGS, TYPED_CALLS, TYPED_RESULTS
 from streamtool.protocols.responses.typed_tools import ITEMS
 from streamtool.protocols.responses.typed_tools import TYPED_TOOLS as RESPONSES
 from streamtool.protocols.typed_tools import row_of
@@ -742,6 +746,62 @@ async def test_a_call_without_its_result_is_refused(typed):
         assert await reply.head() == 400
         error = json.loads(await reply.body())["error"]
     assert error["message"].startswith(f"No tool output found for function call `call_1` of `{typed.name}`")
+
+
+def read_messages(body: bytes) -> None:
+    messages_protocol.read_request(body, LimitSettings())
+
+
+ODD = (None, 7, "x", [], [7], {}, {"type": []}, {"type": "x"}, [{"type": 7}], [[]], {"actions": 7}, True)
+
+
+@pytest.mark.parametrize("kind", sorted({*TYPED_CALLS, *TYPED_RESULTS, "program", "program_output"}))
+def test_whatever_stands_in_an_item_is_taken_or_refused(kind):
+    for key in ("call_id", "id", "action", "actions", "operation", "arguments", "output", "tools", "result", "code"):
+        for value in ODD:
+            item = {"type": kind, "call_id": "call_1", "id": "call_1", key: value}
+            with contextlib.suppress(StreamtoolError):
+                read_request(json.dumps(wishing(input=["Go.", item])).encode(), LimitSettings())
+            with contextlib.suppress(StreamtoolError):
+                read_request(
+                    json.dumps(wishing(input=[{"role": "user", "content": "Go."}, item])).encode(), LimitSettings()
+                )
+
+
+@pytest.mark.parametrize("key", ["environment", "execution", "description", "parameters", "display_width", "type"])
+def test_whatever_stands_in_a_tool_is_taken_or_refused(key):
+    for typed in TYPED:
+        for value in ODD:
+            for choice in ({"type": value}, {"type": "allowed_tools", "mode": "auto", "tools": [{"type": value}]}):
+                with contextlib.suppress(StreamtoolError):
+                    body = wishing({**typed.tool, key: value}, tool_choice=choice)
+                    read_request(json.dumps(body).encode(), LimitSettings())
+
+
+@pytest.mark.parametrize("kind", CLIENTS_OWN)
+def test_whatever_stands_in_a_tool_or_block_of_messages_is_taken_or_refused(kind):
+    for value in (*ODD, {"wait": {"enabled": []}}, {"wait": 7}):
+        for key in ("configs", "name", "display_width_px", "max_characters", "enable_zoom"):
+            with contextlib.suppress(StreamtoolError):
+                read_messages(json.dumps(asking("bash_20250124", tools=[{"type": kind, key: value}])).encode())
+        state = {"type": "browser_state", "tabs": value, "state_changes": value}
+        call = {"type": "tool_use", "id": "toolu_1", "name": "wait", "input": {}, "toolset_name": value}
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [state]}
+        turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        with contextlib.suppress(StreamtoolError):
+            read_messages(json.dumps(asking(kind, messages=turns)).encode())
+
+
+@pytest.mark.parametrize("typed", TYPED, ids=[typed.tool["type"] for typed in TYPED])
+def test_whatever_stands_in_arguments_makes_items_or_none(typed):
+    spelling = SPELLINGS[typed.tool["type"]]
+    for key in ("commands", "command", "type", "path", "diff", "operation", "actions", "action", "x", "keys", "env"):
+        for value in (*ODD, 1e999, [{"type": "drag", "path": [7]}], {"type": "click", "x": [], "y": {}}):
+            for arguments in (value, {key: value}, {**typed.arguments, key: value}):
+                for fields in spelling.write(arguments):
+                    item = {"type": spelling.item, "id": "x", "call_id": "c", "status": "completed", **fields}
+                    assert fits(item), (arguments, item)
+                    ITEM.validate_python(item)
 
 
 def test_the_tools_of_chat_completions_have_schemas_or_take_text():

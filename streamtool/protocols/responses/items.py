@@ -77,7 +77,7 @@ class _Turns:
                 self._calls.append(call)
             case "tool_search_output":
                 self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
-                if fields.get("call_id") in self._names:  # the client has searched
+                if words(fields, "call_id", place) in self._names:  # the client has searched
                     self._result(typed_result(kind, fields, place), fields)
             case "program":
                 self._programs[string(fields, "call_id", place)] = words(fields, "code", place)
