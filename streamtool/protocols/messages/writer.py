@@ -72,13 +72,7 @@ class ReplyWriter(StreamWriter):
     )  # fmt: skip
 
     def __init__(
-        self,
-        conversation: Conversation,
-        *,
-        id: str,
-        created: int,
-        model: str,
-        forwards: bool = False,
+        self, conversation: Conversation, *, id: str, created: int, model: str, forwards: bool = False
     ) -> None:
         super().__init__()
         self._name = ReplyStart(id, created, model)
