@@ -102,7 +102,9 @@ class Tool:
     custom: bool = False
     """A custom tool takes raw text instead of JSON."""
     namespace: str = ""
-    """Responses: the group in which the tool was offered; `name` then is `group.tool`."""
+    """The group in which the tool was offered (Responses), or its toolset (Messages); `name` is `group.tool`."""
+    kind: str = ""
+    """Responses: the type that offered the tool without a schema (`shell`); its calls are items of their own."""
 
 
 @frozen

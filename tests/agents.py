@@ -447,7 +447,7 @@ def codex(turn: int = 1, *, additional: bool = False) -> AgentRequest:
         turn,
         body,
         headers,
-        (*_CODEX_TOOLS, "apply_patch", *groups),
+        (*_CODEX_TOOLS, "apply_patch", *groups, "tool_search"),
         (*texts, mode),
         (context, TASK, *(("I look at the file.", "Now the change.") if turn > 1 else ())),
         CODEX_PAST if turn > 1 else (),
@@ -1092,6 +1092,122 @@ def litellm(protocol: str, turn: int = 1) -> AgentRequest:
     return sample.request(protocol, turn, anthropic("litellm/1.83.0"), body)
 
 
+# --- agents whose tools only a type names -----------------------------------------------------------------------------
+
+
+def typed_messages(turn: int = 1) -> AgentRequest:
+    """Messages, with every kind of tool that the client runs."""
+    system, task = prose("Desk of an assistant", 900), "Read the news, and note what matters."
+    offered: list[Json] = [
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 20_000},
+        {"type": "memory_20250818", "name": "memory"},
+        {"type": "computer_toolset_20260801", "configs": {"zoom": {"enabled": False}}},
+        {"type": "browser_toolset_20260801"},
+        {"type": "web_search_20260318", "name": "web_search", "max_uses": 3},
+    ]
+    tab = {
+        "type": "browser_state",
+        "tabs": [{"tab_id": "t1", "title": "News", "url": "https://n.test/", "active": True}],
+    }
+    past: list[Json] = [
+        {
+            "role": "assistant",
+            "content": [
+                text_part("I open the page."),
+                {
+                    "type": "tool_use",
+                    "id": "toolu_01typed",
+                    "name": "navigate",
+                    "input": {"url": "n.test"},
+                    "toolset_name": "browser",
+                    "caller": {"type": "direct"},
+                },
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_01typed", "content": [tab], "toolset_name": "browser"}
+            ],
+        },
+    ]
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": [text_part(task)]}, *(past if turn > 1 else ())],
+        "system": [text_part(system)],
+        "tools": offered,
+        "max_tokens": 4096,
+        "stream": True,
+    }
+    history = (
+        ("call", "browser.navigate", {"url": "n.test"}),
+        ("result", "browser.navigate", "tab t1 (active): News https://n.test/"),
+    )
+    return AgentRequest(
+        "typed",
+        "messages",
+        turn,
+        body,
+        anthropic("Anthropic/Python 2.12.0"),
+        ("bash", "str_replace_based_edit_tool", "memory", "computer.scroll", "browser.navigate", "browser.key"),
+        (system,),
+        (task, "I open the page.") if turn > 1 else (task,),
+        history if turn > 1 else (),
+        ("bash", '{"command":"date -u"}'),
+        offered,
+    )
+
+
+def typed_responses(turn: int = 1) -> AgentRequest:
+    """Responses, with every kind of tool that the client runs, and a function."""
+    system, task = prose("Desk of an engineer", 900), "Make the tests green."
+    offered: list[Json] = [
+        {"type": "function", "name": "note", "parameters": schema("text:str"), "strict": True},
+        {"type": "shell", "environment": {"type": "local"}},
+        {"type": "local_shell"},
+        {"type": "apply_patch"},
+        {"type": "computer"},
+        {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": schema("goal:str")},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+    ]
+    fix = {"type": "update_file", "path": "shapes.py", "diff": "@@ def area(r):\n-\treturn 3\n+\treturn math.pi"}
+    run = {"stdout": "1 failed\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 1}}
+    past: list[Json] = [
+        {"type": "shell_call", "call_id": "call_typed1", "action": {"commands": ["make test"]}, "status": "completed"},
+        {"type": "shell_call_output", "call_id": "call_typed1", "output": [run], "status": "completed"},
+        {"type": "apply_patch_call", "call_id": "call_typed2", "operation": fix, "status": "completed"},
+        {"type": "apply_patch_call_output", "call_id": "call_typed2", "status": "completed", "output": "M shapes.py"},
+    ]
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "instructions": system,
+        "input": [{"role": "user", "content": task}, *(past if turn > 1 else ())],
+        "tools": offered,
+        "store": False,
+        "stream": True,
+    }
+    history = (
+        ("call", "shell", {"commands": ["make test"]}),
+        ("result", "shell", "1 failed\nexit code 1"),
+        ("call", "apply_patch", fix),
+        ("result", "apply_patch", "M shapes.py"),
+    )
+    return AgentRequest(
+        "typed",
+        "responses",
+        turn,
+        body,
+        browser("OpenAI/Python 3.54.0", "sk-local"),
+        ("note", "shell", "local_shell", "apply_patch", "computer", "tool_search"),
+        (system,),
+        (task,),
+        history if turn > 1 else (),
+        ("note", '{"text":"green"}'),
+        offered,
+    )
+
+
 ALL = ("chat", "messages", "responses")
 
 
@@ -1106,4 +1222,6 @@ def every(turn: int) -> list[AgentRequest]:
         *(build(protocol, turn) for build in (opencode, hermes, pi, pydantic_ai) for protocol in ALL),
         *(build(protocol, turn) for build in (qwen_code, cn, litellm) for protocol in two),
         smolagents(turn),
+        typed_messages(turn),
+        typed_responses(turn),
     ]

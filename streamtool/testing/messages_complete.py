@@ -45,6 +45,8 @@ _STRINGS: Final = {
     "tool_use": ("id", "name"),
 }
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_TOOLSET: Final = re.compile("(browser|computer)_toolset_")
+"""A tool of these types has no name; its calls bear the name of the toolset."""
 _AT_THE_ORIGIN: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
 
 
@@ -54,6 +56,13 @@ class MessagesCall:
 
     id: Json
     name: Json
+    toolset: Json = None
+    """The toolset to which the called tool belongs; None: it is a tool of its own."""
+
+    @classmethod
+    def of(cls, block: Mapping[str, Json]) -> "MessagesCall":
+        """The call that the block is."""
+        return cls(block.get("id"), block.get("name"), block.get("toolset_name"))
 
 
 def validate_messages_whole(
@@ -77,7 +86,7 @@ def _whole(body: dict[str, Json], request: Mapping[str, Json] | None, problems: 
         if not check_block(block, f"block {position}", "MW2", problems):
             continue
         if block["type"] == "tool_use":
-            calls.append(MessagesCall(block.get("id"), block.get("name")))
+            calls.append(MessagesCall.of(block))
             if not isinstance(block.get("input"), dict):
                 problems.must("MW2", f"the input of block {position} is no object")
         elif block["type"] == "text":
@@ -199,9 +208,9 @@ def check_request(
     choice = request.get("tool_choice") or {}
     kind = choice.get("type", "auto")
     for call in calls:
-        if call.name not in known:
+        if (call.toolset or call.name) not in known:
             problems.must("M16", f"{call.name!r} is not among the tools")
-        elif kind == "none" or (kind == "tool" and call.name != choice.get("name")):
+        elif kind == "none" or (kind == "tool" and choice.get("name") not in (call.name, call.toolset)):
             problems.must("M16", f"the tool choice does not allow {call.name!r}")
     if choice.get("disable_parallel_tool_use") and len(calls) > 1:
         problems.must("M16", f"{len(calls)} calls where one is allowed")
@@ -210,13 +219,15 @@ def check_request(
 
 
 def _offered(request: Mapping[str, Json]) -> set[Json]:
-    """Names of the tools that the request offers; without any, of those that its history calls."""
-    names = {
-        tool["name"]
-        for tool in request.get("tools") or ()
-        if "name" in tool and not str(tool.get("type")).startswith(_AT_THE_ORIGIN)
-    }
-    return names or {block["name"] for block in _history(request)}
+    """Names of the tools and toolsets that the request offers; without any, of those that its history calls."""
+    names: set[Json] = set()
+    for tool in request.get("tools") or ():
+        kind = str(tool.get("type"))
+        if (toolset := _TOOLSET.match(kind)) is not None:
+            names.add(toolset[1])
+        elif "name" in tool and not kind.startswith(_AT_THE_ORIGIN):
+            names.add(tool["name"])
+    return names or {block.get("toolset_name") or block["name"] for block in _history(request)}
 
 
 def _history(request: Mapping[str, Json]) -> list[dict[str, Json]]:

@@ -165,7 +165,7 @@ class _MessagesStream:
             problems.must("M5", f"index {index!r} instead of {len(self._blocks)}: {frame}")
         block = _Block(None, MessagesCall("", ""))
         if check_block(given, f"block {index!r}", "M5", problems):
-            block = _Block(given["type"], MessagesCall(given.get("id"), given.get("name")))
+            block = _Block(given["type"], MessagesCall.of(given))
         if block.kind == "text":
             if any(each.kind == "tool_use" for each in self._blocks):
                 problems.should("M15", f"text behind a call: {frame}")

@@ -11,17 +11,26 @@ from attrs import frozen
 
 from streamtool.testing.chat_complete import check_id, is_count, unique, validate_chat_error
 from streamtool.testing.framing import Headers, Problems, Violation, check_object, check_whole
+from streamtool.testing.responses_typed import TYPED, TYPED_PREFIXES, fits, typed
 
 Json = Any  # a decoded JSON value
 
-PREFIXES: Final = {"message": "msg_", "function_call": "fc_", "custom_tool_call": "ctc_", "reasoning": "rs_"}
+PREFIXES: Final = {
+    "message": "msg_",
+    "function_call": "fc_",
+    "custom_tool_call": "ctc_",
+    "reasoning": "rs_",
+    **TYPED_PREFIXES,
+}
 VALUES: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The types of calls, and where the text of their arguments stands."""
+"""The types of calls whose arguments are text, and where it stands."""
+CALLS: Final = frozenset({*VALUES, *TYPED})
 PARTS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "message": {"content": ("output_text", "refusal")},
     "reasoning": {"summary": ("summary_text",), "content": ("reasoning_text",)},
     "function_call": {},
     "custom_tool_call": {},
+    **{kind: {} for kind in TYPED},
 }
 """By type of item: its lists of parts, and the types of parts in each."""
 _RESPONSE: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -66,8 +75,12 @@ class ResponsesCall:
     namespace: Json
     name: Json
     custom: bool
+    typed: str | None = None
+    """The type of the tool, if it has no name."""
 
     def __str__(self) -> str:
+        if self.typed is not None:
+            return self.typed
         name = f"{self.namespace}.{self.name}" if self.namespace else str(self.name)
         return f"{name} ({'custom' if self.custom else 'function'})"
 
@@ -194,6 +207,10 @@ def check_item(item: Json, where: str, rule: str, problems: Problems) -> TypeGua
         optional = (kind, key) == ("reasoning", "content") and item.get(key) is None
         if not isinstance(item.get(key), list) and not optional:
             problems.must(rule, f"`{key}` of {where} is no list")
+    if kind in TYPED and not fits(item):
+        problems.must(rule, f"{where} has not the fields of a {kind}: {item!r}")
+    if kind in CALLS and item.get("call_id") == identity:
+        problems.must(rule, f"the id of {where} is its call_id too")
     if kind in VALUES:
         if not isinstance(item.get("name"), str) or not item["name"]:
             problems.must(rule, f"the name of {where} is {item.get('name')!r}")
@@ -201,8 +218,6 @@ def check_item(item: Json, where: str, rule: str, problems: Problems) -> TypeGua
             problems.must(rule, f"`{VALUES[kind]}` of {where} is no string")
         if not isinstance(item.get("namespace"), str | None) or item.get("namespace") == "":
             problems.must(rule, f"the namespace of {where} is {item['namespace']!r}")
-        if item.get("call_id") == identity:
-            problems.must(rule, f"the id of {where} is its call_id too")
     return True
 
 
@@ -249,7 +264,7 @@ def check_calls(
     """R5 and R10: ids stand once, those of calls are legal; R14: what the request allows and demands. `cut`: the reply
     may have ended before the call that was demanded."""
     unique([item["id"] for item in items if isinstance(item.get("id"), str)], "R5", problems)
-    calls = [item for item in items if item.get("type") in VALUES]
+    calls = [item for item in items if item.get("type") in CALLS]
     for call in calls:
         check_id(call.get("call_id"), "R10", problems)
     ids = [call["call_id"] for call in calls if isinstance(call.get("call_id"), str)]
@@ -257,7 +272,7 @@ def check_calls(
     if request is None:
         return
     for earlier in _input(request):
-        if earlier.get("type") in VALUES and earlier.get("call_id") in ids:
+        if earlier.get("type") in CALLS and earlier.get("call_id") in ids:
             problems.must("R10", f"the call_id {earlier['call_id']!r} stands in the history")
     _check_request([_called(call) for call in calls], request, problems, cut=cut)
 
@@ -286,6 +301,8 @@ def _input(request: Mapping[str, Json]) -> list[dict[str, Json]]:
 
 
 def _called(item: Mapping[str, Json]) -> ResponsesCall:
+    if item.get("type") in TYPED:
+        return ResponsesCall(None, None, custom=False, typed=TYPED[item["type"]])
     return ResponsesCall(item.get("namespace"), item.get("name"), custom=item.get("type") == "custom_tool_call")
 
 
@@ -294,7 +311,7 @@ def _offered(request: Mapping[str, Json]) -> set[ResponsesCall] | None:
     items = _input(request)
     tools = list(request.get("tools") or ())
     for item in items:
-        if item.get("type") == "additional_tools":
+        if item.get("type") in ("additional_tools", "tool_search_output"):
             tools.extend(item.get("tools") or ())
     found: set[ResponsesCall] = set()
     for tool in tools:
@@ -306,16 +323,19 @@ def _offered(request: Mapping[str, Json]) -> set[ResponsesCall] | None:
         return found
     if request.get("previous_response_id") or request.get("conversation"):
         return None
-    return {_called(item) for item in items if item.get("type") in VALUES}
+    return {_called(item) for item in items if item.get("type") in CALLS}
 
 
 def _tools(tools: Iterable[Mapping[str, Json]], namespace: str | None) -> set[ResponsesCall]:
     """The tools that run at the client."""
-    return {
-        ResponsesCall(namespace, tool["name"], custom=tool.get("type") == "custom")
-        for tool in tools
-        if tool.get("type", "function") in ("function", "custom")
-    }
+    found: set[ResponsesCall] = set()
+    for tool in tools:
+        kind = tool.get("type", "function")
+        if kind in ("function", "custom"):
+            found.add(ResponsesCall(namespace, tool["name"], custom=kind == "custom"))
+        elif typed(kind) is not None:
+            found.add(ResponsesCall(None, None, custom=False, typed=typed(kind)))
+    return found
 
 
 def _allowed(choice: Json, known: set[ResponsesCall]) -> tuple[set[ResponsesCall], bool]:
@@ -325,7 +345,7 @@ def _allowed(choice: Json, known: set[ResponsesCall]) -> tuple[set[ResponsesCall
     if isinstance(choice, dict):
         if choice.get("type") == "allowed_tools":
             return {each for tool in choice["tools"] for each in _meant(tool, known)}, choice["mode"] == "required"
-        if choice.get("type") in ("function", "custom", "namespace"):
+        if choice.get("type") in ("function", "custom", "namespace") or typed(choice.get("type")) is not None:
             return _meant(choice, known), True
     return known, choice in ("required", "any")
 
@@ -333,6 +353,8 @@ def _allowed(choice: Json, known: set[ResponsesCall]) -> tuple[set[ResponsesCall
 def _meant(choice: Mapping[str, Json], known: set[ResponsesCall]) -> set[ResponsesCall]:
     """The tools that are chosen by name."""
     kind, name, namespace = choice.get("type"), choice.get("name"), choice.get("namespace")
+    if typed(kind) is not None:
+        return {each for each in known if each.typed == typed(kind)}
     if kind == "namespace":
         return {each for each in known if each.namespace == name}
-    return {each for each in known if each.name == name and namespace in (None, each.namespace)}
+    return {each for each in known if name and each.name == name and namespace in (None, each.namespace)}

@@ -295,7 +295,7 @@ class TestTools:
             ("text_editor_20250728", "str_replace_based_edit_tool", ["command", "path"], {"insert_text", "view_range"}),
             ("memory_20250818", "memory", ["command"], {"old_path", "new_path", "file_text"}),
             ("computer_20241022", "computer", ["action"], {"coordinate", "text"}),
-            ("computer_20251124", "computer", ["action"], {"scroll_amount", "region"}),
+            ("computer_20251124", "computer", ["action"], {"scroll_amount", "duration"}),
         ],
     )
     def test_tools_that_the_client_runs_get_the_schema_that_their_type_implies(self, kind, name, required, some):
@@ -314,6 +314,18 @@ class TestTools:
         )
         assert older == ["view", "create", "str_replace", "insert", "undo_edit"]
         assert newer == ["view", "create", "str_replace", "insert"]
+
+    @pytest.mark.parametrize(
+        ("more", "zooms"), [({}, False), ({"enable_zoom": False}, False), ({"enable_zoom": True}, True)]
+    )
+    def test_a_computer_zooms_where_the_client_enables_it(self, more, zooms):
+        [tool] = read(tools=[{"type": "computer_20251124", **more}]).tools
+        assert ("zoom" in tool.parameters["properties"]["action"]["enum"]) is zooms
+        assert ("region" in tool.parameters["properties"]) is zooms
+
+    def test_how_much_of_a_file_an_editor_shows_is_told(self):
+        [tool] = read(tools=[{"type": "text_editor_20250728", "max_characters": 500}]).tools
+        assert "At most 500 characters" in tool.description
 
     def test_the_size_of_the_screen_is_told(self):
         [tool] = read(tools=[{"type": "computer_20250124", "display_width_px": 800, "display_height_px": 600}]).tools

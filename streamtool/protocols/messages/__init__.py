@@ -1,9 +1,10 @@
 """Anthropic Messages (`POST /v1/messages`), both sides: the client's and the upstream's.
 
-`request` reads what a client asks (its messages in `content`, tools that a type names in `implied`), `upstream` writes
+`request` reads what a client asks (its messages in `content`, tools that a type names in `typed_tools`,
+those of `toolsets` among them), `upstream` writes
 the request to an upstream (what stands in a message in `parts`), `reader` reads the upstream's reply, `writer` and
 `complete` write the reply to the client. Names of this protocol's fields appear in this package only.
-Sources: the Anthropic API reference; the types of anthropic-python 2.11 and @anthropic-ai/sdk 1.11; the rules under
+Sources: the Anthropic API reference; the types of anthropic-python 2.12 and @anthropic-ai/sdk 1.11; the rules under
 which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
 

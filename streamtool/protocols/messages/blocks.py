@@ -115,7 +115,10 @@ class BlockReader:
             given = wire.repaired(value) if isinstance(value, str) else wire.encode(value).decode() if value else ""
             self._call = _OpenCall(index, self._calls, given)
             self._calls += 1
-            events.append(ReplyCallStart(0, self._call.number, word(block.get("id")), wire.repaired(block["name"])))
+            toolset = word(block.get("toolset_name"))
+            name = wire.repaired(block["name"])
+            name = f"{toolset}.{name}" if toolset else name
+            events.append(ReplyCallStart(0, self._call.number, word(block.get("id")), name))
 
     def _delta(self, delta: Fields, index: Json, events: Events) -> None:
         kind = delta.get("type")

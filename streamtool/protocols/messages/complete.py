@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -59,8 +60,23 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
     }
 
 
+def toolsets_of(conversation: Conversation) -> dict[str, str]:
+    """The toolset of each tool that belongs to one."""
+    return {tool.name: tool.namespace for tool in conversation.tools if tool.namespace}
+
+
+def call_block(id: str | None, name: str, arguments: Json, toolsets: Mapping[str, str]) -> dict[str, Json]:
+    """The block of a call; that of a tool of a toolset names both."""
+    toolset = toolsets.get(name)
+    if toolset is None:
+        return {"type": "tool_use", "id": id, "name": name, "input": arguments}
+    member = name[len(toolset) + 1 :]
+    caller = {"type": "direct"}
+    return {"type": "tool_use", "id": id, "name": member, "input": arguments, "toolset_name": toolset, "caller": caller}
+
+
 def write_complete(
-    conversation: Conversation,  # noqa: ARG001  other protocols look at it
+    conversation: Conversation,
     reply: Reply,
     *,
     id: str,
@@ -78,22 +94,23 @@ def write_complete(
         "type": "message",
         "role": "assistant",
         "model": reply.model or model,
-        "content": _content(choice),
+        "content": _content(choice, conversation),
         **stop_fields(choice.reason or Reason.STOP, choice.stop_sequence, calls=bool(choice.calls), cut=cut),
         "usage": usage_fields(reply.usage or Usage()),
     }
     return wire.encode(body)
 
 
-def _content(choice: Choice) -> list[Json]:
+def _content(choice: Choice, conversation: Conversation) -> list[Json]:
     """The blocks of a reply, without white space that stands alone behind a call."""
     blocks: list[Json] = []
+    groups = toolsets_of(conversation)
     after, space = False, ""
     for part in choice.parts:
         match part:
             case ReplyCall():
                 after, space = True, ""
-                blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part)})
+                blocks.append(call_block(part.id, part.name, _input(part), groups))
             case ReplyReasoning(text):
                 blocks.append({"type": "thinking", "thinking": text, "signature": part.signature or SIGNATURE})
             case ReplyText(text) if after and text.isspace():

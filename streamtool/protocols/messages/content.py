@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from streamtool.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
 from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, flag, list_of, media, object_at, refused, shown, string
+from streamtool.protocols.fields import Fields, flag, list_of, media, object_at, refused, shown, string, words
 
 Json = Any  # a decoded JSON value
 
@@ -113,7 +113,9 @@ def _call(block: Fields, place: str) -> ToolCall:
         arguments = value if value.strip() else "{}"
     else:
         arguments = wire.encode(object_at(value, f"{place}.input", "The input of a tool is an object.")).decode()
-    return ToolCall(string(block, "id", place), string(block, "name", place), arguments)
+    toolset = words(block, "toolset_name", place)
+    name = string(block, "name", place)
+    return ToolCall(string(block, "id", place), f"{toolset}.{name}" if toolset else name, arguments)
 
 
 def _result(block: Fields, place: str, names: Mapping[str, str]) -> ToolResult:
@@ -165,17 +167,32 @@ def _part(block: Fields, place: str) -> tuple[Part, ...]:
             return (TextPart("\n\n".join(filter(None, (head, found)))),)
         case "tool_reference":
             return (TextPart(f"[tool {shown(block.get('tool_name'))}]"),)
+        case "browser_state":
+            return (TextPart(_browser_state(block, place)),)
         case kind:
             return (MediaPart(str(kind), block),)
 
 
+def _browser_state(block: Fields, place: str) -> str:
+    """The tabs of a browser, and what has changed, a line for each."""
+    lines = []
+    for i, item in enumerate(list_of(block, "tabs", place)):
+        tab = object_at(item, f"{place}.tabs[{i}]")
+        active = " (active)" if tab.get("active") is True else ""
+        lines.append(f"tab {tab.get('tab_id')}{active}: {tab.get('title')} {tab.get('url')}".rstrip())
+    for i, item in enumerate(list_of(block, "state_changes", place)):
+        change = object_at(item, f"{place}.state_changes[{i}]")
+        lines.append(" ".join(str(value) for value in change.values()))
+    return "\n".join(lines) or "no tab is open"
+
+
 def _document(block: Fields, place: str) -> tuple[Part, ...]:
     """A document of text is text, with its title and context before it."""
-    words = [word for word in (block.get("title"), block.get("context")) if isinstance(word, str) and word]
-    head = [TextPart("\n".join(words))] if words else []
+    heading = [word for word in (block.get("title"), block.get("context")) if isinstance(word, str) and word]
+    head = [TextPart("\n".join(heading))] if heading else []
     match block.get("source"):
         case {"type": "text", "data": str(text)}:
-            return (TextPart("\n\n".join(filter(None, ("\n".join(words), text)))),)
+            return (TextPart("\n\n".join(filter(None, ("\n".join(heading), text)))),)
         case {"type": "content", "content": content}:
             return (*head, *_parts(content, f"{place}.source.content"))
         case source:

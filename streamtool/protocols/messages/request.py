@@ -2,8 +2,8 @@
 
 The reading is as tolerant as real agents need: `cache_control`, `defer_loading`, `input_examples` and all keys that
 nobody here knows are passed over. Tools that only the origin can run are left out and recorded in `dropped`; those that
-a type names and the client runs (`bash_20250124`) get their schema from `implied`.
-Source: the API reference and the request types of anthropic-python 2.11.
+a type names and the client runs (`bash_20250124`) get their schema from `typed_tools`.
+Source: the API reference and the request types of anthropic-python 2.12.
 """
 
 from typing import Any, Final
@@ -30,7 +30,7 @@ from streamtool.protocols.fields import (
 )
 from streamtool.protocols.messages.complete import NO_THREADS
 from streamtool.protocols.messages.content import read_messages, read_system
-from streamtool.protocols.messages.implied import implied
+from streamtool.protocols.messages.typed_tools import tools_of
 from streamtool.settings import LimitSettings
 from streamtool.turns import unanswered
 
@@ -127,37 +127,39 @@ def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, .
     for position, item in enumerate(given):
         place = f"tools[{position}]"
         fields = object_at(item, place)
-        tool = _tool(fields, place, limits, size)
-        if tool is None:
+        offered = _offered(fields, place, limits, size)
+        if not offered:
             dropped.append(f"{HOSTED}{fields['type']}")
-        elif tools.setdefault(tool.name, tool) != tool:
-            raise refused(place, f"Two different tools are named {shown(tool.name)}.")
+        for tool in offered:
+            if tools.setdefault(tool.name, tool) != tool:
+                raise refused(place, f"Two different tools are named {shown(tool.name)}.")
     return tuple(tools.values()), tuple(dropped)
 
 
-def _tool(fields: Fields, place: str, limits: LimitSettings, size: int) -> Tool | None:
+def _offered(fields: Fields, place: str, limits: LimitSettings, size: int) -> tuple[Tool, ...]:
+    """The tool as the model gets it; a toolset is several, and what only the origin can run is none."""
     kind = fields.get("type")
     if kind is None or kind == "custom":
-        return Tool(
+        tool = Tool(
             tool_name(fields, place, limits),
             words(fields, "description", place),
             tool_schema(fields, "input_schema", place, limits, size),
             strict=flag(fields, "strict", place),
         )
+        return (tool,)
     if not isinstance(kind, str):
         raise refused(f"{place}.type", "The type of a tool is a string; a tool of your own needs none.")
-    found = implied(kind, fields)
-    if found is None:
-        return None
-    name, description, schema = found
-    return Tool(tool_name({"name": name, **fields}, place, limits), description, schema)
+    if "name" in fields:
+        tool_name(fields, place, limits)
+    return tools_of(kind, fields)
 
 
-def tool_key(fields: Fields) -> str | None:
-    """The name under which a tool of the body was read."""
+def tool_names(fields: Fields) -> tuple[str, ...]:
+    """The names under which a tool of the body was read."""
     kind, name = fields.get("type"), fields.get("name")
-    found = implied(kind, fields) if isinstance(kind, str) and kind != "custom" else None
-    return name if isinstance(name, str) else found and found[0]
+    if isinstance(kind, str) and kind != "custom":
+        return tuple(tool.name for tool in tools_of(kind, fields))
+    return (name,) if isinstance(name, str) else ()
 
 
 # --- which calls are allowed ------------------------------------------------------------------------------------------
@@ -171,13 +173,24 @@ def _with_choice(conversation: Conversation, value: Json) -> Conversation:
         if choice.mode == "required" and not hosted:
             raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
         choice = evolve(choice, mode="auto", names=())
-    missing = [name for name in choice.names if name not in conversation.known_names]
+    names = tuple(meant for name in choice.names for meant in _meant(name, conversation))
+    missing = [name for name in names if name not in conversation.known_names]
     if missing and not hosted:
         raise refused("tool_choice", f"`tool_choice` names {shown(missing[0])}, which is not among the tools.")
     if missing:
         dropped = (*conversation.dropped, "tool_choice of a tool that was left out")
         return evolve(conversation, choice=ToolChoice(parallel=choice.parallel), dropped=dropped)
-    return evolve(conversation, choice=choice)
+    return evolve(conversation, choice=evolve(choice, names=names))
+
+
+def _meant(name: str, conversation: Conversation) -> tuple[str, ...]:
+    """The tools that a choice names: one, a member of toolsets by its own name, or a toolset."""
+    if name in conversation.known_names:
+        return (name,)
+    groups = [tool for tool in conversation.tools if tool.namespace]
+    return tuple(tool.name for tool in groups if name in (tool.namespace, tool.name[len(tool.namespace) + 1 :])) or (
+        name,
+    )
 
 
 def _choice(value: Json) -> ToolChoice:

@@ -16,7 +16,7 @@ from streamtool.conversation import Conversation, Message, Options, Part, Tool, 
 from streamtool.errors import RequestError
 from streamtool.protocols import wire
 from streamtool.protocols.messages.parts import Block, blocks_of
-from streamtool.protocols.messages.request import tool_key
+from streamtool.protocols.messages.request import tool_names
 from streamtool.settings import ModelSettings
 
 Json = Any  # a decoded JSON value
@@ -149,14 +149,15 @@ def _output_config(conversation: Conversation, *, same: bool) -> Body:
 
 
 def _tools(conversation: Conversation, *, same: bool) -> Body:
-    sent: dict[str | None, Json] = {}
+    sent: dict[str, Json] = {}
     if same:
         for item in conversation.raw.get("tools") or ():
-            sent.setdefault(tool_key(item), item)
+            sent.update((name, item) for name in tool_names(item) if name not in sent)
     choice = conversation.choice
     named = choice.mode == "required" and len(choice.names) == 1
     offered = [tool for tool in conversation.tools if named or not choice.names or tool.name in choice.names]
-    fields: Body = {"tools": [sent.get(tool.name) or _tool(tool) for tool in offered]}
+    written = [sent.get(tool.name) or _tool(tool) for tool in offered]
+    fields: Body = {"tools": list({id(item): item for item in written}.values())}  # a toolset is one
     wanted = _choice(choice)
     if wanted is not None:
         fields["tool_choice"] = wanted

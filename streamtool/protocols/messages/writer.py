@@ -19,7 +19,7 @@ from attrs import define
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
 from streamtool.protocols import wire
-from streamtool.protocols.messages.complete import error_fields, stop_fields, usage_fields
+from streamtool.protocols.messages.complete import call_block, error_fields, stop_fields, toolsets_of, usage_fields
 from streamtool.protocols.messages.content import SIGNATURE
 from streamtool.protocols.stream import KEEPALIVE, Out, SpaceAfterCall, StreamWriter, named, no_reason, string
 from streamtool.reply import (
@@ -67,20 +67,16 @@ class ReplyWriter(StreamWriter):
     """
 
     __slots__ = (
-        "_block", "_blocks", "_calls", "_cut", "_end_reason", "_forwards", "_name", "_space", "_started", "_usage",
+        "_block", "_blocks", "_calls", "_cut", "_end_reason", "_forwards", "_name", "_space", "_started", "_toolsets",
+        "_usage",
     )  # fmt: skip
 
     def __init__(
-        self,
-        conversation: Conversation,  # noqa: ARG002  other protocols look at it
-        *,
-        id: str,
-        created: int,
-        model: str,
-        forwards: bool = False,
+        self, conversation: Conversation, *, id: str, created: int, model: str, forwards: bool = False
     ) -> None:
         super().__init__()
         self._name = ReplyStart(id, created, model)
+        self._toolsets = toolsets_of(conversation)
         self._forwards = forwards
         self._started = False
         self._end_reason: ReplyFinish | None = None
@@ -163,7 +159,7 @@ class ReplyWriter(StreamWriter):
     def _open_call(self, event: ReplyCallStart, out: Out) -> None:
         if self._end_reason is not None:
             return
-        block: dict[str, Json] = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
+        block = call_block(event.id, event.name, {}, self._toolsets)
         self._block.arguments = self._open(block, b"input_json_delta", b"partial_json", out)
         self._block.call = event.index
         self._block.filled = False

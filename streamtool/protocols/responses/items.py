@@ -6,25 +6,18 @@ have a role are messages. What only the origin's own tools leave behind (`web_se
 can read (`compaction`), is left out and recorded; it does not part the items around it.
 """
 
-from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from streamtool.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
+from streamtool.conversation import Message, Part, ToolCall, ToolResult
 from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, list_of, media, object_at, refused, shown, string, words
+from streamtool.protocols.fields import Fields, list_of, object_at, refused, shown, string, words
+from streamtool.protocols.responses.parts import content
+from streamtool.protocols.responses.typed_calls import TYPED_CALLS, TYPED_RESULTS, typed_call, typed_result
 
 Json = Any  # a decoded JSON value
-
-_TEXTS: Final = {
-    "input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal", "summary_text": "text",
-    "reasoning_text": "text",
-}  # fmt: skip
-"""The kinds of parts that are text, and the key under which it stands."""
-_DOCUMENTS: Final = ("text/", "application/json", "application/xml")
-"""How the types of files begin that are text."""
 
 
 @frozen
@@ -41,14 +34,17 @@ class Items:
 class _Turns:
     """Makes messages of items; those of one turn are gathered until an item of another one comes."""
 
-    __slots__ = ("_calls", "_content", "_names", "_raw", "_reasoning", "_results", "_said", "dropped", "messages",
-                 "tools")  # fmt: skip
+    __slots__ = (
+        "_calls", "_content", "_names", "_programs", "_raw", "_reasoning", "_results", "_said", "dropped", "messages",
+        "tools",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.tools: list[tuple[str, list[Json]]] = []
         self.dropped: list[str] = []
         self._names: dict[str, str] = {}  # of the calls seen so far, by id
+        self._programs: dict[str, str] = {}  # that the origin has begun to run, by id
         self._raw: list[Fields] = []  # of the turn that is gathered: the assistant's, or results
         self._said = False
         self._content: list[Part] = []
@@ -67,17 +63,28 @@ class _Turns:
                 self._names[call.id] = call.name
                 self._calls.append(call)
             case "function_call_output" | "custom_tool_call_output":
-                if not self._results:
-                    self.flush()
-                self._raw.append(fields)
-                identity = string(fields, "call_id", place)
-                name = self._names.get(identity)
-                output = _content(fields, "output", place, optional=True)
-                cut = fields.get("status") in ("incomplete", "in_progress")
-                self._results.append(ToolResult(identity, output, name=name, partial=cut))
+                output = content(fields, "output", place, optional=True)
+                self._result(ToolResult(string(fields, "call_id", place), output), fields)
             case "reasoning":
                 self._assistant(fields)
                 self._reasoning += _thoughts(fields)
+            case "tool_search_call" if fields.get("call_id") is None or fields.get("execution") == "server":
+                self.dropped.append(f"input item of type {kind}")
+            case str() if kind in TYPED_CALLS:
+                self._assistant(fields)
+                call = typed_call(kind, fields, place)
+                self._names[call.id] = call.name
+                self._calls.append(call)
+            case "tool_search_output":
+                self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
+                if words(fields, "call_id", place) in self._names:  # the client has searched
+                    self._result(typed_result(kind, fields, place), fields)
+            case "program":
+                self._programs[string(fields, "call_id", place)] = words(fields, "code", place)
+            case "program_output":
+                self._program(fields, place)
+            case str() if kind in TYPED_RESULTS:
+                self._result(typed_result(kind, fields, place), fields)
             case "additional_tools":
                 self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
             case str():
@@ -103,6 +110,22 @@ class _Turns:
             gathered.clear()
         self._said = False
 
+    def _program(self, fields: Fields, place: str) -> None:
+        """A program that the origin has run is a call with its result; before that it is neither."""
+        identity = string(fields, "call_id", place)
+        self._assistant(fields)
+        arguments = wire.encode({"code": self._programs.get(identity, "")}).decode()
+        self._calls.append(ToolCall(identity, "program", arguments))
+        self._names[identity] = "program"
+        self._result(ToolResult(identity, content(fields, "result", place, optional=True)), fields)
+
+    def _result(self, result: ToolResult, fields: Fields) -> None:
+        if not self._results:
+            self.flush()
+        self._raw.append(fields)
+        cut = fields.get("status") in ("incomplete", "in_progress")
+        self._results.append(evolve(result, name=self._names.get(result.id), partial=cut))
+
     def _assistant(self, fields: Fields) -> None:
         if self._results:
             self.flush()
@@ -113,13 +136,13 @@ class _Turns:
             case "assistant":
                 self._assistant(fields)
                 self._said = True
-                self._content += _content(fields, "content", place, optional=True)
+                self._content += content(fields, "content", place, optional=True)
             case "user":
                 self.flush()
-                self.messages.append(Message("user", _content(fields, "content", place), raw=(fields,)))
+                self.messages.append(Message("user", content(fields, "content", place), raw=(fields,)))
             case "system" | "developer":
                 self.flush()
-                self.messages.append(Message("system", _content(fields, "content", place), raw=(fields,)))
+                self.messages.append(Message("system", content(fields, "content", place), raw=(fields,)))
             case role:
                 known = "developer, system, user or assistant"
                 raise refused(f"{place}.role", f"A message's role is {known}, not {shown(role)}.")
@@ -145,7 +168,8 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
                     raise refused(
                         "input",
                         f"No tool output found for function call {shown(call.id)} of {shown(call.name)}: "
-                        "answer it with an item of type `function_call_output` before asking for the next reply.",
+                        "answer it with its output item (`function_call_output`, or the one of its tool's type) before "
+                        "asking for the next reply.",
                     )
             return
         if not message.results:
@@ -181,56 +205,3 @@ def _thoughts(fields: Fields) -> list[str]:
         if any(found):
             return [text for text in found if text]
     return []
-
-
-def _content(fields: Fields, key: str, place: str, *, optional: bool = False) -> tuple[Part, ...]:
-    value = fields.get(key)
-    if isinstance(value, str):
-        return (TextPart(value),) if value else ()
-    if value is None and optional:
-        return ()
-    if not isinstance(value, list):
-        raise refused(f"{place}.{key}", f"`{key}` is a string or a list of parts.")
-    return tuple(_part(item, f"{place}.{key}[{i}]") for i, item in enumerate(value))
-
-
-def _part(value: Json, place: str) -> Part:
-    if isinstance(value, str):  # not legal at the origin, but its meaning is plain
-        return TextPart(value)
-    fields = object_at(value, place)
-    kind = fields.get("type")
-    if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A part says what it is in `type`: input_text, input_image, input_file …")
-    if kind in _TEXTS:
-        return TextPart(string(fields, _TEXTS[kind], place, empty=True))
-    match kind, fields:
-        case "input_image" | "computer_screenshot", {"image_url": str(url) | {"url": str(url)}}:
-            return media("image", fields, url)
-        case "input_image", _:
-            return MediaPart("image", fields)
-        case "input_audio", {"input_audio": {"data": str(data), "format": str(format_)}}:
-            return MediaPart("audio", fields, f"audio/{format_}", data)
-        case "input_audio", _:
-            return MediaPart("audio", fields)
-        case "input_file", _:
-            return _file(fields)
-    return MediaPart(kind, fields)
-
-
-def _file(fields: Fields) -> Part:
-    """The file; a document that is text becomes text under its name."""
-    data, url, name = (fields.get(key) for key in ("file_data", "file_url", "filename"))
-    name = name if isinstance(name, str) else ""
-    if not isinstance(data, str):
-        return media("file", fields, url if isinstance(url, str) else "", name)
-    if data[:5].lower() != "data:":
-        kind = "application/pdf" if name.lower().endswith(".pdf") else "application/octet-stream"
-        return MediaPart("file", fields, kind, data, name=name)
-    file = media("file", fields, data, name)
-    if file.type.startswith(_DOCUMENTS):
-        try:
-            text = b64decode(file.data).decode()
-        except ValueError:  # not base64, or not UTF-8
-            return file
-        return TextPart(f"{name}:\n{text}" if name else text)
-    return file

@@ -15,13 +15,14 @@ from streamtool.conversation import Conversation
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, object_at, refused, shown, string
+from streamtool.protocols.responses.typed_calls import SPELLINGS
 from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 Recall = Callable[[str], bytes | None]
 """Gives what was remembered under an id; None: nothing, or no more."""
 
-_CALLS: Final = ("fc_", "ctc_", "fco_", "ctco_")
+_CALLS: Final = ("fc_", "ctc_", "fco_", "ctco_", *(f"{spelling.prefix}_" for spelling in SPELLINGS.values()))
 """How the ids of calls and results begin: without them a conversation has another meaning."""
 
 

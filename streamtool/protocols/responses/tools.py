@@ -2,11 +2,12 @@
 
 Tools are flat here: functions, custom tools that take raw text, and namespaces, which are groups of both; a tool of a
 group is known as `group.tool`. They stand in `tools`, and in items of the input (`additional_tools`), where a later
-list may replace a tool. What only the origin can run (`web_search`) is left out and recorded.
+list may replace a tool. A tool that only a type names (`shell`) gets its schema from `typed_tools` if the client runs
+it. What only the origin can run (`web_search`) is left out and recorded.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import evolve, frozen
 
@@ -25,6 +26,7 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
+from streamtool.protocols.responses.typed_tools import tools_of
 from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
@@ -74,8 +76,9 @@ def _each(
         fields = object_at(item, place)
         if fields.get("type") == "namespace":
             yield from _group(fields, place, limits, size, dropped)
-        elif (tool := _tool(fields, place, limits, size, dropped)) is not None:
-            yield tool, place
+        else:
+            for tool in _offered(fields, place, limits, size, dropped):
+                yield tool, place
 
 
 def _group(
@@ -85,66 +88,83 @@ def _group(
     about = words(fields, "description", place)
     for i, item in enumerate(list_of(fields, "tools", place)):
         inside = f"{place}.tools[{i}]"
-        tool = _tool(object_at(item, inside), inside, limits, size, dropped)
-        if tool is None:
-            continue
-        name = f"{group}.{tool.name}"
-        if len(name) > limits.name:
-            raise refused(
-                f"{inside}.name",
-                f"A tool's name and that of its namespace have at most {limits.name} characters (limits.name).",
-            )
-        description = "\n".join(filter(None, (about, tool.description)))
-        yield evolve(tool, name=name, description=description, namespace=group), inside
+        for tool in _offered(object_at(item, inside), inside, limits, size, dropped):
+            name = f"{group}.{tool.name}"
+            if len(name) > limits.name:
+                raise refused(
+                    f"{inside}.name",
+                    f"A tool's name and that of its namespace have at most {limits.name} characters (limits.name).",
+                )
+            description = "\n".join(filter(None, (about, tool.description)))
+            yield evolve(tool, name=name, description=description, namespace=group), inside
 
 
-def _tool(fields: Fields, place: str, limits: LimitSettings, size: int, dropped: list[str]) -> Tool | None:
-    """The tool; None if only the origin can run it."""
+def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropped: list[str]) -> tuple[Tool, ...]:
+    """The tool as the model gets it; () if only the origin can run it."""
     kind = fields.get("type") or ("function" if "name" in fields else None)
     if kind == "function":
-        return Tool(
+        tool = Tool(
             tool_name(fields, place, limits),
             words(fields, "description", place),
             tool_schema(fields, "parameters", place, limits, size),
             strict=flag(fields, "strict", place),
         )
+        return (tool,)
     if kind == "custom":
-        return Tool(tool_name(fields, place, limits), custom_description(fields, place), custom=True)
+        return (Tool(tool_name(fields, place, limits), custom_description(fields, place), custom=True),)
     if not isinstance(kind, str):
         raise refused(f"{place}.type", "A tool says what it is in `type`: function, custom or namespace.")
-    dropped.append(f"{HOSTED}{kind}")
-    return None
+    words(fields, "description", place)
+    tool_schema(fields, "parameters", place, limits, size)
+    found = tools_of(kind, fields)
+    if not found:
+        dropped.append(f"{HOSTED}{kind}")
+    return found
 
 
 # --- which calls are allowed ------------------------------------------------------------------------------------------
 
 
+_COMPUTERS: Final = ("computer", "computer_use", "computer_use_preview")
+"""By any of these a choice may name a tool of one of these types."""
+
+
 class _Names:
     """The names by which a choice may mean a tool: its own, or that inside of its namespace."""
 
-    __slots__ = ("_groups", "_known", "_short")
+    __slots__ = ("_groups", "_known", "_short", "_typed")
 
     def __init__(self, conversation: Conversation) -> None:
         self._known = frozenset(conversation.known_names)
         self._short: dict[str, list[str]] = {}
         self._groups: dict[str, list[str]] = {}
+        self._typed: dict[str, list[str]] = {}
         for tool in conversation.tools:
+            for kind in _COMPUTERS if tool.kind in _COMPUTERS else filter(None, (tool.kind,)):
+                self._typed.setdefault(kind, []).append(tool.name)
             if tool.namespace:
                 self._short.setdefault(tool.name[len(tool.namespace) + 1 :], []).append(tool.name)
                 self._groups.setdefault(tool.namespace, []).append(tool.name)
 
     def of(self, fields: Fields, place: str) -> Sequence[str]:
         """The tools that are meant, by their own names."""
+        kind = fields.get("type")
+        if isinstance(kind, str) and kind in self._typed:
+            return self._typed[kind]
         name = string(fields, "name", place)
         namespace = words(fields, "namespace", place)
         full = f"{namespace}.{name}" if namespace else name
-        if fields.get("type") == "namespace":
+        if kind == "namespace":
             meant: Sequence[str] = self._groups.get(name, ())
         else:
             meant = (full,) if full in self._known else self._short.get(name, ())
         if not meant:
             raise refused(place, f"{shown(full)} is not among the tools.")
         return meant
+
+    def typed(self, kind: Json) -> bool:
+        """Whether a tool of this type was offered, which has no name in a choice."""
+        return isinstance(kind, str) and kind in self._typed
 
 
 def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Conversation:
@@ -155,6 +175,7 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
     value = raw.get("tool_choice")
     dropped = conversation.dropped
     offers = bool(conversation.tools) or conversation.has_tool_history
+    names = _Names(conversation)
     match value:
         case None | "auto":
             choice = ToolChoice()
@@ -163,13 +184,15 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
         case "required" | "any":
             choice = ToolChoice("required")
         case {"type": "function" | "custom" | "namespace"} if offers:
-            choice = ToolChoice("required", tuple(_Names(conversation).of(value, "tool_choice")))
+            choice = ToolChoice("required", tuple(names.of(value, "tool_choice")))
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
-            choice = _allowed(mode, tools, conversation) if offers else ToolChoice(mode)
+            choice = _allowed(mode, tools, names) if offers else ToolChoice(mode)
         case {"type": "allowed_tools"}:
             raise refused("tool_choice", "Allowed tools are a `mode` (auto or required) and a list of `tools`.")
         case {"type": "function" | "custom" | "namespace"}:
             choice = ToolChoice("required")
+        case {"type": str(kind)} if names.typed(kind):
+            choice = ToolChoice("required", tuple(names.of(value, "tool_choice")))
         case {"type": str(kind)} if hosted:
             choice = ToolChoice()
             dropped = (*dropped, f"tool_choice of type {kind}")
@@ -183,12 +206,12 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
     return evolve(conversation, choice=evolve(choice, parallel=parallel), dropped=dropped)
 
 
-def _allowed(mode: Any, tools: Sequence[Json], conversation: Conversation) -> ToolChoice:
-    names = _Names(conversation)
+def _allowed(mode: Any, tools: Sequence[Json], names: _Names) -> ToolChoice:
     allowed: dict[str, None] = {}
     for i, item in enumerate(tools):
         place = f"tool_choice.tools[{i}]"
         fields = object_at(item, place)
-        if fields.get("type", "function") in ("function", "custom", "namespace"):  # others were left out of the tools
+        kind = fields.get("type", "function")
+        if kind in ("function", "custom", "namespace") or names.typed(kind):  # others were left out of the tools
             allowed.update(dict.fromkeys(names.of(fields, place)))
     return ToolChoice(mode, tuple(allowed)) if allowed else ToolChoice("none")

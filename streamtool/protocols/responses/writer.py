@@ -10,8 +10,9 @@ incomplete; one terminal event, last, which is `response.completed`, `response.i
 Theory of operation. One item is open at a time: a message, reasoning, or a call. A delta of it is a template, made when
 the item is opened, and one JSON string; the string is kept as it was written, behind those before it, and the events
 that close the item are made of them. So what was sent is what is repeated, and a delta costs the same wherever it
-stands. The ids of items are the reply's own id with a number: they need no chance, and are new in the conversation
-because the reply's id is. White space after a call waits until it is known whether text follows.
+stands. The call of a typed tool is kept until it is whole (`typed_calls`). The ids of items are the reply's own id with
+a number: they need no chance, and are new in the conversation because the reply's id is. White space after a call waits
+until it is known whether text follows.
 """
 
 import re
@@ -24,6 +25,7 @@ from streamtool.errors import StreamtoolError
 from streamtool.protocols import wire
 from streamtool.protocols.body_sniffer import too_large
 from streamtool.protocols.responses.response import ResponseObject, error_code
+from streamtool.protocols.responses.typed_calls import SPELLINGS, Spelling, TypedCall
 from streamtool.protocols.stream import Out, SpaceAfterCall, StreamWriter, named, no_reason, string
 from streamtool.reply import (
     Reason,
@@ -38,7 +40,7 @@ from streamtool.reply import (
 )
 from streamtool.sse import HELD
 
-Kind = Literal["message", "reasoning", "function_call", "custom_tool_call"]
+Kind = Literal["message", "reasoning", "function_call", "custom_tool_call", "typed"]
 
 _LONGEST: Final = 40  # characters of the reply's id in the id of an item, which has at most 64
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
@@ -68,10 +70,17 @@ class _Item:
     """The call's number in the events; -1: no call."""
     blank: bool = True
     """The call has no arguments yet but white space."""
+    typed: TypedCall | None = None
+    """The call of a typed tool, which goes out when it is whole; `call` is not set."""
+
+    @property
+    def is_call(self) -> bool:
+        """Whatever ends it but its own end cuts it."""
+        return self.call >= 0 or self.typed is not None
 
     def write(self, status: bytes, fields: bytes) -> bytes:
         """The item as JSON."""
-        kind = (self.kind or "").encode()
+        kind = (self.typed.spelling.item if self.typed is not None else self.kind or "").encode()
         return b'{"id":"%b","type":"%b","status":"%b",%b}' % (self.id.encode(), kind, status, fields)
 
     def joined(self) -> bytes:
@@ -127,8 +136,8 @@ class ReplyWriter(StreamWriter):
         """The final response object; None before the reply is whole, and when it failed."""
         self._conversation = conversation
         self._name = ReplyStart(id, created, model)
-        # tools that the client knows by another name, or whose input is not JSON
-        self._tools = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom}
+        # tools that the client knows by another name, whose input is not JSON, or whose calls are items of their own
+        self._tools = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom or tool.kind}
         self._response: ResponseObject | None = None  # None: not begun
         self._sequence = 0
         self._usage = Usage()
@@ -153,7 +162,8 @@ class ReplyWriter(StreamWriter):
 
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
         if event.index != self._item.call or not event.text or event.choice:
-            return  # of a call that is not open, or empty
+            self._typed_arguments(event, out)  # if not, they are of a call that is not open, or empty
+            return
         if self._item.blank:
             self._item.blank = event.text.isspace()
         self._delta(event.text, out)
@@ -197,7 +207,9 @@ class ReplyWriter(StreamWriter):
         """Begin an item; `fields` are those that stand in it besides id, type and status."""
         self._begin(out)
         index = len(self._output.done)
-        self._item = _Item(kind, self._output.id(_PREFIXES[kind]))
+        typed = self._item.typed
+        prefix = _PREFIXES[kind] if typed is None else typed.spelling.prefix
+        self._item = _Item(kind, self._output.id(prefix), typed=typed)
         self._item.place = f'"item_id":"{self._item.id}","output_index":{index}'
         item = self._item.write(b"in_progress", fields)
         self._send(b"response.output_item.added", b'"output_index":%d,"item":%b' % (index, item), out)
@@ -213,8 +225,14 @@ class ReplyWriter(StreamWriter):
                 fields = self._reasoning_done(out)
             case "function_call" | "custom_tool_call":
                 fields = self._call_done(out, complete=complete)
+            case "typed":
+                self._end_typed(self._item.typed, out, complete=complete)
+                return
             case _:
                 assert_never(self._item.kind)
+        self._item_done(fields, out, complete=complete)
+
+    def _item_done(self, fields: bytes, out: Out, *, complete: bool) -> None:
         item = self._item.write(b"completed" if complete else b"incomplete", fields)
         index = len(self._output.done)
         self._send(b"response.output_item.done", b'"output_index":%d,"item":%b' % (index, item), out)
@@ -223,7 +241,7 @@ class ReplyWriter(StreamWriter):
 
     def _leave(self, out: Out) -> None:
         """End the open item, if there is one, because the reply goes on to something else; a call is cut by that."""
-        self._end_item(out, complete=self._item.call < 0)
+        self._end_item(out, complete=not self._item.is_call)
 
     def _open_message(self, out: Out) -> None:
         self._open("message", b'"role":"assistant","content":[]', out)
@@ -264,6 +282,10 @@ class ReplyWriter(StreamWriter):
         self._leave(out)
         self._begin(out)
         tool = self._tools.get(event.name)
+        self._space.begin()
+        if tool is not None and tool.kind:
+            self._open_typed(event, SPELLINGS[tool.kind], out)
+            return
         names = {"call_id": event.id or self._output.id("call"), "name": event.name}
         if tool is not None and tool.namespace:
             names["name"] = event.name[len(tool.namespace) + 1 :]
@@ -275,10 +297,10 @@ class ReplyWriter(StreamWriter):
         name = "response.custom_tool_call_input.delta" if custom else "response.function_call_arguments.delta"
         self._item.template = _template(name, self._item.place, "delta")
         self._item.call, self._item.fields = event.index, named_by
-        self._space.begin()
 
     def _close_call(self, event: ReplyCallEnd, out: Out) -> None:
-        if event.index == self._item.call and not event.choice:
+        typed = self._item.typed
+        if event.index == (self._item.call if typed is None else typed.index) and not event.choice:
             self._end_item(out, complete=event.complete)
 
     def _call_done(self, out: Out, *, complete: bool) -> bytes:
@@ -295,6 +317,38 @@ class ReplyWriter(StreamWriter):
             self._send(name, b"%b,%b" % (self._item.place.encode(), arguments), out)
         return b"%b,%b" % (arguments, self._item.fields)
 
+    # --- calls of typed tools
+
+    def _open_typed(self, event: ReplyCallStart, spelling: Spelling, out: Out) -> None:
+        typed = TypedCall(event.index, event.id or self._output.id("call"), spelling)
+        self._item = _Item("typed", typed=typed)
+        if spelling.begins is not None:
+            self._open("typed", typed.fields(spelling.begins), out)
+
+    def _typed_arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
+        typed = self._item.typed
+        if typed is None or event.index != typed.index or event.choice:
+            return
+        self._output.held += typed.feed(event.text)
+        if self._output.held > HELD:
+            self._fail(too_large(), out)
+
+    def _end_typed(self, typed: TypedCall | None, out: Out, *, complete: bool) -> None:
+        """End the call with the items that its arguments make; a call that is cut, or makes none, is incomplete."""
+        assert typed is not None  # noqa: S101  it is what is open
+        items = typed.items() if complete else []
+        if not items:
+            self._output.cut = True
+            if self._item.id:
+                self._item_done(typed.fields(typed.spelling.begins or {}), out, complete=False)
+            self._item = _Item()
+        for number, own in enumerate(items):
+            fields = typed.fields(own, number)
+            if not self._item.id:
+                self._item.typed = typed
+                self._open("typed", fields, out)
+            self._item_done(fields, out, complete=True)
+
     # --- the end
 
     def _finish(self, event: ReplyFinish, out: Out) -> None:
@@ -302,7 +356,7 @@ class ReplyWriter(StreamWriter):
             return
         self._begin(out)
         stopped = event.reason not in (Reason.LENGTH, Reason.FILTER)
-        self._end_item(out, complete=stopped and self._item.call < 0)
+        self._end_item(out, complete=stopped and not self._item.is_call)
         self._reason = event.reason
 
     def _count(self, usage: Usage) -> None:
