@@ -11,7 +11,6 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 
 import logging
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -26,7 +25,7 @@ from streamtool.http.answers import new_id, send_error
 from streamtool.http.asgi import ATTENDED, ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.client_connection import ClientConnection
 from streamtool.http.gate import ENTRY, Entry, Gate
-from streamtool.http.off_loop import LARGE, clock, off_loop
+from streamtool.http.off_loop import LARGE, clock, off_loop, slices
 from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
@@ -340,20 +339,6 @@ class _Run:
                 self._app.deadline = anyio.current_time() + seconds
             else:
                 self._app.cancel()
-
-
-def slices(body: bytes) -> Iterator[bytes]:
-    """A piece of a stream in pieces of at most `LARGE` bytes, each of whole events; a longer event is one piece."""
-    begin = 0
-    while begin < len(body):
-        end = begin + LARGE
-        if end < len(body):
-            last = body.rfind(b"\n\n", begin, end)
-            if last < 0:
-                last = body.find(b"\n\n", end - 1)
-            end = len(body) if last < 0 else last + 2
-        yield body[begin:end]
-        begin = end
 
 
 class ClientLeft(Exception):

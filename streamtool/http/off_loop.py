@@ -4,7 +4,7 @@ What a request costs grows with its bytes (docs/security.md has the figures), so
 enough: they take turns with the event loop for the interpreter, and more of them would only slow down each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
@@ -46,3 +46,17 @@ def clock() -> float:
     """The event loop's time, in seconds. It stands still in `off_loop`."""
     began = _began.get()
     return anyio.current_time() if began is None else began
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """A piece of a stream in pieces of at most `LARGE` bytes, each of whole events; a longer event is one piece."""
+    begin = 0
+    while begin < len(body):
+        end = begin + LARGE
+        if end < len(body):
+            last = body.rfind(b"\n\n", begin, end)
+            if last < 0:
+                last = body.find(b"\n\n", end - 1)
+            end = len(body) if last < 0 else last + 2
+        yield body[begin:end]
+        begin = end

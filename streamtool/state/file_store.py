@@ -21,7 +21,7 @@ from attrs import evolve
 from streamtool.errors import StoreError
 from streamtool.settings import StoreSettings
 from streamtool.state.database import Database, Operation
-from streamtool.state.memory_store import Entry, MemoryStore
+from streamtool.state.memory_store import MemoryStore, StoredValue
 
 _WAITING: Final = 64 * 1024 * 1024
 """Bytes that may wait to be written."""
@@ -126,7 +126,7 @@ class FileStore:
             with self._lock:
                 self._writing = None
 
-    def _next(self) -> list[Entry]:
+    def _next(self) -> list[StoredValue]:
         """What waits; without anything, the writing is over."""
         with self._lock:
             entries = self._waiting.entries()
@@ -139,7 +139,7 @@ class FileStore:
         row = found.fetchone()
         return None if row is None else bytes(row[0])
 
-    def _put(self, entries: Sequence[Entry], base: sqlite3.Connection) -> None:
+    def _put(self, entries: Sequence[StoredValue], base: sqlite3.Connection) -> None:
         rows = [(entry.key, entry.until, entry.value) for entry in entries]
         base.executemany("REPLACE INTO replies VALUES (?, ?, ?)", rows)
         base.execute("DELETE FROM replies WHERE until <= ?", (self._clock(),))

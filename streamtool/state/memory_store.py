@@ -15,7 +15,7 @@ from streamtool.settings import StoreSettings
 
 
 @frozen(eq=False)
-class Entry:
+class StoredValue:
     """A value under a key."""
 
     key: str
@@ -43,7 +43,7 @@ class MemoryStore:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._entries: OrderedDict[str, StoredValue] = OrderedDict()
         self._shares: dict[str, _Share] = {}
         self._size = 0
         self.lost = 0
@@ -62,7 +62,7 @@ class MemoryStore:
             if len(value) > self._settings.size:
                 self.lost += 1
                 return
-            self._entries[key] = Entry(key, now + self._settings.seconds, value)
+            self._entries[key] = StoredValue(key, now + self._settings.seconds, value)
             share = self._shares.setdefault(client_in(key), _Share())
             share.keys[key] = None
             share.size += len(value)
@@ -77,12 +77,12 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredValue]:
         """All that is kept, the oldest first."""
         with self._lock:
             return list(self._entries.values())
 
-    def remove(self, entries: Iterable[Entry]) -> None:
+    def remove(self, entries: Iterable[StoredValue]) -> None:
         """Forget these, unless another value has taken the place."""
         with self._lock:
             for entry in entries:
