@@ -10,7 +10,7 @@ from json.encoder import encode_basestring
 
 from statemachine import schema
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.parameter_markers import Marker, Tables, Tag, closing, is_key, look, tag_at
+from statemachine.bodies.parameter_markers import Marker, Tables, Tag, closing, cut_off, is_key, look, tag_at
 from statemachine.bodies.quoted_value import Quoted
 from statemachine.bodies.raw_value import RawValue
 from statemachine.bodies.repeated import Waiting, begin, settle
@@ -220,6 +220,8 @@ def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> 
                 close(machine, levels)
             reader.take(end)
             close(machine, levels)
+        elif mark is None and cut_off(machine, table.between):
+            raise Ended
         elif mark is Marker.CALL_END or (yield from sibling(machine, 0)):
             machine.candidate.arguments.json.mend("missing_closer")
             while len(levels) > base:

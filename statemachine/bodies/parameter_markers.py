@@ -177,10 +177,10 @@ def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[N
         yield
 
 
-def cut_between(machine: Machine, table: Tables) -> bool:
-    """True if the text is over, and what is left of it is the beginning of a marker behind which the call goes on."""
+def cut_off(machine: Machine, markers: Markers[Marker]) -> bool:
+    """True if the text is over, and what is left of it is the beginning of one of these markers."""
     reader = machine.reader
-    found = table.inner.match(reader.text, reader.at) if reader.ended else None
+    found = markers.match(reader.text, reader.at) if reader.ended else None
     return found is not None and not found.lastindex
 
 

@@ -10,7 +10,7 @@ from statemachine import schema
 from statemachine.bodies import json_object
 from statemachine.bodies.elements import holds_all, key, opens_key, skip, slot_of, value
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.parameter_markers import Marker, Tables, closing, cut_between, look, tables
+from statemachine.bodies.parameter_markers import Marker, Tables, closing, cut_off, look, tables
 from statemachine.buffer import Ended, Grammar, Mismatch
 from statemachine.formats.format import Format, Parameters
 from statemachine.grammar.closers import sibling
@@ -75,7 +75,7 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
             reading.surplus(closed[1])
         elif reader.text[reader.at] == ">" and reading.level.given:
             reading.surplus(1)
-        elif cut_between(machine, table):
+        elif cut_off(machine, table.inner):
             raise Ended
         elif around(machine) and (yield from sibling(machine, 0)):
             candidate.arguments.json.mend("missing_closer")
