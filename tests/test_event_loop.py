@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 import time
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,9 +20,10 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from dialects import CLIENTS, PATHS, Ask, said, write
+from dialects import CLIENTS, PATHS, Ask, read, said, write
 from servers import hypercorn_server, uvicorn_server
 
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.http.off_loop import LARGE
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
@@ -81,6 +83,36 @@ async def test_no_turn_grows_with_a_hostile_request(kind: int, client: str):
     for seed in range(kind, SEEDS * len(hostile.KINDS), len(hostile.KINDS)):
         short = await longest(client, seed, SIZE)
         assert await longest(client, seed, TIMES * SIZE) < ALLOWED * max(short, FLOOR), seed
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("words", "threads"), [("word ", False), ("word " * 20_000, True)], ids=["short", "a bomb"])
+async def test_a_compressed_reply_goes_to_threads_only_if_it_grows(
+    words: str, threads: bool, monkeypatch: pytest.MonkeyPatch
+):
+    calls: list[Any] = []
+
+    async def counted(call: Any) -> Any:
+        calls.append(call)
+        return call()
+
+    monkeypatch.setattr("streamtool.http.client_connection.off_loop", counted)
+    packed = zlib.compressobj(wbits=31)
+    events = [step for step in said("chat", words * 50, size=len(words)).steps if isinstance(step, bytes)]
+    pieces = [packed.compress(event) + packed.flush(zlib.Z_SYNC_FLUSH) for event in events] + [packed.flush()]
+
+    async def model(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"content-type", b"text/event-stream"), (b"content-encoding", b"gzip")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    body = json.dumps(write("chat", Ask((("user", "Go."),), (("ping", "Pings.", {"type": "object"}),)))).encode()
+    async with stream_asgi(ToolMiddleware(model, app_protocol="chat"), PATHS["chat"], body=body) as reply:
+        assert read("chat", await reply.body(), stream=True).parts == (words * 50,)
+    assert bool(calls) is threads
 
 
 # --- over sockets

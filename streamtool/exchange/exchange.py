@@ -23,7 +23,6 @@ A reply that is not streamed is made from the same events: the upstream is asked
 handed out before the end, and a failure is a status. Ids and the time come from outside.
 """
 
-import sys
 from collections.abc import Callable, Iterable
 
 from streamtool.conversation import Conversation
@@ -162,7 +161,7 @@ class Exchange:
             self._upstream.begin(status, named)
         except UpstreamError as error:
             return self.fail(error)
-        self.unread = sys.maxsize if self._upstream.compressed else 0  # how long it is, decoding shows
+        self.unread = self._upstream.weight
         return b""
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
@@ -188,6 +187,7 @@ class Exchange:
                     break
         except UpstreamError as error:
             out += self.fail(error)
+        self.unread = self._upstream.weight
         return out
 
     def close(self) -> bytes:
