@@ -9,6 +9,7 @@ import itertools
 import json
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,27 @@ def test_one_delta_costs_what_it_is_long(kind: str, client: str) -> None:
         return run
 
     assert growth(prepare, 250) < ALLOWED
+
+
+# --- what is kept
+
+
+def test_large_lists_of_tools_are_not_kept() -> None:
+    """As objects they take several times as much as their text, for as long as the process lives."""
+    bodies = [
+        json.dumps(write("chat", Ask((("user", "Go."),), (("f", f"Number {number}.", all_required(12_000)),)))).encode()
+        for number in range(6)
+    ]
+    exchange(bodies[0])
+    tracemalloc.start()
+    try:
+        for body in bodies[1:]:
+            exchange(body)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < len(bodies[0])
 
 
 # --- what nobody has thought of

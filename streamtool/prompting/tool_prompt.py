@@ -37,6 +37,8 @@ YOU_WRITE = "You write:"
 NEXT_MESSAGE = "The next message is:"
 ANSWER = "You have what you need, so you answer:"
 END = "This is the end of the example; the conversation follows."
+_KEPT = 256 * 1024
+"""Characters of tools, as JSON, whose prompt is kept."""
 EXAMPLE_ID = "call_1"
 EXAMPLE_ANSWER = "Here is what I found."
 
@@ -67,6 +69,11 @@ class _ToolSet:
         entries = [(tool.name, tool.description, tool.custom, tool.parameters) for tool in tools]
         self._key = json.dumps(entries, ensure_ascii=False, default=dict)
 
+    @property
+    def size(self) -> int:
+        """Characters of the tools as JSON."""
+        return len(self._key)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ToolSet) and self._key == other._key
 
@@ -80,9 +87,9 @@ def contract(tools: Sequence[Tool], format: str, model: ModelSettings, *, parall
     Raises RequestError when the model's context cannot hold it: nothing is cut in silence.
     """
     prompt = model.prompt
-    made = _contract(
-        _ToolSet(tools), format, prompt.schema, prompt.schema_budget, prompt.results.frame, parallel=parallel
-    )
+    key = _ToolSet(tools)
+    make = _contract if key.size <= _KEPT else _contract.__wrapped__
+    made = make(key, format, prompt.schema, prompt.schema_budget, prompt.results.frame, parallel=parallel)
     _guard(made, len(tools), model)
     return made
 

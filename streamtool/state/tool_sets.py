@@ -8,6 +8,7 @@ begun with: its contract stays the same text, and its calls are read by the same
 import hashlib
 from contextlib import suppress
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 from attrs import define, evolve
@@ -16,6 +17,9 @@ from streamtool.conversation import Conversation, Json, Tool
 from streamtool.exchange.interfaces import Memory
 from streamtool.prompting.transcripts import toolset_of
 from streamtool.protocols.wire import encode
+
+LARGEST: Final = 256 * 1024
+"""Bytes of a list, as JSON, that is kept in memory; as objects it takes several times as much."""
 
 
 @define
@@ -38,7 +42,10 @@ def shared(conversation: Conversation) -> Conversation:
     offered = conversation.raw.get("tools")
     if not conversation.tools or not isinstance(offered, list):
         return conversation
-    known = _toolset(hashlib.sha256(conversation.protocol.encode() + encode(offered)).hexdigest())
+    text = encode(offered)
+    if len(text) > LARGEST:
+        return conversation
+    known = _toolset(hashlib.sha256(conversation.protocol.encode() + text).hexdigest())
     if known.offered is None:
         known.offered, known.tools = offered, conversation.tools
     if known.tools != conversation.tools:  # some stand elsewhere in the request
@@ -55,10 +62,13 @@ def with_tools(conversation: Conversation, memory: Memory) -> Conversation:
     if digest is None:
         return conversation
     known = _toolset(digest)
-    if not known.tools and (text := memory.recall(_key(digest))) is not None:
+    tools = known.tools
+    if not tools and (text := memory.recall(_key(digest))) is not None:
         with suppress(msgspec.DecodeError):  # another version has kept them
-            known.tools = msgspec.json.decode(text, type=tuple[Tool, ...])
-    return evolve(conversation, tools=known.tools)
+            tools = msgspec.json.decode(text, type=tuple[Tool, ...])
+        if len(text) <= LARGEST:
+            known.tools = tools
+    return evolve(conversation, tools=tools)
 
 
 def remember(conversation: Conversation, memory: Memory) -> str:
@@ -67,9 +77,9 @@ def remember(conversation: Conversation, memory: Memory) -> str:
         return ""
     text = msgspec.json.encode(conversation.tools)
     digest = hashlib.sha256(text).hexdigest()
-    known = _toolset(digest)
-    if not known.tools:
-        known.tools = conversation.tools
+    if len(text) <= LARGEST:
+        known = _toolset(digest)
+        known.tools = known.tools or conversation.tools
     memory.remember(_key(digest), text)
     return digest
 
