@@ -1,9 +1,9 @@
-"""Which requests stop all others for longest: `hostile.py N [SEED [SIZE]]` makes N hostile ones by seed.
+"""Which requests stop all others for longest: `hostile.py [costs] N [SEED [SIZE]]` makes N hostile ones by seed.
 
 Each goes through the middleware on an event loop that has nothing else to do but to look at the clock every
 millisecond. The table has, for each client protocol and each kind of request, the longest time for which it could not,
 the bytes of that request and its reply, and the seed: `hostile.py 1 SEED` runs that one. `steps` takes an exchange
-apart: the request, the upstream's status, each piece of its reply, the end. The other table has what they cost per KB.
+apart: the request, the upstream's status, each piece of its reply, the end. `costs` prints what a KB takes in each.
 """
 
 import gc
@@ -382,23 +382,28 @@ def costs(count: int, first: int = 0, size: int = SIZE) -> Table:
     return Table(f"Steps of {count} hostile requests", ("kind", "step", "ms/KB", "ms", "KB", "seed"), rows)
 
 
-def main(count: int, first: int = 0, size: int = SIZE) -> None:
-    """Run so many requests; print what a KB costs in each step, and the longest block of each protocol and kind."""
-    for client in CLIENTS:  # what is made once in a process is not the request's
-        for seed in range(-400, 0):
-            list(timed(client, seed, 256))
-    logging.disable()
-    gc.collect()
-    gc.freeze()
-    costs(count, first, size).show()
+def blocks(count: int, first: int = 0, size: int = SIZE) -> Table:
+    """The longest block of each client protocol and kind."""
     longest = anyio.run(corpus, count, first, size)
     rows = [
         Row((client, kind, f"{1000 * block.seconds:.1f}", f"{block.read / 1024:.0f}", str(block.seed)))
         for (client, kind), block in sorted(longest.items())
     ]
     columns = ("client", "kind", "ms", "KB", "seed")
-    Table(f"The longest block of the event loop in {count} hostile requests", columns, rows).show()
+    return Table(f"The longest block of the event loop in {count} hostile requests", columns, rows)
+
+
+def main(*arguments: str) -> None:
+    """Print what the arguments ask for."""
+    for client in CLIENTS:  # what is made once in a process is not the request's
+        for seed in range(-400, 0):
+            list(timed(client, seed, 256))
+    logging.disable()
+    gc.collect()
+    gc.freeze()
+    make = costs if arguments[0] == "costs" else blocks
+    make(*map(int, arguments[make is costs :])).show()
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])
