@@ -25,17 +25,8 @@ class ClientConnection:
     """The client of one exchange."""
 
     __slots__ = (
-        "_cancel_scope",
-        "_comment",
-        "_exchange",
-        "_heard",
-        "_left",
-        "_receive",
-        "_send",
-        "_started",
-        "_writing",
-        "complete",
-        "gone",
+        "_cancel_scope", "_comment", "_exchange", "_heard", "_left", "_receive", "_send", "_started", "_writing",
+        "complete", "gone",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, receive: Receive, send: Send) -> None:
