@@ -23,6 +23,8 @@ TYPES_DEPTH = 64
 """The same, for the types of a part: what was found is remembered, so a deep schema costs no more than a flat one."""
 SAYS = ("items", "properties", "additionalProperties", "$ref", "allOf", "anyOf", "oneOf")
 """With what a schema says something of items and members."""
+TYPED = 10_000
+"""Parts whose types are read, in all."""
 NODES = 1000
 """Parts that are read for one question about a member, and of which copies are made in all."""
 MEMBERS = 256
@@ -159,7 +161,7 @@ class SchemaWalker:
         known = self._types.get(id(schema))
         if known is not None:
             return known[1]
-        if id(schema) in self._open:
+        if id(schema) in self._open or len(self._types) >= TYPED:
             return ANY
         self._open.add(id(schema))
         found = self._allowed(schema, depth)
@@ -180,7 +182,8 @@ class SchemaWalker:
             result |= {"null"}
         for values in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
             if isinstance(values, list) and values:
-                result &= {kind for value in values for kind in kinds(value)}
+                one_of_each = {type(value): value for value in values}
+                result &= {kind for value in one_of_each.values() for kind in kinds(value)}
         for word in ("anyOf", "oneOf"):
             if isinstance(ways := schema.get(word), list) and ways:
                 result &= frozenset().union(*(self.types(way, depth - 1) for way in ways))
@@ -206,13 +209,24 @@ class SchemaWalker:
         found = [] if own is None else [own]
         if isinstance(ways := schema.get("allOf"), list):
             found += [inner for way in ways if (inner := self._part(way, key, depth - 1, left)) is not None]
-        kind = "array" if key is None else "object"
         for word in ("anyOf", "oneOf"):
-            if isinstance(ways := schema.get(word), list):
-                parts = [self._part(way, key, depth - 1, left) for way in ways if kind in self.types(way)]
-                if parts and all(inner is not None for inner in parts):
-                    found.append({"anyOf": parts})
+            if isinstance(ways := schema.get(word), list) and (parts := self._alternatives(ways, key, depth, left)):
+                found.append({"anyOf": parts})
         return {"allOf": found} if len(found) > 1 else found[0] if found else None
+
+    def _alternatives(self, ways: list[Any], key: str | None, depth: int, left: Iterator[int]) -> list[object]:
+        """What alternatives say, each of them; [] if one that may hold says nothing, since it allows everything."""
+        kind = "array" if key is None else "object"
+        parts: list[object] = []
+        for way in ways:
+            if kind in self.types(way):
+                inner = self._part(way, key, depth - 1, left)
+                if inner is None:
+                    return []
+                parts.append(inner)
+            elif next(left, None) is None:
+                return []
+        return parts
 
 
 def properties(schema: object) -> Mapping[str, Any]:

@@ -119,7 +119,7 @@ async def test_a_compressed_reply_goes_to_threads_only_if_it_grows(
 
 
 LONG: dict[str, tuple[int, str]] = {
-    "a long history": (30_000, "Done."),
+    "a long history": (15_000, "Done."),
     "8,000 calls in one delta": (1, '<tool_call>{"name": "ping", "arguments": {}}</tool_call>' * 8000),
 }
 """Pairs of messages in the request, and what the model says at once."""

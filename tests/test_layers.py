@@ -20,6 +20,7 @@ LAYERS = (
         "streamtool.reply",
         "streamtool.turns",
         "streamtool.schema",
+        "streamtool.kept",
         "streamtool.protocols.registry",
         "streamtool.sse",
     ),

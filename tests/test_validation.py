@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamtool.kept import Kept
 from streamtool.validation import validator
 from streamtool.validation.coercion import Coercion, coerced
 from streamtool.validation.errors import MISSING, InvalidArguments
@@ -403,13 +404,12 @@ def test_booleans_are_schemas():
 
 
 def test_validators_are_kept_within_bounds(monkeypatch):
-    monkeypatch.setattr(validator, "_kept", {})
-    monkeypatch.setattr(validator, "KEPT", 1000)
+    monkeypatch.setattr(validator, "_kept", Kept(1000))
     first = Validator.of(tool(a={"title": "first"}))
     for number in range(20):
         assert Validator.of(tool(a={"title": "first"})) is first
         Validator.of(tool(a={"title": str(number)}))
-    assert sum(len(key) for key in validator._kept) <= 1000
+    assert 500 < validator._kept.weight <= 1000
     for number in range(20):
         Validator.of(tool(a={"title": str(number)}))
     assert Validator.of(tool(a={"title": "first"})) is not first

@@ -15,6 +15,7 @@ Source: the guide to GBNF in llama.cpp's `grammars/README.md`.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from statemachine.schema import SchemaWalker, kinds
@@ -251,27 +252,29 @@ def until(rules: GbnfRules, ends: Mapping[str, str], *, line: bool = False, neve
     """
     words: dict[str, str | None] = {word: None for word in never if word}
     words |= {("\n" + word if line else word): then for word, then in ends.items() if word}
-    states = {"": rules.name()}
-    for word in words:
-        for length in range(1, len(word)):
-            if word[:length] not in states:
-                states[word[:length]] = rules.name()
+    automaton = _automaton(tuple(words))
+    states = {read: rules.name() for read in automaton}
     for read, name in states.items():
         ways = [ends[""]] if "" in ends else []
-        chars = dict.fromkeys(char for word in words for char in word)
-        known = {char: _next(read + char, states, words) for char in chars}
+        known = {char: words[to] if to in words else states[to] for char, to in automaton[read].items()}
         ways += [f"{literal(char)} {then}".rstrip() for char, then in known.items() if then not in (states[""], None)]
         ways += [f"{_none_of([char for char, then in known.items() if then != states['']])} {states['']}"]
         rules.add(joined(ways), name)
     return states["\n"] if line and "\n" in states else states[""]
 
 
-def _next(text: str, states: Mapping[str, str], words: Mapping[str, str | None]) -> str | None:
-    """Where reading goes on behind this text: with what follows an end, or in a state; None: it does not."""
-    for start in range(len(text) + 1):
-        if text[start:] in words:
-            return words[text[start:]]
-    return states[next(text[start:] for start in range(len(text) + 1) if text[start:] in states)]
+@lru_cache(maxsize=64)
+def _automaton(words: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+    """Where each character of the words leads from each state: to a word, or to what has been read of some of them."""
+    states = dict.fromkeys(["", *(word[:length] for word in words for length in range(1, len(word)))])
+    chars = dict.fromkeys("".join(words))
+    return {read: {char: _next(read + char, states, words) for char in chars} for read in states}
+
+
+def _next(text: str, states: Mapping[str, None], words: tuple[str, ...]) -> str:
+    """Where reading goes on behind this text: at the longest end of it that is a word, or else a state."""
+    tails = [text[start:] for start in range(len(text) + 1)]
+    return next((tail for tail in tails if tail in words), None) or next(tail for tail in tails if tail in states)
 
 
 def _none_of(chars: Sequence[str]) -> str:

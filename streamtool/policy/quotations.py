@@ -10,10 +10,11 @@ end of the reply. A user may have written the call that they want, and framework
 Only such a call waits for what follows it.
 
 Few requests have such texts at all, so the rest pays for one search in what users and tools have said
-(`quotation_sources`). In a request that has some, the text of the reply is fed to the parser in short pieces: the
-parser says by its events, and by what it holds, which characters were markup, and between two pieces nothing can begin
-or end. A call goes on streaming at the first character in which it differs from every source; only one that has not
-differed yet waits, within the limit of what may be held.
+(`quotation_sources`). In a request that has some, the text of the reply is fed to the parser in short pieces where a
+call may commit: where the parser holds something, or a tool's name comes. The parser says by its events, and by what it
+holds, which characters were markup, and between two pieces nothing can begin or end. A call goes on streaming at the
+first character in which it differs from every source; only one that has not differed yet waits, within the limit of
+what may be held.
 """
 
 import re
@@ -27,6 +28,10 @@ from streamtool.policy.quoted_sources import Passage, QuotationSources
 
 _PIECE: Final = re.compile(r"[\w ,.]+|.", re.DOTALL)
 """Pieces of a reply inside of which nothing begins or ends."""
+_STRETCH: Final = re.compile(r"[^\n\\&]+|\n+|[\\&]+")
+"""Stretches of a line in which a name is spelled as it is."""
+_MANY: Final = 256
+"""Events above which neighbours are joined before there are more."""
 _LEAD: Final = re.compile(r"[\s,;]*(?:`{3,}[^\n`]*\n\s*(?![\w.]+\())?")
 """What stands before a call and is not its own: a separator, the fence around it."""
 
@@ -152,10 +157,14 @@ class QuotationFilter:
     def feed(self, text: str, /) -> list[Event]:
         """The events that this piece of the reply brings."""
         out: list[Event] = []
-        feed = self._parser.feed
-        for piece in _PIECE.findall(text):
-            events = feed(piece)
-            self._take(piece, events, out)
+        parser, most = self._parser, _MANY
+        for stretch in _STRETCH.findall(text):
+            quiet = self._mode is _Mode.PASS and not parser.held and not self._sources.named(stretch)
+            for piece in (stretch,) if quiet else _PIECE.findall(stretch):
+                self._take(piece, parser.feed(piece), out)
+                if len(out) > most:
+                    out = _joined(out)
+                    most = 2 * len(out) + _MANY
         if all(type(event) is TextDelta for event in out) and "".join(event.text for event in out) == text:  # type: ignore[union-attr]  # all have one
             return [TextDelta(text)] if text else []
         return _joined(out)

@@ -10,6 +10,7 @@ from html import unescape
 from typing import Final
 
 from streamtool.conversation import Conversation, TextPart
+from streamtool.policy.rules import AnyName
 
 LONGEST: Final = 4 * 1024 * 1024
 """Characters of a conversation that are looked at, the latest ones."""
@@ -30,13 +31,18 @@ _PASSED_OVER: Final = re.compile("[\\s\"'`>“”‘’\ud800-\udfff\U00010000-\
 
 
 class QuotationSources:
-    """The texts of a conversation in which a call may stand."""
+    """The texts of a conversation in which a call of one of these tools may stand; without names, of any tool."""
 
-    __slots__ = ("_plain", "_texts")
+    __slots__ = ("_names", "_plain", "_texts")
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], names: Iterable[str]) -> None:
         self._texts = tuple(texts)
+        self._names = {name.lower() for name in names}
         self._plain: str | None = None
+
+    def named(self, text: str) -> bool:
+        """Whether a tool's name may stand in the text, in capitals or not."""
+        return not self._names or bool(_standing(self._names, text.lower()))
 
     @property
     def plain(self) -> str:
@@ -54,7 +60,7 @@ def quotation_sources(conversation: Conversation, names: Iterable[str]) -> Quota
     """
     wanted = {name.removeprefix("functions.") for name in names}
     found = [text for text in _said(conversation) if _names_one(text, wanted)]
-    return QuotationSources(found) if found else None
+    return QuotationSources(found, () if isinstance(names, AnyName) else wanted) if found else None
 
 
 def _said(conversation: Conversation) -> Iterator[str]:
@@ -71,10 +77,7 @@ def _said(conversation: Conversation) -> Iterator[str]:
 
 def _names_one(text: str, names: set[str]) -> bool:
     """Whether a tool's name stands in the text where call syntax has it; it may, where that takes long to find out."""
-    if len(names) > _MANY:
-        words = set(_WORD.findall(text))
-        names = {name for name in names if any(word in words for word in _WORD.findall(name)[:1])}
-    names = {name for name in names if name in text}
+    names = _standing(names, text)
     if not names:
         return False
     lengths = sorted(set(map(len, names)))
@@ -89,6 +92,14 @@ def _names_one(text: str, names: set[str]) -> bool:
             if text[start:end] in names and _begins_call(text, start):
                 return True
     return False
+
+
+def _standing(names: set[str], text: str) -> set[str]:
+    """The names that stand in the text."""
+    if len(names) > _MANY:
+        words = set(_WORD.findall(text))
+        names = {name for name in names if any(word in words for word in _WORD.findall(name)[:1])}
+    return {name for name in names if name in text}
 
 
 def _begins_call(text: str, start: int) -> bool:

@@ -14,7 +14,6 @@ The sections and their headings are read by `streamtool.sample`, which stands fo
 
 import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Literal
 
 from attrs import frozen
@@ -22,6 +21,7 @@ from attrs import frozen
 from statemachine import Call, write
 from streamtool.conversation import Tool
 from streamtool.errors import RequestError
+from streamtool.kept import Kept
 from streamtool.prompting.examples import example_call, schema_of
 from streamtool.prompting.history import framed
 from streamtool.prompting.one_object import answer_text, is_whole
@@ -37,10 +37,13 @@ YOU_WRITE = "You write:"
 NEXT_MESSAGE = "The next message is:"
 ANSWER = "You have what you need, so you answer:"
 END = "This is the end of the example; the conversation follows."
-_KEPT = 256 * 1024
-"""Characters of tools, as JSON, whose prompt is kept."""
 EXAMPLE_ID = "call_1"
 EXAMPLE_ANSWER = "Here is what I found."
+
+_LARGEST = 256 * 1024
+"""Characters of tools, as JSON, whose prompt is kept."""
+_MOST = 16 * 1024 * 1024
+"""Characters of all tool prompts that are kept, and of the tools they were made for."""
 
 Tier = Literal["full", "compact", "names"]
 
@@ -59,26 +62,8 @@ class Contract:
     """`full`: everything; what was shortened else."""
 
 
-class _ToolSet:
-    """Tools as a key: equal when their content is equal."""
-
-    __slots__ = ("_key", "tools")
-
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self.tools = tuple(tools)
-        entries = [(tool.name, tool.description, tool.custom, tool.parameters) for tool in tools]
-        self._key = json.dumps(entries, ensure_ascii=False, default=dict)
-
-    @property
-    def size(self) -> int:
-        """Characters of the tools as JSON."""
-        return len(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ToolSet) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+_kept = Kept[Contract](_MOST)
+"""Tool prompts by the JSON of the tools and what else decides."""
 
 
 def contract(tools: Sequence[Tool], format: str, model: ModelSettings, *, parallel: bool = True) -> Contract:
@@ -87,9 +72,14 @@ def contract(tools: Sequence[Tool], format: str, model: ModelSettings, *, parall
     Raises RequestError when the model's context cannot hold it: nothing is cut in silence.
     """
     prompt = model.prompt
-    key = _ToolSet(tools)
-    make = _contract if key.size <= _KEPT else _contract.__wrapped__
-    made = make(key, format, prompt.schema, prompt.schema_budget, prompt.results.frame, parallel=parallel)
+    entries = [(tool.name, tool.description, tool.custom, tool.parameters) for tool in tools]
+    how = (format, prompt.schema, prompt.schema_budget, prompt.results.frame)
+    key = (json.dumps(entries, ensure_ascii=False, default=dict), *how, parallel)
+    made = _kept.get(key)
+    if made is None:
+        made = _contract(tools, *how, parallel=parallel)
+        if len(key[0]) <= _LARGEST:
+            _kept.put(key, made, len(key[0]) + len(made.text))
     _guard(made, len(tools), model)
     return made
 
@@ -118,8 +108,9 @@ def _guard(made: Contract, count: int, model: ModelSettings) -> None:
         )
 
 
-@lru_cache(maxsize=64)
-def _contract(tools: _ToolSet, format: str, style: str, budget: int | None, frame: str, *, parallel: bool) -> Contract:
+def _contract(
+    tools: Sequence[Tool], format: str, style: str, budget: int | None, frame: str, *, parallel: bool
+) -> Contract:
     tiers: list[tuple[Tier, Callable[[Tool], str]]] = [
         ("full", lambda tool: _STYLES[style](tool, format)),
         ("compact", _shortened),
@@ -127,14 +118,14 @@ def _contract(tools: _ToolSet, format: str, style: str, budget: int | None, fram
     ]
     for tier, entry in tiers:
         blank = "\n\n" if tier == "full" and style == "markdown" else "\n"
-        listed = blank.join(entry(tool) for tool in tools.tools)
+        listed = blank.join(entry(tool) for tool in tools)
         if budget is None or len(listed) <= budget:
             break
     if tier == "names":
         listed = f"Their parameters are not listed here; give arguments by the names that fit.\n\n{listed}"
     elif tier == "compact" or style == "compact":
         listed = f"A `?` marks a parameter that may be left out, `=` what it is then.\n\n{listed}"
-    return Contract(_text(listed, _examples(tools.tools), format, frame, parallel=parallel), tier)
+    return Contract(_text(listed, _examples(tools), format, frame, parallel=parallel), tier)
 
 
 # --- the list of tools -----------------------------------------------------------------------------------------------

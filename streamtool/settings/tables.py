@@ -48,7 +48,7 @@ class LimitSettings:
     """Requests that are open at once. 0: any number."""
     exchanges_per_client: int = setting(1024, read.integer(0))
     """Of one client. 0: any number."""
-    values: int = setting(200_000, read.integer(1))
+    values: int = setting(100_000, read.integer(1))
     """JSON values in a request body."""
     tools: int = setting(1024, read.integer(1))
     """Tools in one request."""

@@ -7,34 +7,40 @@ begun with: its contract stays the same text, and its calls are read by the same
 
 import hashlib
 from contextlib import suppress
-from functools import lru_cache
 from typing import Final
 
 import msgspec
-from attrs import define, evolve
+from attrs import evolve, frozen
 
 from streamtool.conversation import Conversation, Json, Tool
 from streamtool.exchange.interfaces import Memory
+from streamtool.kept import Kept
 from streamtool.prompting.transcripts import toolset_of
 from streamtool.protocols.wire import encode
 
 LARGEST: Final = 256 * 1024
 """Bytes of a list, as JSON, that is kept in memory; as objects it takes several times as much."""
+KEPT: Final = 40_000
+"""Objects and arrays of all lists that are kept in memory; an agent with thirty tools has some thousand."""
 
 
-@define
+@frozen
 class _Toolset:
-    """A list of tools, as it was read and as it was sent."""
+    """A list of tools, as it was read and, if it was, as it was sent."""
 
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[Tool, ...]
     offered: list[Json] | None = None
-    text: bytes = b""
 
 
-@lru_cache(maxsize=64)
-def _toolset(digest: str) -> _Toolset:  # noqa: ARG001  the key of the cache
-    """Where the tools with this digest are kept."""
-    return _Toolset()
+_kept = Kept[_Toolset](KEPT)
+
+
+def _keep(digest: str, tools: tuple[Tool, ...], text: bytes, offered: list[Json] | None = None) -> _Toolset:
+    """Keep the tools, of which this is the JSON; the objects in it are counted, with braces in strings."""
+    known = _Toolset(tools, offered)
+    if len(text) <= LARGEST:
+        _kept.put(digest, known, text.count(b"{") + text.count(b"["))
+    return known
 
 
 def shared(conversation: Conversation) -> Conversation:
@@ -43,11 +49,8 @@ def shared(conversation: Conversation) -> Conversation:
     if not conversation.tools or not isinstance(offered, list):
         return conversation
     text = encode(offered)
-    if len(text) > LARGEST:
-        return conversation
-    known = _toolset(hashlib.sha256(conversation.protocol.encode() + text).hexdigest())
-    if known.offered is None:
-        known.offered, known.tools = offered, conversation.tools
+    digest = hashlib.sha256(conversation.protocol.encode() + text).hexdigest()
+    known = _kept.get(digest) or _keep(digest, conversation.tools, text, offered)
     if known.tools != conversation.tools:  # some stand elsewhere in the request
         return conversation
     return evolve(conversation, tools=known.tools, raw={**conversation.raw, "tools": known.offered})
@@ -61,14 +64,11 @@ def with_tools(conversation: Conversation, memory: Memory) -> Conversation:
     digest = toolset_of(last, memory.recall)
     if digest is None:
         return conversation
-    known = _toolset(digest)
-    tools = known.tools
-    if not tools and (text := memory.recall(_key(digest))) is not None:
+    known = _kept.get(digest)
+    if known is None and (text := memory.recall(_key(digest))) is not None:
         with suppress(msgspec.DecodeError):  # another version has kept them
-            tools = msgspec.json.decode(text, type=tuple[Tool, ...])
-        if len(text) <= LARGEST:
-            known.tools = tools
-    return evolve(conversation, tools=tools)
+            known = _keep(digest, msgspec.json.decode(text, type=tuple[Tool, ...]), text)
+    return conversation if known is None else evolve(conversation, tools=known.tools)
 
 
 def remember(conversation: Conversation, memory: Memory) -> str:
@@ -77,9 +77,8 @@ def remember(conversation: Conversation, memory: Memory) -> str:
         return ""
     text = msgspec.json.encode(conversation.tools)
     digest = hashlib.sha256(text).hexdigest()
-    if len(text) <= LARGEST:
-        known = _toolset(digest)
-        known.tools = known.tools or conversation.tools
+    if _kept.get(digest) is None:
+        _keep(digest, conversation.tools, text)
     memory.remember(_key(digest), text)
     return digest
 

@@ -312,7 +312,7 @@ class _Shrink:
     def __init__(self, root: Json, *, notes: bool) -> None:
         self._walker = SchemaWalker(root)
         self._notes = notes
-        self._left = 2 * SCHEMA
+        self._left = SCHEMA // 2  # what a part adds is longer than two characters
 
     def schema(self, node: Json, depth: int) -> Json:
         """The subschema with so many levels below it."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from attrs import define, field
+from attrs import define
 
 from statemachine.schema import MISSING, follow
 
@@ -55,16 +55,17 @@ class Unbounded(Exception):
     """The schema cannot be checked against within bounds."""
 
 
+_Numbers = tuple[int, ...]  # the collector of garbage has nothing to do with them
+
+
 @define(eq=False)
 class _Node:
     """One subschema."""
 
     weight: int = 1
-    same: list[int] = field(factory=list)
+    same: _Numbers = ()
     """Nodes for the same value."""
-    groups: tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]] = field(
-        factory=lambda: (([], []), ([], []))
-    )
+    groups: tuple[tuple[_Numbers, _Numbers], ...] = ()
     """Nodes for members and for items of it: those of which one holds for a child, and those that all may hold."""
     again: bool = False
     """What is said for the same value is looked at once more, for what it has seen."""
@@ -115,6 +116,8 @@ class SchemaCost:
         self._settled = now == before
         self._loads = now
         self._levels.append(now[0])
+        if self._settled:  # nothing will be asked of them any more, and a validator is kept for long
+            self._nodes, self._order, self._loads = [], [], []
 
 
 def prepare(schema: Json) -> SchemaCost:
@@ -158,7 +161,7 @@ class _Graph:
                 later += self._read(*self._waiting.pop())
             # Anchors may stand behind what refers to them.
             for at, reference in later:
-                self._nodes[at].same.append(self._node(self._target(reference)))
+                self._nodes[at].same += (self._node(self._target(reference)),)
             later.clear()
         return SchemaCost(self._nodes, alternatives=self._alternatives, patterns=self._patterns)
 
@@ -177,8 +180,8 @@ class _Graph:
                 self._waiting.append((schema, at))
         return at
 
-    def _all(self, schemas: Iterable[Json]) -> list[int]:
-        return [self._node(schema) for schema in schemas]
+    def _all(self, schemas: Iterable[Json]) -> _Numbers:
+        return tuple(map(self._node, schemas))
 
     def _read(self, schema: dict[str, Json], at: int) -> Iterator[tuple[int, str]]:
         """Reads the edges of a node, but those of references, which are yielded."""
@@ -193,12 +196,11 @@ class _Graph:
             if isinstance(ways := schema.get(word), list):
                 node.same += self._all(ways)
         self._alternatives = self._alternatives or "anyOf" in schema or "oneOf" in schema
-        node.same += self._all(schema[word] for word in _SAME_ONE if word in schema)
+        node.same += self._given(schema, *_SAME_ONE)
         for word in _MAPS:
             # The older `dependencies` may hold lists of names as well.
             node.same += self._all(way for way in _values(schema, word) if not isinstance(way, list))
-        self._members(schema, node)
-        self._items(schema, node)
+        node.groups = (self._members(schema), self._items(schema))
         node.again = "unevaluatedProperties" in schema or "unevaluatedItems" in schema
         for word in _DEFINITIONS:
             self._all(_values(schema, word))  # what nobody refers to is compiled all the same
@@ -208,20 +210,20 @@ class _Graph:
             raise Unbounded
         return ((at, schema[word]) for word in _REFERENCES if isinstance(schema.get(word), str))
 
-    def _members(self, schema: dict[str, Json], node: _Node) -> None:
-        one, many = node.groups[0]
-        one += self._all(_values(schema, "properties"))
-        one += self._all(schema[word] for word in ("additionalProperties",) if word in schema)
-        many += self._all(_values(schema, "patternProperties"))
-        many += self._all(schema[word] for word in ("unevaluatedProperties", "propertyNames") if word in schema)
+    def _members(self, schema: dict[str, Json]) -> tuple[_Numbers, _Numbers]:
+        one = self._all(_values(schema, "properties")) + self._given(schema, "additionalProperties")
+        many = self._all(_values(schema, "patternProperties"))
+        return one, many + self._given(schema, "unevaluatedProperties", "propertyNames")
 
-    def _items(self, schema: dict[str, Json], node: _Node) -> None:
-        one, many = node.groups[1]
+    def _items(self, schema: dict[str, Json]) -> tuple[_Numbers, _Numbers]:
+        one: _Numbers = ()
         for word in ("prefixItems", "items"):
             found = schema.get(word)
             one += self._all(found if isinstance(found, list) else [] if found is None else [found])
-        one += self._all(schema[word] for word in ("additionalItems",) if word in schema)
-        many += self._all(schema[word] for word in ("contains", "unevaluatedItems") if word in schema)
+        return one + self._given(schema, "additionalItems"), self._given(schema, "contains", "unevaluatedItems")
+
+    def _given(self, schema: dict[str, Json], *words: str) -> _Numbers:
+        return self._all(schema[word] for word in words if word in schema)
 
     def _target(self, reference: str) -> Json:
         """What a reference leads to, inside of this schema."""

@@ -1,13 +1,13 @@
 """Checks a call's complete arguments against the tool's JSON Schema, and mends what can only mean one thing.
 
 Theory of operation. A `Validator` is made once per schema and kept. Arguments that validate, which is nearly always,
-are handed back as they came, after one decode and one look. Others are mended where that helps (`mending.py`): the
+are handed back as they came, after one decode and one look. Others are mended where that helps (`coercion.py`): the
 errors say which values have the wrong type; what these may have meant is tried, all of them together; a mend stays only
 if the error that asked for it is gone and no other has come in its place. What is still wrong is an `InvalidArguments`:
 of all errors the most specific one, in words that a model can act on.
 
-Checking never harms: a schema that is invalid, refers to elsewhere or could cost too much (`bounds.py`) is not checked
-against; nothing raises, nothing is fetched, `format` is not asserted.
+Checking never harms: a schema that is invalid, refers to elsewhere or could cost too much (`schema_cost.py`) is not
+checked against; nothing raises, nothing is fetched, `format` is not asserted.
 
 The library that checks is an extra, `validate`: it is larger than all that the core needs. So it is loaded when it is
 first used, and what will use it calls `require_library` before it begins.
@@ -15,12 +15,14 @@ first used, and what will use it calls `require_library` before it begins.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from attrs import define
 
 from streamtool.errors import SettingsError
+from streamtool.kept import Kept
 from streamtool.validation import errors as validation_errors
 from streamtool.validation import schema_cost
 from streamtool.validation.coercion import Coercion, Place, coerced, coercions
@@ -62,8 +64,8 @@ MENDS: Final = 1_000
 UNUSABLE: Final = ("schema_unusable",)
 UNCHECKED: Final = ("unchecked",)
 
-_kept: dict[bytes, "Validator"] = {}
-"""Validators by the JSON of their schemas, the one that was used last at the end."""
+_kept = Kept["Validator"](KEPT)
+"""Validators by the JSON of their schemas."""
 
 
 def require_library(what: str) -> None:
@@ -89,12 +91,12 @@ class _Unit:
 class Validator:
     """Checks the arguments of one tool."""
 
-    __slots__ = ("_backs", "_bounds", "_compiled", "_flat", "_schema", "_size", "usable")
+    __slots__ = ("_backs", "_bounds", "_compiled", "_flat", "_schema", "usable")
 
     def __init__(self, schema: Json) -> None:
-        """Keeps `schema`, and changes it; `of` makes its own copy."""
-        self._schema = schema
-        self._size = 0
+        """Changes `schema`; `of` makes a copy."""
+        self._schema = b"{}"
+        """As JSON: it is looked at for an error only, and may be many objects."""
         self._compiled: jsonschema_rs.Validator | None = None
         self._backs = False
         self.usable = True
@@ -106,6 +108,7 @@ class Validator:
             self._bounds = schema_cost.prepare(schema)
             self._flat = self._bounds.flat
             self._compiled, self._backs = _compiled(schema)
+            self._schema = msgspec.json.encode(schema)
         except (Unbounded, RecursionError):
             self.usable = False
         except BaseException as error:  # noqa: BLE001
@@ -117,16 +120,14 @@ class Validator:
         """The validator of a tool's schema; kept for the next time."""
         try:
             key = b"{}" if schema is None else msgspec.json.encode(schema, enc_hook=dict)
-            found = _kept.pop(key, None)
+            found = _kept.get(key)
             if found is None:
                 if len(key) > LARGEST:
                     return cls._none()
                 found = cls(msgspec.json.decode(key))
-                found._size = len(key)
-                _forget(len(key))
+                _kept.put(key, found, len(key))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
             return cls._none()
-        _kept[key] = found
         return found
 
     @classmethod
@@ -172,7 +173,7 @@ class Validator:
         text, after, names = self._mend(arguments, value, errors)
         if not after:
             return text, None, names
-        found = validation_errors.fault(after, self._schema, text, _value(text))
+        found = validation_errors.fault(after, self._read_schema(), text, _value(text))
         return (text, found, names) if found is not None else (text, None, (*names, *UNCHECKED))
 
     @property
@@ -196,7 +197,10 @@ class Validator:
 
     def _errors(self, value: Json) -> list[SchemaViolation]:
         assert self._compiled is not None  # noqa: S101  the caller has looked
-        return [violation_of(error) for error in self._compiled.iter_errors(value)]
+        return [violation_of(error) for error in islice(self._compiled.iter_errors(value), MENDS)]
+
+    def _read_schema(self) -> Json:
+        return msgspec.json.decode(self._schema)
 
     def _first(self, arguments: str, value: Json) -> InvalidArguments | None:
         """What is wrong with arguments that are too large to be told everything that is."""
@@ -207,8 +211,8 @@ class Validator:
             try:
                 self._compiled.validate(value)
             except jsonschema_rs.ValidationError as error:
-                return validation_errors.fault([violation_of(error)], self._schema, arguments, value)
-        return validation_errors.unknown(self._schema, arguments, value)
+                return validation_errors.fault([violation_of(error)], self._read_schema(), arguments, value)
+        return validation_errors.unknown(self._read_schema(), arguments, value)
 
     # ---- mending
 
@@ -297,16 +301,6 @@ def _ours(error: BaseException) -> None:
     """Raises again what is neither an error nor a panic of the library, which is told as a `BaseException`."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
-
-
-def _forget(size: int) -> None:
-    """Makes room: drops the validators that were not used for the longest time."""
-    size += sum(found._size for found in list(_kept.values()))  # noqa: SLF001  its own module
-    while size > KEPT or len(_kept) > 1000:
-        oldest = _kept.pop(next(iter(_kept), b""), None)
-        if oldest is None:
-            break
-        size -= oldest._size  # noqa: SLF001  its own module
 
 
 def _measure(value: Json) -> tuple[int, int]:
