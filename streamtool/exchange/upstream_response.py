@@ -11,9 +11,9 @@ from streamtool.exchange.error_response import ErrorResponse
 from streamtool.protocols.interfaces import Headers, UpstreamProtocol, UpstreamReader
 from streamtool.reply import ReplyEvent, ReplyFailure
 
-_COMPRESSED: Final = 7680
+_COMPRESSED: Final = 4 * 1024 - 500
 """The weight of a compressed body: some 500 bytes of it are read at once."""
-_LONG: Final = 8 * 1024
+_LONG: Final = 4 * 1024
 """Bytes to which one piece may decode without suspicion."""
 
 

@@ -12,8 +12,8 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-LARGE: Final = 8 * 1024
-"""Bytes that are read on the event loop at a time: some 20 ms in the worst case known, far less in all others."""
+LARGE: Final = 4 * 1024
+"""Bytes that are read on the event loop at a time: some 15 ms in the worst case known, far less in all others."""
 _THREADS: Final = 4
 
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("streamtool_threads")
