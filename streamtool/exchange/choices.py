@@ -1,11 +1,15 @@
 """The choices of a reply: a choice filter for each, and the rules, parsers and ids that they share."""
 
 from collections.abc import Callable
+from typing import Final
 
 from streamtool.conversation import Conversation
 from streamtool.exchange.parser_factory import ParserFactory
 from streamtool.policy import CallIds, ChoiceFilter, Rules
 from streamtool.reply import ReplyEvent
+
+_CHECKED: Final = 256 * 1024
+"""Characters of arguments that are checked at once."""
 
 
 class Choices:
@@ -60,6 +64,13 @@ class Choices:
     def finished(self) -> bool:
         """All choices that the client asked for have ended."""
         return len(self.filters) >= self._count and all(choice.finished for choice in self.filters.values())
+
+    @property
+    def waiting(self) -> int:
+        """Characters of arguments that wait until they can be checked, beyond those for which that takes no time."""
+        if not self.rules.tools.complete:
+            return 0
+        return max(0, sum(choice.waiting for choice in self.filters.values()) - _CHECKED)
 
     @property
     def written(self) -> int:

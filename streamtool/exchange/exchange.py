@@ -3,9 +3,9 @@
     body ─▶ read_request ─▶ Conversation ─▶ project ─▶ write_request ─▶ request()       … the shell sends it …
     respond(), feed(), close() ─▶ ReplyReader ─▶ a ChoiceFilter per choice ─▶ ReplyWriter ─▶ bytes
 
-The client's protocol reads the request and writes the reply; the upstream's protocol does the rest. The settings of the
-model name the upstream's protocol. A request that has nothing to do with tools passes untouched if both protocols are
-the same. Otherwise it is translated like any other, without a parser.
+The client's protocol reads the request and writes the reply; the upstream's protocol, which the settings of the model
+name, does the rest. A request that has nothing to do with tools passes untouched if both are the same. Otherwise it is
+translated like any other, without a parser.
 
 The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
 what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
@@ -17,10 +17,10 @@ write; before the last one it calls `remember`. Meanwhile it watches six attribu
 - `lingers`: it is over but for the upstream's counts of tokens: go on for `MOMENT` seconds at most, then `close`.
 - `cut`: it is over although the upstream has more to say: stop the upstream now.
 - `retry`: this attempt was not accepted: stop the upstream, send `request()` again.
-- `unread`: bytes of an event that has not ended: what completes a long one is not for an event loop.
+- `unread`: bytes of an event, or of arguments to check, that have not ended: to complete them may take long.
 
-A reply that is not streamed is made from the same events: the upstream is asked to stream all the same, nothing is
-handed out before the end, and a failure is a status. Ids and the time come from outside.
+A reply that is not streamed is made from the same events: the upstream is asked to stream all the same, nothing goes
+out before the end, and a failure is a status. Ids and the time come from outside.
 """
 
 from collections.abc import Callable, Iterable
@@ -173,8 +173,9 @@ class Exchange:
             if not events:
                 self.unread += len(data)
                 return b""
-            self.unread = 0
-            return self._take(in_pieces(events) if long else events)
+            out = self._take(in_pieces(events) if long else events)
+            self.unread = self._choices.waiting
+            return out
         out = b""
         try:
             for piece in self._upstream.pieces(data):
@@ -231,8 +232,7 @@ class Exchange:
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
         choices = list(self._choices.filters.values())
-        quoted = self._choices.parsers.quoted
-        return self._record.record(self.asked, self._response, choices, quoted=quoted, done=self.done)
+        return self._record.record(self.asked, self._response, choices, quoted=self._choices.parsers.quoted, done=self.done)
 
     @property
     def _attempts(self) -> int:

@@ -56,6 +56,11 @@ class CallFilter:
         """A call has begun and has not ended."""
         return self._open is not None
 
+    @property
+    def waiting(self) -> int:
+        """Characters of arguments that wait for the end of their call."""
+        return 0 if self._open is None else self._open.size
+
     def restart(self) -> None:
         """The next attempt begins. No call of the last one was seen."""
         self._open = None

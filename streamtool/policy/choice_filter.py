@@ -92,6 +92,11 @@ class ChoiceFilter:
         return "" if self._written is None else self._written.decode("utf-8", "surrogatepass")
 
     @property
+    def waiting(self) -> int:
+        """Characters of arguments that wait for the end of their call."""
+        return self._calls.waiting
+
+    @property
     def first_call_at(self) -> float | None:
         """When the client saw the first call begin."""
         return self._calls.first_at

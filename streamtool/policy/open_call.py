@@ -14,7 +14,8 @@ class OpenCall:
     """A call that has begun and has not ended. `waits`: it goes out when it is whole."""
 
     __slots__ = (
-        "_native", "_pending", "_raw", "_schema", "direct", "id", "malformed", "name", "repairs", "signature", "waits",
+        "_native", "_pending", "_raw", "_schema", "direct", "id", "malformed", "name", "repairs", "signature",
+        "size", "waits",
     )  # fmt: skip
 
     def __init__(self, rules: Rules, id: str, name: str, *, native: bool, signature: str | None = None) -> None:
@@ -24,6 +25,8 @@ class OpenCall:
         self.signature = signature
         self.waits = name in rules.tools.complete
         self._pending: list[str] = []
+        self.size = 0
+        """Characters that wait."""
         self._raw = RawInput() if name in rules.tools.custom else None
         self._native = NativeArguments() if native and self._raw is None else None
         self.direct = not self.waits and self._raw is None and self._native is None
@@ -43,6 +46,7 @@ class OpenCall:
             text = self._native.feed(text)
         if self.waits:
             self._pending.append(text)
+            self.size += len(text)
             return ""
         return text if self._raw is None else self._raw.feed(text)
 

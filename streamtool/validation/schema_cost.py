@@ -246,10 +246,11 @@ def _values(schema: dict[str, Json], word: str) -> list[Json]:
 
 
 def _weight(schema: dict[str, Json]) -> int:
-    """What comparing costs besides: names and plain values are looked up, others are compared one by one."""
-    required, options = schema.get("required"), schema.get("enum")
-    names = len(required) // 8 if isinstance(required, list) else 0
-    return names + (sum(isinstance(option, dict | list) for option in options) if isinstance(options, list) else 0)
+    """What comparing costs besides: each name that may be missing, each value that is not plain."""
+    options = schema.get("enum")
+    names = [schema.get("required"), *_values(schema, "dependentRequired"), *_values(schema, "dependencies")]
+    weight = sum(len(missing) for missing in names if isinstance(missing, list))
+    return weight + (sum(isinstance(one, dict | list) for one in options) if isinstance(options, list) else 0)
 
 
 def _clean(schema: dict[str, Json]) -> None:
