@@ -105,6 +105,12 @@ class Tool:
     """The group in which the tool was offered (Responses), or its toolset (Messages); `name` is `group.tool`."""
     kind: str = ""
     """Responses: the type that offered the tool without a schema (`shell`); its calls are items of their own."""
+    examples: tuple[Mapping[str, Json], ...] = ()
+    """Arguments of calls that make sense."""
+    returns: Mapping[str, Json] | None = None
+    """JSON Schema of what a call gives back; None: nobody says."""
+    deferred: bool = False
+    """The model is not offered it before a search has found it."""
 
 
 @frozen

@@ -71,6 +71,11 @@ def signature(name: str, schema: Schema | None) -> str:
     return f"{name}({', '.join(_entry(parameter) for parameter in parameters(schema))})"
 
 
+def type_of(schema: Schema) -> str:
+    """The type of a value, as in a signature: `{a: string, b?: integer}`."""
+    return _Reader(schema).type(schema, 1)
+
+
 def notes(schema: Schema | None) -> list[str]:
     """What the schema says about the parameters, one line each: `a: what it is`; those without a word are left out."""
     return [f"{_word(p.name)}: {p.description}" for p in parameters(schema) if p.description]

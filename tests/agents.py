@@ -287,7 +287,8 @@ _CLAUDE_TOOLS = {
     "mcp__browser__fill.form": "fields:todos",
     "mcp__db__query": "sql:str params?:strs",
 }
-_DEFERRED = "ToolSearch"
+_DEFERRED = "WebFetch"
+"""Which `ToolSearch` finds."""
 _REMINDER = "<system-reminder>\nThe todo list is empty. Do not mention this.\n</system-reminder>"
 
 
@@ -354,7 +355,7 @@ def claude_code(turn: int = 1, *, tools: int = 12, model: str = MODEL) -> AgentR
         turn,
         body,
         (*anthropic("claude-cli/2.1.0 (external, cli)", beta=",".join(BETAS)), (b"x-app", b"cli")),
-        tuple(names),
+        tuple(name for name in names if name != _DEFERRED),
         (*system, inserted),
         said_of((context, TASK), steps),
         history,

@@ -162,6 +162,8 @@ def assert_projected(request: AgentRequest, sent: Recorded) -> None:
     contract = "\n\n".join(text for role, text in prompt if role == "system")
     for name in request.tools:
         assert len(re.findall(rf"^{re.escape(name)}\(", contract, re.MULTILINE)) == 1, name
+    for tool in request.listed:
+        assert not tool.get("defer_loading") or f"\n{tool['name']}(" not in contract
     assert [whole.count(text) for text in request.system] == [1] * len(request.system)
     assert [whole.count(text) for text in request.said] == [1] * len(request.said)
     places = [whole.index(text) for text in request.said]

@@ -37,7 +37,7 @@ from streamtool.settings import (
 )
 from streamtool.settings.readers import key_of
 from streamtool.turns import Turn
-from tools import failures_page, formats_page, reports_page, typed_tools_page
+from tools import failures_page, formats_page, reports_page, request_fields_page, typed_tools_page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -118,6 +118,7 @@ GENERATED = {
     "docs/loop.md": failures_page.page,
     "docs/reports.md": reports_page.page,
     "docs/typed-tools.md": typed_tools_page.page,
+    "docs/request-fields.md": request_fields_page.page,
 }
 
 

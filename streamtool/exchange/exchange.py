@@ -173,9 +173,8 @@ class Exchange:
             if not events:
                 self.unread += len(data)
                 return b""
-            out = self._take(in_pieces(events) if long else events)
             self.unread = self._choices.waiting
-            return out
+            return self._take(in_pieces(events) if long else events)
         out = b""
         try:
             for piece in self._upstream.pieces(data):
@@ -232,11 +231,12 @@ class Exchange:
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
         choices = list(self._choices.filters.values())
-        return self._record.record(self.asked, self._response, choices, quoted=self._choices.parsers.quoted, done=self.done)
+        return self._record.record(
+            self.asked, self._response, choices, quoted=self._choices.parsers.quoted, done=self.done
+        )
 
     @property
     def _attempts(self) -> int:
-        """So far, the current one included."""
         return self._response.headers.attempts
 
     @property

@@ -26,7 +26,7 @@ from streamtool.prompting.examples import example_call, schema_of
 from streamtool.prompting.history import framed
 from streamtool.prompting.one_object import answer_text, is_whole
 from streamtool.prompting.window import estimate
-from streamtool.schema import first_sentence, full, markdown, notes, signature
+from streamtool.schema import first_sentence, full, literal, markdown, notes, signature, type_of
 from streamtool.settings import ModelSettings
 
 HEADING = "# Tools"
@@ -40,6 +40,8 @@ END = "This is the end of the example; the conversation follows."
 EXAMPLE_ID = "call_1"
 EXAMPLE_ANSWER = "Here is what I found."
 
+_LONGEST = 2000
+"""Characters of an example, or of the type of a result, beyond which it is left out."""
 _LARGEST = 256 * 1024
 """Characters of tools, as JSON, whose prompt is kept."""
 _MOST = 16 * 1024 * 1024
@@ -72,7 +74,9 @@ def contract(tools: Sequence[Tool], format: str, model: ModelSettings, *, parall
     Raises RequestError when the model's context cannot hold it: nothing is cut in silence.
     """
     prompt = model.prompt
-    entries = [(tool.name, tool.description, tool.custom, tool.parameters) for tool in tools]
+    entries = [
+        (tool.name, tool.description, tool.custom, tool.parameters, tool.examples, tool.returns) for tool in tools
+    ]
     how = (format, prompt.schema, prompt.schema_budget, prompt.results.frame)
     key = (json.dumps(entries, ensure_ascii=False, default=dict), *how, parallel)
     made = _kept.get(key)
@@ -141,7 +145,7 @@ def _compact(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature fo
         text
         for text in (
             signature(tool.name, schema),
-            _indented([t for t in [tool.description.strip()] if t] + notes(schema)),
+            _indented([t for t in [tool.description.strip()] if t] + notes(schema) + _told(tool)),
         )
         if text
     )
@@ -149,7 +153,7 @@ def _compact(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature fo
 
 def _json(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature for all styles
     entry = {"name": tool.name, "description": tool.description, "parameters": full(schema_of(tool))}
-    return json.dumps(entry, ensure_ascii=False, default=dict)
+    return "\n".join([json.dumps(entry, ensure_ascii=False, default=dict), *_told(tool)])
 
 
 def _markdown(tool: Tool, format: str) -> str:
@@ -158,7 +162,15 @@ def _markdown(tool: Tool, format: str) -> str:
     if tool.description.strip():
         lines.append(_indented([tool.description.strip()]))
     lines += ["Parameters:", *(f"  {line}" for line in listed)] if listed else ["Parameters: none"]
+    lines += _told(tool)
     return "\n".join([*lines, "To use:", write([example_call(tool)], format)])
+
+
+def _told(tool: Tool) -> list[str]:
+    """What the client tells of calls and results beside the schema, as far as it is short."""
+    result = [] if tool.returns is None else [type_of(tool.returns)]
+    lines = [f"Returns: {text}" for text in result if len(text) <= _LONGEST]
+    return [*lines, *(f"Example: {text}" for text in map(literal, tool.examples) if len(text) <= _LONGEST)]
 
 
 def _shortened(tool: Tool) -> str:

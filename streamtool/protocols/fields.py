@@ -201,3 +201,21 @@ def shown(value: Json) -> str:
 
 def _at(place: str, key: str) -> str:
     return f"{place}.{key}" if place else key
+
+
+PASSED: Final = "goes to an upstream of the same protocol; for others it is left out, and noted"
+"""What becomes of a field that means something to its own origin only."""
+_EXAMPLES: Final = 3
+"""Examples of a tool's arguments that are read."""
+
+
+def examples(fields: Fields, key: str) -> tuple[Fields, ...]:
+    """The first arguments of a tool that its owner gives as examples."""
+    given = fields.get(key)
+    return tuple(one for one in given if isinstance(one, dict))[:_EXAMPLES] if isinstance(given, list) else ()
+
+
+def for_code_only(fields: Fields) -> bool:
+    """Whether a tool may be called by programs alone, which only the origin runs."""
+    callers = fields.get("allowed_callers")
+    return isinstance(callers, list) and bool(callers) and "direct" not in callers

@@ -259,8 +259,7 @@ class TestTools:
             {"type": None},
             {"type": "custom"},
             EPHEMERAL,
-            {"defer_loading": True},
-            {"input_examples": [{"city": "Oslo"}], "eager_input_streaming": True, "allowed_callers": ["direct"]},
+            {"eager_input_streaming": True, "allowed_callers": ["direct"]},
         ],
     )
     def test_a_tool(self, more):
@@ -504,5 +503,5 @@ def test_what_claude_code_sends():
     )  # fmt: skip
     assert [message.role for message in asked.messages] == ["system", "user", "system", "assistant", "user", "system"]
     assert asked.messages[4].results[0].name == "get_weather"
-    assert [tool.name for tool in asked.tools] == ["get_weather", "Later"]
+    assert [tool.name for tool in asked.tools] == ["get_weather"]
     assert asked.dropped == ()

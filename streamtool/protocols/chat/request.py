@@ -23,6 +23,7 @@ from streamtool.conversation import (
 )
 from streamtool.generation_prompt import THINKS
 from streamtool.protocols import wire
+from streamtool.protocols.chat.request_fields import REQUEST_FIELDS
 from streamtool.protocols.chat.signature import signature_of
 from streamtool.protocols.chat.tools import read_tools, with_choice
 from streamtool.protocols.fields import (
@@ -44,12 +45,7 @@ from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 
-FIELDS: Final = frozenset(
-    {"model", "messages", "stream", "stream_options", "n", "stop", "response_format", "reasoning_effort", "user"}
-    | {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "safety_identifier"}
-    | {"max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "seed"}
-    | {"presence_penalty", "frequency_penalty"}
-)
+FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
 """The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
 _MEDIA: Final = {"image_url": "image", "input_audio": "audio", "file": "file"}
 _MOST_CHOICES: Final = 128

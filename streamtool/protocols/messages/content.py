@@ -167,6 +167,9 @@ def _part(block: Fields, place: str) -> tuple[Part, ...]:
             return (TextPart("\n\n".join(filter(None, (head, found)))),)
         case "tool_reference":
             return (TextPart(f"[tool {shown(block.get('tool_name'))}]"),)
+        case "compaction":
+            summary = words(block, "content", place)
+            return (TextPart(f"[What was said before, in short]\n{summary}"),) if summary else ()
         case "browser_state":
             return (TextPart(_browser_state(block, place)),)
         case kind:

@@ -142,9 +142,9 @@ BLOCKS: Final = {
     "bash_code_execution_tool_result": _NAMED,
     "text_editor_code_execution_tool_result": _NAMED,
     "container_upload": _NAMED,
-    "compaction": _NAMED,
-    "tool_addition": _NAMED,
-    "tool_removal": _NAMED,
+    "compaction": "its summary is text, its changes of tools count",
+    "tool_addition": "the tool is offered",
+    "tool_removal": "the tool is not offered any more",
     "mcp_tool_listing": _NAMED,
     "fallback": _NAMED,
 }

@@ -16,7 +16,7 @@ from streamtool.conversation import Conversation, Message, Options, Part, Tool, 
 from streamtool.errors import RequestError
 from streamtool.protocols import wire
 from streamtool.protocols.messages.parts import Block, blocks_of
-from streamtool.protocols.messages.request import tool_names
+from streamtool.protocols.messages.tools import tool_names
 from streamtool.settings import ModelSettings
 
 Json = Any  # a decoded JSON value
@@ -150,13 +150,15 @@ def _output_config(conversation: Conversation, *, same: bool) -> Body:
 
 def _tools(conversation: Conversation, *, same: bool) -> Body:
     sent: dict[str, Json] = {}
+    later: list[Json] = []  # the upstream finds them by itself
     if same:
         for item in conversation.raw.get("tools") or ():
             sent.update((name, item) for name in tool_names(item) if name not in sent)
+            later += [item] if item.get("defer_loading") is True else []
     choice = conversation.choice
     named = choice.mode == "required" and len(choice.names) == 1
     offered = [tool for tool in conversation.tools if named or not choice.names or tool.name in choice.names]
-    written = [sent.get(tool.name) or _tool(tool) for tool in offered]
+    written = [*(sent.get(tool.name) or _tool(tool) for tool in offered), *later]
     fields: Body = {"tools": list({id(item): item for item in written}.values())}  # a toolset is one
     wanted = _choice(choice)
     if wanted is not None:
@@ -171,6 +173,8 @@ def _tool(tool: Tool) -> Body:
         fields["description"] = tool.description
     schema = {"properties": {"input": {"type": "string"}}, "required": ["input"]} if tool.custom else tool.parameters
     fields["input_schema"] = {"type": "object", **(schema or {"properties": {}})}
+    if tool.examples:
+        fields["input_examples"] = list(tool.examples)
     return fields
 
 

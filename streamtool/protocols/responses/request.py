@@ -24,16 +24,13 @@ from streamtool.protocols.fields import (
 )
 from streamtool.protocols.responses.items import read_items
 from streamtool.protocols.responses.memory import Recall, all_items
+from streamtool.protocols.responses.request_fields import REQUEST_FIELDS
 from streamtool.protocols.responses.tools import read_tools, with_choice
 from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value
 
-FIELDS: Final = frozenset(
-    {"model", "input", "instructions", "previous_response_id", "store", "metadata", "stream"}
-    | {"tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature", "top_p", "reasoning", "text"}
-    | {"user", "safety_identifier", "background", "conversation", "prompt"}
-)
+FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
 """The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
 _CANNOT: Final = {
     "background": "Replies are not made in the background: leave `background` out and read the reply.",
@@ -68,7 +65,10 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) 
         messages = (Message("system", (TextPart(instructions),)), *messages)
     if not messages:
         raise refused("input", "Give at least one message in `input`.")
-    offer = read_tools(list_of(raw, "tools"), items.tools, limits, given.size)
+    known = {call.name for message in items.messages for call in message.calls}
+    if isinstance(choice := raw.get("tool_choice"), dict):
+        known.add(str(choice.get("name")))
+    offer = read_tools(list_of(raw, "tools"), items.tools, limits, given.size, known=known)
     conversation = Conversation(
         protocol="responses",
         model=model,

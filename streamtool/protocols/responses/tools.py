@@ -3,10 +3,12 @@
 Tools are flat here: functions, custom tools that take raw text, and namespaces, which are groups of both; a tool of a
 group is known as `group.tool`. They stand in `tools`, and in items of the input (`additional_tools`), where a later
 list may replace a tool. A tool that only a type names (`shell`) gets its schema from `typed_tools` if the client runs
-it. What only the origin can run (`web_search`) is left out and recorded.
+it. What only the origin can run (`web_search`) is left out and recorded. Where the client searches for tools
+(`tool_search`), one with `defer_loading` is offered when it was found; a search by the origin cannot be made here, so
+its tools are offered from the beginning.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve, frozen
@@ -17,6 +19,7 @@ from streamtool.protocols.fields import (
     Fields,
     custom_description,
     flag,
+    for_code_only,
     list_of,
     object_at,
     refused,
@@ -41,11 +44,17 @@ class ToolOffer:
 
 
 def read_tools(
-    tools: Sequence[Json], further: Iterable[tuple[str, list[Json]]], limits: LimitSettings, size: int
+    tools: Sequence[Json],
+    further: Iterable[tuple[str, list[Json]]],
+    limits: LimitSettings,
+    size: int,
+    *,
+    known: Container[str] = (),
 ) -> ToolOffer:
     """The tools of the request: those of `tools`, then the `further` lists, each of which comes with its place.
 
-    `size` is that of the body. Raises RequestError and TooLargeError.
+    `size` is that of the body; the tools that are `known` are offered, deferred or not. Raises RequestError and
+    TooLargeError.
     """
     found: dict[str, Tool] = {}
     dropped: list[str] = []
@@ -55,9 +64,11 @@ def read_tools(
         _not_too_many(found, limits, place)
     for at, more in further:
         for tool, place in _each(more, at, limits, size, dropped):
-            found[tool.name] = tool
+            found[tool.name] = evolve(tool, deferred=False)
             _not_too_many(found, limits, place)
-    return ToolOffer(tuple(found.values()), tuple(dict.fromkeys(dropped)))
+    searched = any(tool.kind == "tool_search" for tool in found.values())
+    offered = (tool for tool in found.values() if not (searched and tool.deferred) or tool.name in known)
+    return ToolOffer(tuple(offered), tuple(dict.fromkeys(dropped)))
 
 
 def _not_too_many(found: dict[str, Tool], limits: LimitSettings, place: str) -> None:
@@ -102,16 +113,22 @@ def _group(
 def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropped: list[str]) -> tuple[Tool, ...]:
     """The tool as the model gets it; () if only the origin can run it."""
     kind = fields.get("type") or ("function" if "name" in fields else None)
+    if for_code_only(fields):
+        dropped.append(f"tool {words(fields, 'name', place) or kind}, which only code may call")
+        return ()
     if kind == "function":
         tool = Tool(
             tool_name(fields, place, limits),
             words(fields, "description", place),
             tool_schema(fields, "parameters", place, limits, size),
             strict=flag(fields, "strict", place),
+            returns=returned if isinstance(returned := fields.get("output_schema"), Mapping) else None,
+            deferred=flag(fields, "defer_loading", place),
         )
         return (tool,)
     if kind == "custom":
-        return (Tool(tool_name(fields, place, limits), custom_description(fields, place), custom=True),)
+        name, about = tool_name(fields, place, limits), custom_description(fields, place)
+        return (Tool(name, about, custom=True, deferred=flag(fields, "defer_loading", place)),)
     if not isinstance(kind, str):
         raise refused(f"{place}.type", "A tool says what it is in `type`: function, custom or namespace.")
     words(fields, "description", place)

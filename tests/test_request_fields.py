@@ -1,0 +1,221 @@
+"""Fields of requests and tools: each that the SDKs know is named, and those that change what the model sees do so."""
+
+import json
+import typing
+from typing import Any
+
+import pytest
+from anthropic.types import beta, message_create_params
+from anthropic.types.beta import message_create_params as beta_message_create_params
+from openai.types.chat import completion_create_params
+from openai.types.responses import CustomToolParam, FunctionToolParam, response_create_params
+from openai.types.shared_params import FunctionDefinition
+
+from streamtool.errors import RequestError
+from streamtool.prompting.tool_prompt import contract
+from streamtool.protocols import messages, responses
+from streamtool.protocols.chat import request_fields as of_chat
+from streamtool.protocols.messages import request_fields as of_messages
+from streamtool.protocols.messages.upstream import write_request
+from streamtool.protocols.responses import request_fields as of_responses
+from streamtool.settings import LimitSettings, Settings
+
+LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
+LATER = {"name": "later", "input_schema": {"type": "object"}, "defer_loading": True}
+REFERENCE = {"type": "tool_reference", "tool_name": "later"}
+
+
+def fields_of(*types: Any) -> set[str]:
+    return {name for kind in types for name in typing.get_type_hints(kind, include_extras=True)}
+
+
+@pytest.mark.parametrize(
+    ("table", "known"),
+    [
+        (of_chat.REQUEST_FIELDS, fields_of(completion_create_params.CompletionCreateParamsStreaming)),
+        (of_chat.TOOL_FIELDS, fields_of(FunctionDefinition)),
+        (
+            of_messages.REQUEST_FIELDS,
+            fields_of(
+                message_create_params.MessageCreateParamsStreaming,
+                beta_message_create_params.MessageCreateParamsStreaming,
+            ),
+        ),
+        (of_messages.TOOL_FIELDS, fields_of(beta.BetaToolParam)),
+        (of_responses.REQUEST_FIELDS, fields_of(response_create_params.ResponseCreateParamsStreaming)),
+        (of_responses.TOOL_FIELDS, fields_of(FunctionToolParam, CustomToolParam)),
+    ],
+    ids=["chat", "chat-tool", "messages", "messages-tool", "responses", "responses-tool"],
+)
+def test_each_field_that_the_sdks_know_is_named(table: dict[str, str], known: set[str]):
+    assert known - table.keys() == set()
+
+
+def test_a_field_that_only_its_origin_understands_is_noted_towards_others():
+    assert "service_tier" not in messages.FIELDS
+    assert "max_tool_calls" not in responses.FIELDS
+    assert {"model", "tools", "stop_sequences"} <= messages.FIELDS
+
+
+# --- Messages
+
+
+def asked(*tools: Any, said: Any = ({"role": "user", "content": "hi"},), **more: Any) -> Any:
+    body = {"model": "m", "max_tokens": 9, "messages": list(said), "tools": list(tools), **more}
+    return messages.read_request(json.dumps(body).encode(), LimitSettings())
+
+
+def names(*tools: Any, **more: Any) -> list[str]:
+    return [tool.name for tool in asked(*tools, **more).tools]
+
+
+def answered(*content: Any) -> list[Any]:
+    """A call of the client's own search, and its result."""
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": list(content)}
+    return [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+
+
+def change(kind: str, tool: Any) -> dict[str, Any]:
+    return {"role": "system", "content": [{"type": kind, "tool": tool}]}
+
+
+BY_NAME = {"type": "tool_reference", "name": "later"}
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "offered"),
+    [
+        ([], {}, ["look"]),
+        (answered({"type": "text", "text": "later"}), {}, ["look"]),
+        (answered(REFERENCE), {}, ["look", "later"]),
+        ([], {"tool_choice": {"type": "tool", "name": "later"}}, ["look", "later"]),
+        ([change("tool_addition", BY_NAME)], {}, ["look", "later"]),
+        ([change("tool_addition", BY_NAME), change("tool_removal", BY_NAME)], {}, ["look"]),
+        ([change("tool_removal", {"type": "tool_reference", "name": "look"})], {}, []),
+        (
+            [change("tool_addition", {"type": "tool_definition", "definition": {**LOOK, "name": "new"}})],
+            {},
+            ["look", "new"],
+        ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {
+                            "type": "compaction",
+                            "content": "We looked.",
+                            "tool_changes": [{"type": "tool_addition", "tool": BY_NAME}],
+                        }
+                    ],
+                }
+            ],
+            {},
+            ["look", "later"],
+        ),
+    ],
+    ids=[
+        "nothing",
+        "only text",
+        "found by a search",
+        "chosen",
+        "added",
+        "added and removed",
+        "removed",
+        "defined",
+        "compacted",
+    ],
+)
+def test_a_deferred_tool_is_offered_when_the_conversation_refers_to_it(said: Any, more: Any, offered: list[str]):
+    user = {"role": "user", "content": "hi"}
+    assert names(LOOK, LATER, said=[*said, user] if said else [user], **more) == offered
+
+
+def test_where_only_the_origin_could_search_all_tools_are_offered():
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    assert names(LOOK, LATER, search) == ["look", "later"]
+    assert names(LATER) == ["later"]
+
+
+def test_a_deferred_tool_still_reaches_an_upstream_that_finds_it_by_itself():
+    sent = json.loads(write_request(asked(LOOK, LATER), Settings().for_model("m"), stream=True))
+    assert sent["tools"] == [LOOK, LATER]
+
+
+def test_a_tool_for_programs_alone_is_left_out_and_noted():
+    code = {**LOOK, "name": "code", "allowed_callers": ["code_execution_20260120"]}
+    both = {**LOOK, "name": "both", "allowed_callers": ["direct", "code_execution_20260120"]}
+    found = asked(code, both)
+    assert [tool.name for tool in found.tools] == ["both"]
+    assert found.dropped == ("tool code, which only code may call",)
+    with pytest.raises(RequestError, match="names `code`"):
+        asked(code, both, tool_choice={"type": "tool", "name": "code"})
+
+
+def test_the_summary_of_a_compaction_is_kept():
+    block = {"type": "compaction", "content": "They want a red door.", "encrypted_content": "x"}
+    failed = {"type": "compaction", "content": None}
+    [first, *_] = asked(
+        LOOK, said=[{"role": "assistant", "content": [failed, block]}, {"role": "user", "content": "Go on."}]
+    ).messages
+    assert first.text == "[What was said before, in short]\nThey want a red door."
+
+
+@pytest.mark.parametrize("style", ["compact", "json", "markdown"])
+def test_examples_and_results_stand_in_the_tool_prompt(style: str):
+    long = {"at": "x" * 3000}
+    [tool] = asked({**LOOK, "input_examples": [{"at": "the sky"}, long, {"at": "the sea"}, {"at": "never"}]}).tools
+    said = contract([tool], "tool_call", Settings(schema=style).for_model("m")).text  # type: ignore[arg-type]
+    assert 'Example: {"at": "the sky"}' in said
+    assert 'Example: {"at": "the sea"}' in said
+    assert "never" not in said
+    assert "xxx" not in said
+
+
+# --- Responses
+
+FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+DEFERRED = {**FUNCTION, "name": "later", "defer_loading": True}
+SEARCH = {"type": "tool_search", "execution": "client"}
+
+
+def requested(*tools: Any, input: Any = "hi", **more: Any) -> Any:  # noqa: A002  the name of the field
+    body = {"model": "m", "input": input, "tools": list(tools), **more}
+    return responses.read_request(json.dumps(body).encode(), LimitSettings())
+
+
+def test_where_the_client_searches_a_deferred_tool_is_offered_when_it_was_found():
+    group = {"type": "namespace", "name": "g", "description": "More.", "tools": [{**DEFERRED, "name": "inner"}]}
+
+    def offered(*tools: Any, **more: Any) -> list[str]:
+        return [tool.name for tool in requested(*tools, **more).tools]
+
+    assert offered(FUNCTION, DEFERRED, group) == ["look", "later", "g.inner"]
+    assert offered(FUNCTION, DEFERRED, group, {"type": "tool_search"}) == ["look", "later", "g.inner"]
+    assert offered(FUNCTION, DEFERRED, group, SEARCH) == ["look", "tool_search"]
+    choice = {"type": "function", "name": "later"}
+    assert offered(FUNCTION, DEFERRED, SEARCH, tool_choice=choice) == ["look", "later", "tool_search"]
+    found = [
+        {"role": "user", "content": "hi"},
+        {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "x"}, "execution": "client"},
+        {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [DEFERRED]},
+    ]
+    assert offered(FUNCTION, DEFERRED, group, SEARCH, input=found) == ["look", "later", "tool_search"]
+
+
+def test_what_a_function_gives_back_stands_in_the_tool_prompt():
+    returns = {"type": "object", "properties": {"sky": {"enum": ["blue", "grey"]}}, "required": ["sky"]}
+    [tool] = requested({**FUNCTION, "output_schema": returns}).tools
+    said = contract([tool], "tool_call", Settings().for_model("m")).text
+    assert 'Returns: {sky: "blue"|"grey"}' in said
+
+
+def test_a_function_for_programs_alone_is_left_out_and_noted():
+    found = requested(FUNCTION, {**FUNCTION, "name": "code", "allowed_callers": ["programmatic"]})
+    assert [tool.name for tool in found.tools] == ["look"]
+    assert found.dropped == ("tool code, which only code may call",)
