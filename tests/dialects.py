@@ -12,8 +12,17 @@ from attrs import frozen
 from streamtool.testing import Script
 
 CLIENTS = ("chat", "messages", "responses")
+"""Those in which a client can say everything that a request may say."""
+ALL_CLIENTS = (*CLIENTS, "ollama")
+WITH_CHOICE = CLIENTS
+"""Those in which a client can say which calls it wants."""
 UPSTREAMS = ("chat", "messages", "ollama", "gemini", "completions")
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+    "ollama": "/api/chat",
+}
 
 USAGE = (11, 7)
 """Tokens in and out that every upstream tells."""
@@ -179,7 +188,13 @@ class Ask:
 
 def write(protocol: str, ask: Ask) -> dict[str, Any]:
     """The body of the request."""
-    return {"chat": _write_chat, "messages": _write_messages, "responses": _write_responses}[protocol](ask)
+    writers = {
+        "chat": _write_chat,
+        "messages": _write_messages,
+        "responses": _write_responses,
+        "ollama": _write_ollama,
+    }
+    return writers[protocol](ask)
 
 
 def _write_chat(ask: Ask) -> dict[str, Any]:
@@ -274,6 +289,30 @@ def _write_responses(ask: Ask) -> dict[str, Any]:
     return body
 
 
+def _write_ollama(ask: Ask) -> dict[str, Any]:
+    sent: list[Any] = []
+    names: dict[str, str] = {}
+    for turn in ask.turns:
+        match turn:
+            case ("call", id_, name, arguments):
+                names[id_] = name
+                if sent[-1]["role"] != "assistant":
+                    sent.append({"role": "assistant", "content": ""})
+                call = {"id": id_, "function": {"name": name, "arguments": arguments}}
+                sent[-1].setdefault("tool_calls", []).append(call)
+            case ("result" | "error", id_, text):
+                sent.append({"role": "tool", "tool_call_id": id_, "tool_name": names.get(id_, id_), "content": text})
+            case (role, text):
+                sent.append({"role": role, "content": text})
+    body: dict[str, Any] = {"model": "m", "messages": sent, "stream": ask.stream}
+    if ask.tools:
+        body["tools"] = [
+            {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+            for name, about, schema in ask.tools
+        ]
+    return body
+
+
 # --- what a client received
 
 
@@ -305,6 +344,8 @@ def read(protocol: str, body: bytes, *, stream: bool, choice: int = 0) -> Got:
         ("messages", False): _messages_whole,
         ("responses", True): _responses_stream,
         ("responses", False): _responses_whole,
+        ("ollama", True): _ollama_stream,
+        ("ollama", False): _ollama_stream,
     }
     return readers[protocol, stream](body, choice)
 
@@ -442,3 +483,23 @@ def _responses_whole(body: bytes, wanted: int) -> Got:
     if "output" not in reply:
         return Got((), None, error=reply["error"]["message"])
     return _response(reply)
+
+
+def _ollama_stream(body: bytes, wanted: int) -> Got:
+    """A stream; a whole reply is one of a single line."""
+    parts: list[Any] = []
+    ids: list[str] = []
+    reason = usage = error = None
+    for line in filter(str.strip, body.decode().split("\n")):
+        said = json.loads(line)
+        error = said.get("error")
+        if error:
+            break
+        parts.append(said["message"]["content"])
+        for call in said["message"].get("tool_calls", ()):
+            parts.append((call["function"]["name"], json.dumps(call["function"]["arguments"])))
+            ids.append(call["id"])
+        if said["done"]:
+            reason = "calls" if ids and said["done_reason"] == "stop" else said["done_reason"]
+            usage = (said["prompt_eval_count"], said["eval_count"])
+    return Got(_joined(parts), reason, usage, error, tuple(ids))

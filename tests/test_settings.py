@@ -62,6 +62,8 @@ def test_nothing_set_gives_the_defaults():
         "/v1/messages": "messages",
         "/v1/messages/count_tokens": "count_tokens",
         "/v1/responses": "responses",
+        "/api/chat": "ollama",
+        "/api/generate": "ollama",
     }
 
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import anthropic
+import ollama
 import openai
 import pytest
 from clients.common import TIMEOUT
@@ -72,3 +73,14 @@ def test_responses(addresses: dict[str, str], upstream: str):
     for found in (response, whole):
         assert found.output_text == "Grüße 🌡."
         assert [(item.name, item.arguments) for item in found.output[1:]] == CALLS
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_ollama(addresses: dict[str, str], upstream: str):
+    with ollama.Client(host=addresses[upstream], timeout=TIMEOUT) as client:
+        messages = [part.message for part in client.chat(stream=True, **ask("ollama"))]
+        whole = client.chat(**ask("ollama")).message
+    assert "".join(message.content for message in messages) == whole.content == "Grüße 🌡."
+    streamed = [call for message in messages for call in message.tool_calls or ()]
+    for found in (streamed, whole.tool_calls):
+        assert [(call.function.name, call.function.arguments) for call in found] == [("ping", {"x": 1}), ("ping", {})]
