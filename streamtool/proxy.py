@@ -25,7 +25,7 @@ from streamtool.http.answers import send_error
 from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, route_path, target, with_key_in_header
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.models import PATH as MODELS
-from streamtool.http.models import Models
+from streamtool.http.models import Models, asked_path
 from streamtool.http.origins import Origins
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.templates import ChatTemplates
@@ -132,7 +132,7 @@ class Proxy:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
-        wire = client_protocol(protocol_near(self.settings.paths, path), target(scope))
+        wire = client_protocol(protocol_near(self.settings.paths, asked_path(scope)), target(scope))
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
         send = self._origins.answering(scope, send)
         gate = self._tools.gate
@@ -181,7 +181,7 @@ class Proxy:
             body = await read_body(scope, receive, self.settings.limits) if scope["method"] == "POST" else b""
         except ClientLeft:
             return
-        await _answer(send, await self._models.answer({**scope, "method": "GET"}, route_path(scope), body, receive))
+        await _answer(send, await self._models.answer({**scope, "method": "GET"}, asked_path(scope), body, receive))
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """To the first upstream, as it is."""

@@ -11,7 +11,21 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from dialects import ALL_CLIENTS, CLIENTS, PATHS, UPSTREAMS, USAGE, WITH_CHOICE, Ask, Got, read, refusal, said, write
+from dialects import (
+    ALL_CLIENTS,
+    CLIENTS,
+    PATHS,
+    UPSTREAMS,
+    USAGE,
+    WITH_CHOICE,
+    Ask,
+    Got,
+    path,
+    read,
+    refusal,
+    said,
+    write,
+)
 
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.testing import (
@@ -23,6 +37,9 @@ from streamtool.testing import (
     validate_chat_error,
     validate_chat_stream,
     validate_chat_whole,
+    validate_gemini_error,
+    validate_gemini_stream,
+    validate_gemini_whole,
     validate_messages_error,
     validate_messages_stream,
     validate_messages_whole,
@@ -37,11 +54,12 @@ from streamtool.testing import (
 VALIDATORS: dict[str, tuple[Callable[..., list[Violation]], ...]] = {
     "chat": (validate_chat_stream, validate_chat_whole, validate_chat_error),
     "messages": (validate_messages_stream, validate_messages_whole, validate_messages_error),
+    "gemini": (validate_gemini_stream, validate_gemini_whole, validate_gemini_error),
     "ollama": (validate_ollama_stream, validate_ollama_whole, validate_ollama_error),
     "responses": (validate_responses_stream, validate_responses_whole, validate_responses_error),
 }
 
-WHOLE_CALLS = ("ollama",)
+WHOLE_CALLS = ("ollama", "gemini")
 """Protocols whose calls are whole, or not shown."""
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}, "s": {"type": "string"}}, "required": ["x"]}
@@ -99,7 +117,7 @@ async def answer(client: str, upstream: str, script: Script, ask: Ask) -> tuple[
     app = ScriptedUpstream(script)
     body = write(client, ask)
     middleware = ToolMiddleware(app, app_protocol=upstream)  # type: ignore[arg-type]
-    async with stream_asgi(middleware, PATHS[client], body=json.dumps(body).encode()) as reply:
+    async with stream_asgi(middleware, path(client, stream=ask.stream), body=json.dumps(body).encode()) as reply:
         data = await reply.body()
         stream, whole, error = VALIDATORS[client]
         if reply.status != 200:
@@ -178,14 +196,15 @@ async def test_a_refusal_keeps_its_status_and_its_words(client: str, upstream: s
 
 
 @both
+@pytest.mark.parametrize("client", ["chat", "gemini"])
 @pytest.mark.parametrize("upstream", ["chat", "gemini", "completions"])
 @streamed
-async def test_several_choices(upstream: str, stream: bool):
+async def test_several_choices(client: str, upstream: str, stream: bool):
     script = scattered(said(upstream, f"Let me see.\n{PING}", n=3), f"{upstream} n")
-    status, body, _ = await answer("chat", upstream, script, evolve(ASK, stream=stream, n=3))
+    status, body, _ = await answer(client, upstream, script, evolve(ASK, stream=stream, n=3))
     assert status == 200
     for choice in range(3):
-        got = read("chat", body, stream=stream, choice=choice)
+        got = read(client, body, stream=stream, choice=choice)
         assert (decoded(got), got.reason) == (("Let me see.", PINGED), "calls")
 
 

@@ -57,8 +57,12 @@ class Answer:
             self._started = True
             headers = {name.lower(): value for name, value in message.get("headers", ())}
             kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
-            self._stream = kind == dict(self._wire.STREAM_HEADERS)[b"content-type"].partition(b";")[0] and not (
-                b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
+            self._stream = (
+                bool(self._wire.BREAK)
+                and kind == dict(self._wire.STREAM_HEADERS)[b"content-type"].partition(b";")[0]
+                and not (
+                    b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
+                )
             )
         elif message["type"] == "http.response.body":
             self._complete = not message.get("more_body", False)

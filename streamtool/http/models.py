@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from streamtool.errors import NotFoundError, StreamtoolError, UpstreamError, UpstreamRefused
-from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
+from streamtool.http.asgi import ASGIApp, Receive, Scope, ask, route_path
 from streamtool.http.templates import ChatTemplates
 from streamtool.protocols import wire
 from streamtool.protocols.interfaces import ListedModel, ListingProtocol
@@ -29,7 +29,17 @@ Json = Any  # a JSON value
 PATH = "/v1/models"
 _WINDOW = ("context_length", "context_window", "max_model_len", "max_input_tokens")
 """What the tokens that a model can read are called by OpenRouter, Groq, vLLM and Anthropic."""
+_GEMINI = "/v1beta/models"
+_OF_GEMINI = b"x-goog-"
+"""How the headers of its clients begin."""
 _WILD = frozenset("*?[")
+
+
+def asked_path(scope: Scope) -> str:
+    """The path of a request. Clients of Gemini may ask for models where those of OpenAI do; their headers tell."""
+    path = route_path(scope)
+    theirs = path.startswith(PATH) and any(name.lower().startswith(_OF_GEMINI) for name, _ in scope["headers"])
+    return _GEMINI + path.removeprefix(PATH) if theirs else path
 
 
 class Models:
@@ -120,7 +130,7 @@ class Models:
             raise UpstreamError(f"the list of models of {name} cannot be read") from None
         items = (whole.get("data") or whole.get("models")) if isinstance(whole, dict) else None
         own = {
-            item.get("id") or item.get("name"): item
+            (item.get("id") or item["name"]).removeprefix("models/"): item
             for item in (items if isinstance(items, list) else ())
             if isinstance(item, dict) and isinstance(item.get("id") or item.get("name"), str)
         }

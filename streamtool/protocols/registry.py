@@ -95,6 +95,17 @@ ROWS: Final = (
     ),
     ProtocolRow(
         "gemini",
+        paths=tuple(
+            f"{version}/models/{{model}}:{verb}"
+            for version in ("/v1beta", "/v1")
+            for verb in ("generateContent", "streamGenerateContent")
+        ),
+        addressed=True,
+        model_in_path=True,
+        query_key="key",
+        lists=(("/v1beta/models", "GET"), ("/v1beta/models/{model}", "GET")),
+        count="gemini_count_tokens",
+        count_paths=("/v1beta/models/{model}:countTokens", "/v1/models/{model}:countTokens"),
         hosts=("generativelanguage.googleapis.com",),
         forcing=("prompt", "schema"),
         prefill=False,

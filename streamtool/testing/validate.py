@@ -12,6 +12,8 @@ is an oracle for them.
 from streamtool.testing.chat_complete import validate_chat_error, validate_chat_whole
 from streamtool.testing.chat_stream import validate_chat_stream
 from streamtool.testing.framing import Violation, assert_valid
+from streamtool.testing.gemini_complete import validate_gemini_error, validate_gemini_whole
+from streamtool.testing.gemini_stream import validate_gemini_stream
 from streamtool.testing.messages_complete import validate_messages_error, validate_messages_whole
 from streamtool.testing.messages_stream import validate_messages_stream
 from streamtool.testing.ollama_complete import validate_ollama_error, validate_ollama_whole
@@ -25,6 +27,9 @@ __all__ = [
     "validate_chat_error",
     "validate_chat_stream",
     "validate_chat_whole",
+    "validate_gemini_error",
+    "validate_gemini_stream",
+    "validate_gemini_whole",
     "validate_messages_error",
     "validate_messages_stream",
     "validate_messages_whole",
