@@ -42,6 +42,8 @@ def validate_gemini_stream(
 
 def _events(data: bytes, headers: Headers | None, problems: Problems) -> list[dict[str, Json]]:
     found: list[dict[str, Json]] = []
+    if data.startswith(b":") or b"\n:" in data:
+        problems.must("G1", "there is a comment, which google-genai takes for JSON")
     for frame in frames(data, headers, problems):
         if frame.name is not None:
             problems.must("G1", f"{frame} has a name")

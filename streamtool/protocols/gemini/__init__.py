@@ -25,8 +25,8 @@ from streamtool.protocols.gemini.upstream import (
     write_count_request,
     write_request,
 )
-from streamtool.protocols.gemini.writer import ReplyWriter
-from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
+from streamtool.protocols.gemini.writer import KEEPALIVE, ReplyWriter
+from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, STREAM_HEADERS
 
 NAME = "gemini"
 REPLY_ID = "gemini-"

@@ -20,10 +20,9 @@ from streamtool.settings import ModelSettings
 _ARRAY: Final[Mapping[str, Any]] = {
     "ReplyWriter": ArrayWriter,
     "STREAM_HEADERS": (*COMPLETE_HEADERS, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")),
-    "KEEPALIVE": b" ",
     "BREAK": b"",
 }
-"""What is different where the reply is an array: between its elements white space may stand."""
+"""What is different where the reply is an array; a blank line may stand between its elements, too."""
 
 
 @frozen

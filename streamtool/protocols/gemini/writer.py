@@ -12,7 +12,7 @@ between brackets and commas in the place of events.
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from attrs import Factory, define
 
@@ -32,6 +32,9 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+
+KEEPALIVE: Final = b"\n"
+"""What may be sent while the upstream is silent: a blank line. Google's client for Python takes comments for JSON."""
 
 
 @define(eq=False)
@@ -86,6 +89,10 @@ class ReplyWriter(StreamWriter):
         self._started = False
         self._tail = b""  # of a chunk, behind its candidates
         self._usage = Usage()
+
+    def keepalive(self) -> bytes:
+        """What may be sent between two feeds while the upstream is silent."""
+        return KEEPALIVE
 
     def _text(self, event: ReplyTextDelta, out: Out) -> None:
         candidate = self._candidates.get(event.choice)
@@ -216,7 +223,3 @@ class ArrayWriter(ReplyWriter):
             self._begun = True
             data = b"[" + data.removeprefix(self.BEFORE)
         return data + b"\n]" if self._ended and not over else data
-
-    def keepalive(self) -> bytes:
-        """What may be sent between two feeds while the upstream is silent."""
-        return b" "
