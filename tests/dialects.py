@@ -24,15 +24,18 @@ PATHS = {
     "ollama": "/api/chat",
     "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
 }
-"""Where replies are asked for; in Gemini, those that are streamed."""
+"""Where replies are asked for; in Gemini, those of the model `m` that are streamed (`path`)."""
 
 USAGE = (11, 7)
 """Tokens in and out that every upstream tells."""
 
 
-def path(client: str, *, stream: bool = True) -> str:
+def path(client: str, *, stream: bool = True, model: str = "m") -> str:
     """Where this client asks for a reply."""
-    return PATHS[client] if stream or client != "gemini" else "/v1beta/models/m:generateContent"
+    if client != "gemini":
+        return PATHS[client]
+    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return f"/v1beta/models/{model}:{verb}"
 
 
 def sse(payload: Any, name: str | None = None) -> bytes:
