@@ -9,7 +9,7 @@ from streamtool.conversation import OutputFormat, TextPart, ToolCall, ToolChoice
 from streamtool.errors import RequestError
 from streamtool.exchange import Exchange
 from streamtool.protocols import gemini
-from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.registry import PATHS, at_path, client_protocol
 from streamtool.reply import (
     Reason,
     ReplyArgumentsDelta,
@@ -40,6 +40,22 @@ def test_the_path_names_the_model_and_says_how_the_reply_comes():
     ):
         found = client_protocol("gemini", path).read_request(json.dumps(ASKED).encode(), LIMITS)
         assert (found.model, found.stream) == (model, stream)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1beta/models/:generateContent",
+        "/v1beta/models/../m:generateContent",
+        "/v1beta/models/a//b:generateContent",
+        "/v1beta/models/m:embedContent",
+        "/v1beta/models/m:generateContent/",
+        "/x/v1beta/models/m:generateContent",
+    ],
+)
+def test_a_path_that_another_server_might_read_otherwise_is_none_of_ours(path: str):
+    assert at_path(PATHS, path) is None
+    assert at_path(PATHS, "/v1beta/models/org/m:generateContent") == "gemini"
 
 
 def test_types_in_capitals_become_json_schema():
