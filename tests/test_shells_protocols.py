@@ -596,3 +596,39 @@ def test_googles_client_over_the_transport(upstream: str, url: str):
     assert str(network.requests[0].url) == url
     name, value = KEYS[upstream]
     assert network.requests[0].headers[name] == value
+
+
+# --- what clients of Ollama and Gemini are told of models
+
+
+@both
+@pytest.mark.parametrize(
+    ("client", "path", "found"),
+    [
+        ("ollama", "/api/tags", ("models", "size")),
+        ("gemini", "/v1beta/models", ("models", "displayName")),
+    ],
+)
+@upstreams
+async def test_a_model_is_told_of_as_its_upstream_does_where_it_speaks_the_same(
+    client: str, path: str, found: tuple[str, str], upstream: str
+):
+    list_, field = found
+    network = Seen(Script((json.dumps(LISTS[upstream]).encode(),), content_type="application/json"))
+    settings = Settings(upstreams={"u": {"url": "http://up.test", "protocol": upstream}})
+    async with stream_asgi(Proxy(settings, transport=network), path, method="GET") as reply:
+        assert await reply.head() == 200
+        (entry,) = json.loads(await reply.body())[list_]
+    assert entry["name"].removeprefix("models/") == "qwen3"
+    own = {"ollama": 1, "gemini": "Q"}[client]
+    assert (entry[field] == own) is (client == upstream)
+
+
+@both
+async def test_what_an_upstream_of_ollamas_kind_shows_of_a_model_is_passed_on():
+    network = Seen(Script((b'{"capabilities": ["vision"]}',), content_type="application/json"))
+    settings = Settings(upstreams={"u": {"url": "http://up.test", "protocol": "ollama"}})
+    asked = b'{"model": "qwen3"}'
+    async with stream_asgi(Proxy(settings, transport=network), "/api/show", body=asked) as reply:
+        assert await reply.body() == b'{"capabilities": ["vision"]}'
+    assert [(request.url.path, request.content) for request in network.requests] == [("/api/show", asked)]
