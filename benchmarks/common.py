@@ -15,7 +15,13 @@ from attrs import field, frozen
 
 from streamtool.bench import CODE, DELTA, PROSE, inside, repeated
 
-CLIENTS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+CLIENTS = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+    "ollama": "/api/chat",
+    "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
+}
 """What clients speak, and where."""
 UPSTREAMS = ("chat", "messages", "ollama", "gemini", "completions")
 KINDS = ("text", "arguments")
@@ -38,12 +44,16 @@ def request(client: str, tools: int, model: str = "m", about: str = _ABOUT) -> b
     asked: dict[str, Any] = {"model": model, "stream": True}
     user = {"role": "user", "content": "Write the file."}
     match client:
-        case "chat":
+        case "chat" | "ollama":
             functions = [{"name": name, "description": about, "parameters": _SCHEMA} for name in names]
             asked |= {"messages": [user], "tools": [{"type": "function", "function": it} for it in functions]}
         case "messages":
             given = [{"name": name, "description": about, "input_schema": _SCHEMA} for name in names]
             asked |= {"messages": [user], "max_tokens": 100_000, "tools": given}
+        case "gemini":
+            given = [{"name": name, "description": about, "parametersJsonSchema": _SCHEMA} for name in names]
+            asked = {"contents": [{"role": "user", "parts": [{"text": user["content"]}]}]}
+            asked["tools"] = [{"functionDeclarations": given}]
         case _:
             given = [{"type": "function", "name": name, "description": about, "parameters": _SCHEMA} for name in names]
             asked |= {"input": [user], "store": False, "tools": given}

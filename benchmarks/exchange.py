@@ -33,7 +33,7 @@ from statemachine import Parser
 from streamtool.bench import unit
 from streamtool.exchange import Exchange
 from streamtool.http.middleware import ToolMiddleware
-from streamtool.protocols.registry import CLIENTS as WIRES
+from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings, UpstreamSettings
 
 TOOLS = 20
@@ -67,7 +67,14 @@ def through_exchange(client: str, upstream: str, kind: str, count: int) -> Calla
     before, events = opening(upstream, kind), deltas(upstream, kind, count)
 
     def run() -> float:
-        exchange = Exchange(given, WIRES[client], body, (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=1)
+        exchange = Exchange(
+            given,
+            client_protocol(client, CLIENTS[client]),
+            body,
+            (),
+            new_id=lambda prefix: f"{prefix}{next(numbers)}",
+            now=1,
+        )
         exchange.request()
         exchange.respond(200, ())
         shown = b"".join(exchange.feed(data) for data in before)
@@ -173,7 +180,9 @@ async def call(app: Any, client: str, body: bytes) -> None:
     async def send(_message: Any) -> None:
         pass
 
-    await app({"type": "http", "method": "POST", "path": CLIENTS[client], "headers": []}, receive, send)
+    path, _, query = CLIENTS[client].partition("?")
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": query.encode(), "headers": []}
+    await app(scope, receive, send)
 
 
 def through_asgi(client: str, kind: str, count: int, *, wrapped: bool) -> Callable[[], float]:

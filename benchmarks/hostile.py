@@ -19,7 +19,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 from attrs import frozen
-from common import CLIENTS, Row, Table
+from common import CLIENTS as PATHS
+from common import Row, Table
 
 from streamtool.errors import RequestError
 from streamtool.exchange import Exchange
@@ -46,6 +47,8 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"roles": "strict", "system_role": False},
 )
 CALL = '<tool_call>{"name": "f", "arguments": {"a": "b"}}</tool_call>'
+CLIENTS = {client: PATHS[client] for client in ("chat", "messages", "responses")}
+"""What hostile requests are written in."""
 MARKUP = (
     CALL,
     CALL.replace('"f"', '"g"'),

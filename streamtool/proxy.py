@@ -3,7 +3,7 @@
     client ─▶ /healthz, /readyz
           └─▶ browsers, key ─▶ /metrics, if they are wanted
                           └─▶ gate ─▶ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
-                                    │ /v1/models ─▶ a list of what all upstreams have
+                                    │ /v1/models, /api/tags … ─▶ a list of what all upstreams have
                                     │ `passthrough` ─▶ the first upstream, as it is
                                     │ everything else: 404 (an upstream has paths that delete)
 
@@ -22,22 +22,24 @@ from attrs import evolve
 from streamtool.agent.mcp_gateway import McpGateway
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
 from streamtool.http.answers import send_error
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
-from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, route_path
+from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, route_path, target, with_key_in_header
+from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.models import PATH as MODELS
-from streamtool.http.models import Models
+from streamtool.http.models import Models, asked_path
 from streamtool.http.origins import Origins
+from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
 from streamtool.observe.observers import OnExchange
-from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.registry import LISTS, PROTOCOLS, at_path, client_protocol, protocol_near
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.state.clients import ClientNames
 
 HEALTH = "/healthz"
 READY = "/readyz"
 METRICS = "/metrics"
-_READ_ONLY = (MODELS, METRICS)
+_VERB = ":"
+"""Between a model and what it is asked to do, in paths of Gemini's."""
 
 _log = logging.getLogger("streamtool")
 
@@ -130,7 +132,8 @@ class Proxy:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
-        wire = client_protocol(self.settings.paths.get(path))
+        wire = client_protocol(protocol_near(self.settings.paths, asked_path(scope)), target(scope))
+        scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
         send = self._origins.answering(scope, send)
         gate = self._tools.gate
         if path == HEALTH or (path == "/" and scope["method"] == "HEAD"):  # agents look whether somebody is there
@@ -152,23 +155,21 @@ class Proxy:
                 return
             app = self._app_at(path, scope)
         except StreamtoolError as error:
-            allow = b"GET, HEAD" if path.startswith(_READ_ONLY) else b"POST"
-            extra = ((b"allow", allow),) if isinstance(error, MethodError) else ()
-            await send_error(wire, error, send, extra=extra)
+            await send_error(wire, error, send)
             return
         await gate.run(app, scope, receive, send, wire, refused=self._tools.observers.refused)
 
     def _app_at(self, path: str, scope: Scope) -> ASGIApp:
         """What serves the path. Raises MethodError, MediaTypeError, ForbiddenError, NotFoundError."""
         method = scope["method"]
-        if path in self.settings.paths:
-            if method != "POST":
-                raise MethodError(f"{path} takes POST, not {method}")
+        if at_path(self.settings.paths, path) is not None:
+            _check_method(scope, path, "POST")
             self._origins.check_type(scope)
             return self._host or self._tools
-        if path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
-            if method not in ("GET", "HEAD"):
-                raise MethodError(f"{path} takes GET, not {method}")
+        lists = path == MODELS or path.startswith(MODELS + "/")
+        told = "GET" if lists else (at_path(LISTS, path) or ("", ""))[1]
+        if told and not _climbs(path) and not (method == "POST" and _VERB in path):
+            _check_method(scope, path, told)
             return self._list
         if path in self.settings.passthrough:
             return self._pass
@@ -176,7 +177,11 @@ class Proxy:
 
     async def _list(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The models of all upstreams."""
-        await _answer(send, await self._models.answer({**scope, "method": "GET"}, route_path(scope), receive))
+        try:
+            body = await read_body(scope, receive, self.settings.limits) if scope["method"] == "POST" else b""
+        except ClientLeft:
+            return
+        await _answer(send, await self._models.answer({**scope, "method": "GET"}, asked_path(scope), body, receive))
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """To the first upstream, as it is."""
@@ -190,8 +195,7 @@ class Proxy:
         """What Prometheus reads."""
         metrics = self._tools.observers.metrics
         assert metrics is not None  # noqa: S101  the settings want them, so the middleware has them
-        if scope["method"] not in ("GET", "HEAD"):
-            raise MethodError(f"{METRICS} takes GET, not {scope['method']}")
+        _check_method(scope, METRICS, "GET")
         kind, page = metrics.page()
         await _answer(send, page, kind)
 
@@ -199,13 +203,22 @@ class Proxy:
         """Raises AuthenticationError unless the request shows one of the client keys."""
         if self.settings.client_keys and not self._clients.of(scope["headers"]):
             raise AuthenticationError(
-                "the key is missing or wrong; send it as `authorization: Bearer …` or `x-api-key`",
+                "the key is missing or wrong; send it as `authorization: Bearer …`, `x-api-key` or `x-goog-api-key`",
                 code="invalid_api_key",
             )
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """To the upstream that the exchange chose, else the first one."""
         await self._apps[scope.get(UPSTREAM_KEY, self._first)](scope, receive, send)
+
+
+def _check_method(scope: Scope, path: str, wanted: str) -> None:
+    """Raises MethodError if the request asks by another method; HEAD is a GET."""
+    allowed = ("GET", "HEAD") if wanted == "GET" else (wanted,)
+    if scope["method"] not in allowed:
+        error = MethodError(f"{path} takes {wanted}, not {scope['method']}")
+        error.headers = (*error.headers, (b"allow", ", ".join(allowed).encode()))
+        raise error
 
 
 def _climbs(path: str) -> bool:

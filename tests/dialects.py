@@ -12,11 +12,30 @@ from attrs import frozen
 from streamtool.testing import Script
 
 CLIENTS = ("chat", "messages", "responses")
+"""Those in which a client can say everything that a request may say."""
+ALL_CLIENTS = (*CLIENTS, "ollama", "gemini")
+WITH_CHOICE = (*CLIENTS, "gemini")
+"""Those in which a client can say which calls it wants."""
 UPSTREAMS = ("chat", "messages", "ollama", "gemini", "completions")
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+    "ollama": "/api/chat",
+    "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
+}
+"""Where replies are asked for; in Gemini, those of the model `m` that are streamed (`path`)."""
 
 USAGE = (11, 7)
 """Tokens in and out that every upstream tells."""
+
+
+def path(client: str, *, stream: bool = True, model: str = "m") -> str:
+    """Where this client asks for a reply."""
+    if client != "gemini":
+        return PATHS[client]
+    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return f"/v1beta/models/{model}:{verb}"
 
 
 def sse(payload: Any, name: str | None = None) -> bytes:
@@ -179,7 +198,14 @@ class Ask:
 
 def write(protocol: str, ask: Ask) -> dict[str, Any]:
     """The body of the request."""
-    return {"chat": _write_chat, "messages": _write_messages, "responses": _write_responses}[protocol](ask)
+    writers = {
+        "chat": _write_chat,
+        "messages": _write_messages,
+        "responses": _write_responses,
+        "ollama": _write_ollama,
+        "gemini": _write_gemini,
+    }
+    return writers[protocol](ask)
 
 
 def _write_chat(ask: Ask) -> dict[str, Any]:
@@ -274,6 +300,69 @@ def _write_responses(ask: Ask) -> dict[str, Any]:
     return body
 
 
+def _write_ollama(ask: Ask) -> dict[str, Any]:
+    sent: list[Any] = []
+    names: dict[str, str] = {}
+    for turn in ask.turns:
+        match turn:
+            case ("call", id_, name, arguments):
+                names[id_] = name
+                if sent[-1]["role"] != "assistant":
+                    sent.append({"role": "assistant", "content": ""})
+                call = {"id": id_, "function": {"name": name, "arguments": arguments}}
+                sent[-1].setdefault("tool_calls", []).append(call)
+            case ("result" | "error", id_, text):
+                sent.append({"role": "tool", "tool_call_id": id_, "tool_name": names.get(id_, id_), "content": text})
+            case (role, text):
+                sent.append({"role": role, "content": text})
+    body: dict[str, Any] = {"model": "m", "messages": sent, "stream": ask.stream}
+    if ask.tools:
+        body["tools"] = [
+            {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+            for name, about, schema in ask.tools
+        ]
+    return body
+
+
+def _write_gemini(ask: Ask) -> dict[str, Any]:
+    system = [{"text": turn[1]} for turn in ask.turns if turn[0] == "system"]
+    sent: list[Any] = []
+    names: dict[str, str] = {}
+
+    def put(role: str, part: Any) -> None:
+        if not sent or sent[-1]["role"] != role:
+            sent.append({"role": role, "parts": []})
+        sent[-1]["parts"].append(part)
+
+    for turn in ask.turns:
+        match turn:
+            case ("call", id_, name, arguments):
+                names[id_] = name
+                put("model", {"functionCall": {"id": id_, "name": name, "args": arguments}})
+            case ("result" | "error" as kind, id_, text):
+                response = {"output" if kind == "result" else "error": text}
+                answer = {"id": id_, "name": names.get(id_, id_), "response": response}
+                put("user", {"functionResponse": answer})
+            case ("user" | "assistant" as role, text):
+                put("user" if role == "user" else "model", {"text": text})
+    body: dict[str, Any] = {"contents": sent}
+    if system:
+        body["systemInstruction"] = {"parts": system}
+    if ask.tools:
+        declared = [
+            {"name": name, "description": about, "parametersJsonSchema": schema} for name, about, schema in ask.tools
+        ]
+        body["tools"] = [{"functionDeclarations": declared}]
+    if ask.choice != "auto":
+        mode: dict[str, Any] = {"mode": {"none": "NONE"}.get(ask.choice, "ANY")}
+        if ask.choice not in ("none", "required"):
+            mode["allowedFunctionNames"] = [ask.choice]
+        body["toolConfig"] = {"functionCallingConfig": mode}
+    if ask.n > 1:
+        body["generationConfig"] = {"candidateCount": ask.n}
+    return body
+
+
 # --- what a client received
 
 
@@ -305,6 +394,10 @@ def read(protocol: str, body: bytes, *, stream: bool, choice: int = 0) -> Got:
         ("messages", False): _messages_whole,
         ("responses", True): _responses_stream,
         ("responses", False): _responses_whole,
+        ("ollama", True): _ollama_stream,
+        ("ollama", False): _ollama_stream,
+        ("gemini", True): _gemini_stream,
+        ("gemini", False): _gemini_whole,
     }
     return readers[protocol, stream](body, choice)
 
@@ -442,3 +535,57 @@ def _responses_whole(body: bytes, wanted: int) -> Got:
     if "output" not in reply:
         return Got((), None, error=reply["error"]["message"])
     return _response(reply)
+
+
+def _ollama_stream(body: bytes, wanted: int) -> Got:
+    """A stream; a whole reply is one of a single line."""
+    parts: list[Any] = []
+    ids: list[str] = []
+    reason = usage = error = None
+    for line in filter(str.strip, body.decode().split("\n")):
+        said = json.loads(line)
+        error = said.get("error")
+        if error:
+            break
+        parts.append(said["message"]["content"])
+        for call in said["message"].get("tool_calls", ()):
+            parts.append((call["function"]["name"], json.dumps(call["function"]["arguments"])))
+            ids.append(call["id"])
+        if said["done"]:
+            reason = "calls" if ids and said["done_reason"] == "stop" else said["done_reason"]
+            usage = (said["prompt_eval_count"], said["eval_count"])
+    return Got(_joined(parts), reason, usage, error, tuple(ids))
+
+
+def _gemini_stream(body: bytes, wanted: int) -> Got:
+    return _gemini(events(body), wanted)
+
+
+def _gemini_whole(body: bytes, wanted: int) -> Got:
+    return _gemini([json.loads(body)], wanted)
+
+
+def _gemini(chunks: Iterable[Any], wanted: int) -> Got:
+    parts: list[Any] = []
+    ids: list[str] = []
+    reason = usage = error = None
+    for chunk in chunks:
+        if "error" in chunk:
+            error = chunk["error"]["message"]
+            break
+        for candidate in chunk["candidates"]:
+            if candidate["index"] != wanted:
+                continue
+            for part in candidate["content"]["parts"]:
+                call = part.get("functionCall")
+                if call:
+                    parts.append((call["name"], json.dumps(call["args"])))
+                    ids.append(call["id"])
+                elif not part.get("thought"):
+                    parts.append(part["text"])
+            reason = candidate.get("finishReason") or reason
+        told = chunk.get("usageMetadata")
+        usage = (told["promptTokenCount"], told["candidatesTokenCount"]) if told else usage
+    ended = {"STOP": "calls" if ids else "stop", "MAX_TOKENS": "length", "SAFETY": "filter"}
+    ended["MALFORMED_FUNCTION_CALL"] = "length"
+    return Got(_joined(parts), reason and ended[reason], usage, error, tuple(ids))

@@ -11,7 +11,13 @@ import pytest
 
 import statemachine
 import streamtool
-from streamtool.protocols.interfaces import ClientProtocol, UpstreamProtocol
+from streamtool.protocols.interfaces import (
+    AddressedProtocol,
+    ClientProtocol,
+    CountingProtocol,
+    ListingProtocol,
+    UpstreamProtocol,
+)
 from streamtool.protocols.registry import ROWS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,7 +82,14 @@ def test_packages_list_what_they_export(package):
 def test_protocol_packages_offer_what_the_interfaces_ask_for(row):
     package = f"streamtool.protocols.{row.name}"
     module = importlib.import_module(package)
-    sides = [*([ClientProtocol] if row.paths else ()), *([UpstreamProtocol] if row.upstream else ())]
+    asked = {
+        ClientProtocol: row.paths,
+        UpstreamProtocol: row.upstream,
+        AddressedProtocol: row.addressed,
+        ListingProtocol: row.lists,
+        CountingProtocol: row.count,
+    }
+    sides = [side for side, offered in asked.items() if offered]
     for name in {name for side in sides for name in vars(side) if not name.startswith("_")}:
         assert hasattr(module, name), f"{package} has no {name}"
     for name, value in vars(module).items():

@@ -49,7 +49,7 @@ LAYERS = (
     ("streamtool.proxy",),
     ("streamtool.cli", "streamtool.__main__"),
 )
-SHARED = ("wire", "fields", "typed_tools", "body_sniffer", "stream", "choices", "registry", "interfaces")
+SHARED = ("wire", "fields", "typed_tools", "body_sniffer", "stream", "choices", "pairing", "registry", "interfaces")
 """What protocols share."""
 PURE = 3
 """The highest layer without I/O."""

@@ -62,6 +62,14 @@ def test_nothing_set_gives_the_defaults():
         "/v1/messages": "messages",
         "/v1/messages/count_tokens": "count_tokens",
         "/v1/responses": "responses",
+        "/api/chat": "ollama",
+        "/api/generate": "ollama",
+        "/v1beta/models/{model}:generateContent": "gemini",
+        "/v1beta/models/{model}:streamGenerateContent": "gemini",
+        "/v1beta/models/{model}:countTokens": "gemini_count_tokens",
+        "/v1/models/{model}:generateContent": "gemini",
+        "/v1/models/{model}:streamGenerateContent": "gemini",
+        "/v1/models/{model}:countTokens": "gemini_count_tokens",
     }
 
 

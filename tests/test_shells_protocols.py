@@ -6,10 +6,12 @@ from typing import Any
 import anthropic
 import httpx
 import httpx2
+import ollama
 import openai
 import pytest
 import trio
-from dialects import CLIENTS, PATHS, UPSTREAMS, Ask, events, read, refusal, said, write
+from dialects import ALL_CLIENTS, CLIENTS, PATHS, UPSTREAMS, Ask, events, read, refusal, said, write
+from google import genai
 from langchain_openai import ChatOpenAI
 
 from streamtool.http.middleware import ToolMiddleware
@@ -23,7 +25,7 @@ CALL = 'So.\n<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
 ASK = Ask((("user", "hi"),), (("ping", "Pings.", SCHEMA),))
 
 both = pytest.mark.anyio
-clients = pytest.mark.parametrize("client", CLIENTS)
+clients = pytest.mark.parametrize("client", ALL_CLIENTS)
 upstreams = pytest.mark.parametrize("upstream", UPSTREAMS)
 
 
@@ -41,6 +43,8 @@ BEATS = {
     "chat": (b": keep-alive\n\n", b": keep-alive\n\n"),
     "messages": (b": keep-alive\n\n", b'event: ping\ndata: {"type":"ping"}\n\n'),
     "responses": (b": keep-alive\n\n", b": keep-alive\n\n"),
+    "ollama": (b" ", b" "),
+    "gemini": (b"\n", b"\n"),
 }
 """What is heard before the reply has begun, and after."""
 
@@ -83,6 +87,10 @@ class Seen(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await request.aread()
+        return self.answer(request)
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """What the network gives back."""
         self.requests.append(request)
         data = b"".join(step for step in self.script.steps if isinstance(step, bytes))
         return httpx.Response(
@@ -132,7 +140,7 @@ async def test_our_own_key_replaces_the_clients(client: str, upstream: str):
     assert "door" not in str(sent)
     async with stream_asgi(Proxy(settings, transport=network), PATHS[client], body=body(client)) as reply:
         assert await reply.head() == 401
-        assert json.loads(await reply.body())["error"]["type"] == "authentication_error"
+        assert "the key is missing or wrong" in str(json.loads(await reply.body())["error"])
 
 
 @both
@@ -187,7 +195,7 @@ async def test_the_requests_id_stands_where_the_client_looks(client: str, status
 
 
 @both
-@clients
+@pytest.mark.parametrize("client", CLIENTS)
 async def test_hosted_tools_are_dropped_or_refused(client: str):
     sent = write(client, ASK)
     sent["tools"].append(
@@ -459,7 +467,7 @@ async def test_the_clients_key_is_shown_to_the_first_upstream_only():
 
 
 @both
-@clients
+@pytest.mark.parametrize("client", [*CLIENTS, "gemini"])
 async def test_a_filter_inside_of_a_call_is_a_filter(client: str):
     app = ToolMiddleware(ScriptedUpstream(said("chat", CALL[:50], "filter")), app_protocol="chat")
     async with stream_asgi(app, PATHS[client], body=body(client)) as reply:
@@ -551,3 +559,76 @@ async def test_the_error_of_a_chat_template_names_the_settings_that_help(status:
         told = json.loads(await reply.body())["error"]["message"]
     assert told.startswith(message)
     assert 'roles = "strict", system_role = false or media = false' in told
+
+
+# --- clients of Ollama and Gemini, whose SDKs take a transport
+
+
+def test_ollamas_client_over_the_transport():
+    tool = {"type": "function", "function": {"name": "ping", "description": "Pings.", "parameters": SCHEMA}}
+    network = Seen(said("chat", CALL))
+    wrapped = SyncToolTransport(httpx.MockTransport(network.answer), app_protocol="chat")
+    with ollama.Client(host="http://up.test/base", transport=wrapped) as client:
+        reply = client.chat("m", [{"role": "user", "content": "hi"}], tools=[tool])
+    assert (reply.message.content, reply.message.tool_calls[0].function.arguments) == ("So.", {"x": 1})
+    assert str(network.requests[0].url) == "http://up.test/base/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("upstream", "url"),
+    [
+        ("chat", "http://up.test/v1/chat/completions"),
+        ("gemini", "http://up.test/v1beta/models/m:streamGenerateContent?alt=sse"),
+    ],
+)
+def test_googles_client_over_the_transport(upstream: str, url: str):
+    network = Seen(said(upstream, CALL))
+    wrapped = SyncToolTransport(httpx.MockTransport(network.answer), app_protocol=upstream)  # type: ignore[arg-type]
+    declared = {"name": "ping", "description": "Pings.", "parameters_json_schema": SCHEMA}
+    with httpx.Client(transport=wrapped) as inner:
+        options = genai.types.HttpOptions(base_url="http://up.test", api_version="v1beta", httpx_client=inner)
+        client = genai.Client(api_key="sk", vertexai=False, http_options=options)
+        reply = client.models.generate_content(
+            model="m", contents="hi", config={"tools": [{"function_declarations": [declared]}]}
+        )
+        assert (reply.text, reply.function_calls[0].args) == ("So.", {"x": 1})
+        assert client.models.count_tokens(model="m", contents="hi").total_tokens > 0
+    assert str(network.requests[0].url) == url
+    name, value = KEYS[upstream]
+    assert network.requests[0].headers[name] == value
+
+
+# --- what clients of Ollama and Gemini are told of models
+
+
+@both
+@pytest.mark.parametrize(
+    ("client", "path", "found"),
+    [
+        ("ollama", "/api/tags", ("models", "size")),
+        ("gemini", "/v1beta/models", ("models", "displayName")),
+    ],
+)
+@upstreams
+async def test_a_model_is_told_of_as_its_upstream_does_where_it_speaks_the_same(
+    client: str, path: str, found: tuple[str, str], upstream: str
+):
+    list_, field = found
+    network = Seen(Script((json.dumps(LISTS[upstream]).encode(),), content_type="application/json"))
+    settings = Settings(upstreams={"u": {"url": "http://up.test", "protocol": upstream}})
+    async with stream_asgi(Proxy(settings, transport=network), path, method="GET") as reply:
+        assert await reply.head() == 200
+        (entry,) = json.loads(await reply.body())[list_]
+    assert entry["name"].removeprefix("models/") == "qwen3"
+    own = {"ollama": 1, "gemini": "Q"}[client]
+    assert (entry[field] == own) is (client == upstream)
+
+
+@both
+async def test_what_an_upstream_of_ollamas_kind_shows_of_a_model_is_passed_on():
+    network = Seen(Script((b'{"capabilities": ["vision"]}',), content_type="application/json"))
+    settings = Settings(upstreams={"u": {"url": "http://up.test", "protocol": "ollama"}})
+    asked = b'{"model": "qwen3"}'
+    async with stream_asgi(Proxy(settings, transport=network), "/api/show", body=asked) as reply:
+        assert await reply.body() == b'{"capabilities": ["vision"]}'
+    assert [(request.url.path, request.content) for request in network.requests] == [("/api/show", asked)]

@@ -222,6 +222,7 @@ def test_log_record_metrics_and_spans_name_the_client_and_never_show_its_key(
         ([(b"authorization", b"Basic YTpi"), (b"x-api-key", b"k")], b"k"),
         ([(b"authorization", b"Bearer "), (b"x-api-key", b"k")], b"k"),
         ([(b"authorization", b"Basic YTpi")], b""),
+        ([(b"authorization", b"Basic YTpi"), (b"x-goog-api-key", b"k")], b"k"),
         ([(b"x-api-key", b"k"), (b"x-api-key", b"other")], b"k"),
     ],
 )

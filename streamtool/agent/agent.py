@@ -35,7 +35,7 @@ from streamtool.http.middleware import ToolMiddleware
 from streamtool.observe.observers import OnExchange
 from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
-from streamtool.protocols.registry import upstream_protocol_for
+from streamtool.protocols.registry import CLIENTS, upstream_protocol_for
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.validation.validator import require_library
 
@@ -96,7 +96,7 @@ class Agent:
             raise SettingsError(f"max_turns: an agent needs at least one turn, not {max_turns}", param="max_turns")
         whole = strict and mine.mode != "native" and is_whole(mine.format)
         self._plan = Plan(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
-        self._listens = upstream_protocol_for("chat", mine.protocol) if whole else None
+        self._listens = upstream_protocol_for(CLIENTS["chat"], mine.protocol) if whole else None
         self._asked = Conversation("chat", model, (), raw=dict(options or {}))
         self._system = () if system is None else (Message("system", (TextPart(system),)),)
         self._headers = tuple(headers)

@@ -44,14 +44,15 @@ from streamtool.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body
 from streamtool.http.answers import new_id, send_error
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
-from streamtool.http.middleware import ClientLeft, ToolMiddleware, read_body, route_path
+from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, route_path, target
+from streamtool.http.middleware import ToolMiddleware
 from streamtool.http.off_loop import off_loop, sized
+from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
 from streamtool.protocols.interfaces import ClientProtocol, Headers
-from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.registry import COUNTS, at_path, client_protocol
 from streamtool.protocols.wire import KEY_HEADERS
 from streamtool.reply import (
     ReplyAccumulator,
@@ -114,11 +115,11 @@ class McpGateway:
                 self._tools = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        protocol = self._settings.paths.get(route_path(scope)) if scope["type"] == "http" else None
-        if protocol in (None, "count_tokens") or scope["method"] != "POST":
+        protocol = at_path(self._settings.paths, route_path(scope)) if scope["type"] == "http" else None
+        if protocol is None or protocol in COUNTS or scope["method"] != "POST":
             await self._behind(scope, receive, send)
             return
-        wire = client_protocol(protocol)
+        wire = client_protocol(protocol, target(scope))
         try:
             body = await read_body(scope, receive, self._settings.limits)
         except ClientLeft:

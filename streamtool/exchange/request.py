@@ -44,7 +44,7 @@ _DROPPED = frozenset(
 )
 _SEARCHED = 256 * 1024
 """Bytes of a request that is searched for what its refusal may quote; a larger one may hold anything."""
-_OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-")
+_OF_PROTOCOLS = (b"anthropic-", b"openai-", b"x-stainless-", b"x-goog-api-client")
 """Beginnings of headers that mean nothing to another protocol."""
 
 
@@ -72,7 +72,7 @@ class ClientRequest:
         self.model: ModelSettings = self._overridden(settings, services.templates)
         self.native = self._begins_native()
         """The upstream gets the tools natively."""
-        self.upstream: UpstreamProtocol = upstream_protocol_for(client.NAME, self.model.protocol)
+        self.upstream: UpstreamProtocol = upstream_protocol_for(client, self.model.protocol)
         kept = memory if self.conversation.raw.get("store") is not False else None
         self.transcripts = kept if settings.verbatim and self.emulates else None
         """Where it is remembered how the model writes its calls, and which tools it has."""
@@ -109,7 +109,7 @@ class ClientRequest:
             unread = client.read_unread(body, settings.limits)
             if (
                 unread is None
-                or upstream_protocol_for(client.NAME, settings.for_model(unread.model).protocol).NAME != client.NAME
+                or upstream_protocol_for(client, settings.for_model(unread.model).protocol).NAME != client.NAME
             ):
                 raise
             return unread
@@ -252,7 +252,9 @@ class ClientRequest:
         if self.model.name == self.conversation.model:
             return UpstreamRequest(None, self._headers, self._body, self._upstream_name, 1)
         body = self.upstream.write_request(self.conversation, self.model, stream=self.conversation.stream)
-        return UpstreamRequest(None, self._headers_for(body), body, self._upstream_name, 1)
+        return UpstreamRequest(
+            self._path(stream=self.conversation.stream), self._headers_for(body), body, self._upstream_name, 1
+        )
 
     def attempt(self, number: int, *, correction: str | None, continued: str | None) -> UpstreamRequest:
         """The request of an attempt, its tools as text. Raises RequestError when the contract does not fit."""
@@ -278,8 +280,13 @@ class ClientRequest:
             self.dropped += projected.dropped[len(asked.dropped) :]
         body = self.upstream.write_request(projected, self.model, stream=True)
         self.sent = len(body)
-        path = None if self.same else self.upstream.request_path(self.model, stream=True)
+        path = self._path(stream=True)
         return UpstreamRequest(path, self._headers_for(body), body, self._upstream_name, number, projected)
+
+    def _path(self, *, stream: bool) -> str | None:
+        """Where the request goes; None: where the client has sent it, if the path does not name the model."""
+        stays = self.same and not PROTOCOLS[self.upstream.NAME].model_in_path
+        return None if stays else self.upstream.request_path(self.model, stream=stream)
 
     @property
     def _client(self) -> str:

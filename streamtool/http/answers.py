@@ -2,12 +2,16 @@
 
 import time
 import uuid
+from typing import Final
 
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
 from streamtool.http.asgi import Message, Send
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.reply import ReplyFailure
+
+_BREAK: Final = 2
+"""Bytes of the longest break between two events."""
 
 
 def new_id(prefix: str) -> str:
@@ -33,7 +37,7 @@ async def send_error(wire: ClientProtocol, error: StreamtoolError, send: Send, *
 class Answer:
     """An answer on its way to the client; `put` is the `send` of whoever makes it."""
 
-    __slots__ = ("_complete", "_send", "_started", "_stream", "_wire", "writing")
+    __slots__ = ("_complete", "_last", "_send", "_started", "_stream", "_wire", "writing")
 
     def __init__(self, wire: ClientProtocol, send: Send) -> None:
         self._wire = wire
@@ -42,6 +46,8 @@ class Answer:
         self._stream = False
         """An event can be added."""
         self._complete = False
+        self._last = b""
+        """How what was sent ends."""
         self.writing = False
         """The client has yet to take what it was sent."""
 
@@ -50,11 +56,17 @@ class Answer:
         if message["type"] == "http.response.start":
             self._started = True
             headers = {name.lower(): value for name, value in message.get("headers", ())}
-            self._stream = headers.get(b"content-type", b"").startswith(b"text/event-stream") and not (
-                b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
+            kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
+            self._stream = (
+                bool(self._wire.BREAK)
+                and kind == dict(self._wire.STREAM_HEADERS)[b"content-type"].partition(b";")[0]
+                and not (
+                    b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
+                )
             )
         elif message["type"] == "http.response.body":
             self._complete = not message.get("more_body", False)
+            self._last = (self._last + message.get("body", b"")[-_BREAK:])[-_BREAK:]
         self.writing = True
         try:
             await self._send(message)
@@ -71,6 +83,7 @@ class Answer:
             wire = self._wire
             conversation = Conversation(wire.NAME, "", (), stream=True)
             writer = wire.ReplyWriter(conversation, id=new_id(wire.REPLY_ID), created=int(time.time()), model="")
-            data = b"\n\n" + writer.feed([ReplyFailure(error)])
+            before = b"" if self._last.endswith(wire.BREAK) else wire.BREAK
+            data = before + writer.feed([ReplyFailure(error)])
             await self._send({"type": "http.response.body", "body": data, "more_body": False})
         return True

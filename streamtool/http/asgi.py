@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import anyio
 from attrs import field, frozen
@@ -97,3 +97,33 @@ async def ask(
     if not whole:
         raise UpstreamError(f"the upstream did not answer {method} {path}")
     return AppResponse(status, b"".join(pieces))
+
+
+def target(scope: Scope) -> str:
+    """What was asked for: the path below the root path, with its query."""
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{route_path(scope)}?{query}" if query else route_path(scope)
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the root path, whether the server counts the root path into `path` or not."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root + "/"):
+        return path[len(root) :]
+    return path
+
+
+def with_key_in_header(scope: Scope, name: str) -> Scope:
+    """The scope with the key that stands in its query under `name` in the header `x-goog-api-key` instead.
+
+    There it is looked for, and from there it never comes into a log.
+    """
+    query: bytes = scope.get("query_string", b"")
+    begin = f"{name}=".encode()
+    if not name or begin not in query:
+        return scope
+    fields = query.split(b"&")
+    keys = [unquote_to_bytes(field[len(begin) :]) for field in fields if field.startswith(begin)]
+    rest = b"&".join(field for field in fields if not field.startswith(begin))
+    return {**scope, "query_string": rest, "headers": [*scope["headers"], *((b"x-goog-api-key", key) for key in keys)]}

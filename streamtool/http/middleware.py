@@ -19,20 +19,31 @@ import anyio
 from attrs import evolve
 
 from statemachine import precompile
-from streamtool.errors import RequestError, RequestTimeout, StreamtoolError, TooLargeError, UpstreamError
+from streamtool.errors import RequestError, StreamtoolError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.answers import new_id, send_error
-from streamtool.http.asgi import ATTENDED, ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.asgi import (
+    ATTENDED,
+    ASGIApp,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    route_path,
+    target,
+    with_key_in_header,
+)  # fmt: skip
 from streamtool.http.client_connection import ClientConnection
 from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.off_loop import LARGE, clock, off_loop, slices
+from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
-from streamtool.protocols.registry import client_protocol
-from streamtool.settings import LimitSettings, Settings, with_options
+from streamtool.protocols.registry import COUNTS, PROTOCOLS, at_path, client_protocol, counting
+from streamtool.settings import Settings, with_options
 from streamtool.state.replies import open_store, shelf
 from streamtool.validation.validator import require_library
 
@@ -41,8 +52,6 @@ UPSTREAM_KEY = "streamtool.upstream"
 
 GRACE = 5.0
 """Seconds that the app may go on after the reply has ended by itself, to finish its own business."""
-_DIGITS = 18
-"""Of a content length that is read as a number."""
 _SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend")
 """Extensions with which an app could answer past its `send`."""
 
@@ -91,11 +100,12 @@ class ToolMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None
         if scope["type"] == "http" and scope["method"] == "POST":
-            protocol = self.settings.paths.get(route_path(scope))
+            protocol = at_path(self.settings.paths, route_path(scope))
         if protocol is None:
             await self.app(scope, receive, send)
             return
-        wire = client_protocol(protocol)
+        wire = client_protocol(protocol, target(scope))
+        scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             await self._serve(protocol, wire, scope, receive, send)
@@ -108,7 +118,7 @@ class ToolMiddleware:
         body = await self._body(wire, scope, receive, send)
         if body is None:
             return
-        if protocol == "count_tokens":
+        if protocol in COUNTS:
             await self._count(wire, scope, body, receive, send)
             return
         begin = partial(
@@ -160,7 +170,14 @@ class ToolMiddleware:
     async def _count(self, wire: ClientProtocol, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         try:
             counted = await count_tokens(
-                self.settings, self.app, scope, body, receive, upstream_key=UPSTREAM_KEY, services=self.services
+                self.settings,
+                counting(wire),
+                self.app,
+                scope,
+                body,
+                receive=receive,
+                upstream_key=UPSTREAM_KEY,
+                services=self.services,
             )
         except StreamtoolError as error:
             await send_error(wire, error, send)
@@ -339,58 +356,3 @@ class _Run:
                 self._app.deadline = anyio.current_time() + seconds
             else:
                 self._app.cancel()
-
-
-class ClientLeft(Exception):
-    """The client left before its request was whole."""
-
-
-async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> bytes:
-    """The whole request body. Raises TooLargeError, RequestTimeout; ClientLeft when the client leaves.
-
-    What is still to come of a body that is refused is not read: the connection is closed behind the answer.
-    """
-    try:
-        with anyio.move_on_after(limits.body_seconds):
-            return await _read(scope, receive, limits.body)
-        raise RequestTimeout(
-            f"the request body did not arrive within {limits.body_seconds:g} seconds (limits.body_seconds)",
-            code="request_timeout",
-        )
-    except RequestError as error:
-        if scope.get("http_version", "1.1").startswith("1"):  # later ones forbid the header
-            error.headers = (*error.headers, (b"connection", b"close"))
-        raise
-
-
-async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
-    length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"")
-    if length.isdigit() and (len(length) > _DIGITS or int(length) > limit):
-        raise too_large(limit)
-    pieces = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        piece = message.get("body", b"")
-        size += len(piece)
-        if size > limit:
-            raise too_large(limit)
-        pieces.append(piece)
-        if not message.get("more_body", False):
-            return b"".join(pieces)
-
-
-def too_large(limit: int) -> TooLargeError:
-    """The error of a body beyond the limit."""
-    return TooLargeError(f"the request body is larger than {limit} bytes (limits.body)", code="request_too_large")
-
-
-def route_path(scope: Scope) -> str:
-    """The path below the root path, whether the server counts the root path into `path` or not."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    if root and path.startswith(root + "/"):
-        return path[len(root) :]
-    return path

@@ -1,5 +1,8 @@
 """The list of models (`GET /v1/models`, `GET /v1/models/{id}`): what the upstreams have, and what we do for each.
 
+Protocols whose clients look at other paths (`/api/tags`) write the same models in their own way (`write_models`), with
+what an upstream of the same protocol says of them.
+
 Every upstream is asked in its own protocol, and the models are listed that a request by their name would reach there.
 The client's own key is shown to the first upstream only, to which its requests go unless a rule sends them elsewhere.
 An entry that came with fields of its own keeps them; each gets the fields
@@ -14,10 +17,11 @@ from typing import Any
 import anyio
 
 from streamtool.errors import NotFoundError, StreamtoolError, UpstreamError, UpstreamRefused
-from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
+from streamtool.http.asgi import ASGIApp, Receive, Scope, ask, route_path
 from streamtool.http.templates import ChatTemplates
 from streamtool.protocols import wire
-from streamtool.protocols.registry import UPSTREAMS
+from streamtool.protocols.interfaces import ListedModel, ListingProtocol
+from streamtool.protocols.registry import CLIENTS, LISTS, UPSTREAMS, at_path
 from streamtool.settings import Settings
 from streamtool.state.clients import client_of
 
@@ -25,7 +29,17 @@ Json = Any  # a JSON value
 PATH = "/v1/models"
 _WINDOW = ("context_length", "context_window", "max_model_len", "max_input_tokens")
 """What the tokens that a model can read are called by OpenRouter, Groq, vLLM and Anthropic."""
+_GEMINI = "/v1beta/models"
+_OF_GEMINI = b"x-goog-"
+"""How the headers of its clients begin."""
 _WILD = frozenset("*?[")
+
+
+def asked_path(scope: Scope) -> str:
+    """The path of a request. Clients of Gemini may ask for models where those of OpenAI do; their headers tell."""
+    path = route_path(scope)
+    theirs = path.startswith(PATH) and any(name.lower().startswith(_OF_GEMINI) for name, _ in scope["headers"])
+    return _GEMINI + path.removeprefix(PATH) if theirs else path
 
 
 class Models:
@@ -36,10 +50,14 @@ class Models:
         self._templates = templates
         self._apps = apps
 
-    async def answer(self, scope: Scope, path: str, receive: Receive) -> bytes:
+    async def answer(self, scope: Scope, path: str, body: bytes, receive: Receive) -> bytes:
         """The body for this path. Raises NotFoundError for an unknown model, UpstreamError if no upstream tells."""
+        listed = at_path(LISTS, path)
+        if listed is not None:
+            return await self._listed(listed[0], scope, path, body, receive)
         client = client_of(scope["headers"])
-        entries = [self._entry(model, entry, client) for model, entry in (await self._all(scope, receive)).items()]
+        found = await self._all(scope, receive)
+        entries = [self._entry(model, own, client) for model, own in found.items()]
         wanted = path.removeprefix(PATH).strip("/")
         if wanted:
             for entry in entries:
@@ -49,6 +67,31 @@ class Models:
         ids = [entry["id"] for entry in entries]
         paging = {"has_more": False, "first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
         return wire.encode({"object": "list", "data": entries, **paging})
+
+    async def _listed(self, name: str, scope: Scope, path: str, body: bytes, receive: Receive) -> bytes:
+        """The models as clients of the protocol `name` are told of them."""
+        protocol: ListingProtocol = CLIENTS[name]  # type: ignore[assignment]  # as its row says
+        wanted = protocol.asked_model(path, body)
+        if wanted is not None and body and self._protocol(wanted) == name:  # its own server knows more
+            app = self._apps[self._upstream(wanted)]
+            answer = await ask(app, scope, "POST", path, body=body, headers=scope["headers"], receive=receive)
+            if answer.status == 200:
+                return answer.body
+        models = []
+        for model, own in (await self._all(scope, receive)).items():
+            told = own if self._protocol(model) == name else {}
+            models.append(ListedModel(model, told, self._settings.for_model(model).context))
+        return protocol.write_models(path, wanted, models)
+
+    def _upstream(self, model: str) -> str:
+        """The name of the upstream that requests for the model reach."""
+        upstream = self._settings.for_model(model).upstream
+        return next(iter(self._apps)) if upstream is None else upstream.name
+
+    def _protocol(self, model: str) -> str:
+        """What that upstream speaks."""
+        upstream = self._settings.upstreams.get(self._upstream(model))
+        return upstream.wire_protocol if upstream else "chat"
 
     async def _all(self, scope: Scope, receive: Receive) -> Mapping[str, Mapping[str, Json]]:
         """Name -> the upstream's own fields, in the order of the settings."""
@@ -85,11 +128,11 @@ class Models:
             whole = wire.decode_tolerant(answer.body)
         except ValueError:
             raise UpstreamError(f"the list of models of {name} cannot be read") from None
-        items = whole.get("data") if isinstance(whole, dict) else None
+        items = (whole.get("data") or whole.get("models")) if isinstance(whole, dict) else None
         own = {
-            item["id"]: item
+            (item.get("id") or item["name"]).removeprefix("models/"): item
             for item in (items if isinstance(items, list) else ())
-            if isinstance(item, dict) and isinstance(item.get("id"), str)
+            if isinstance(item, dict) and isinstance(item.get("id") or item.get("name"), str)
         }
         return {model: own.get(model, {}) for model in names if self._reaches(model, name)}
 
@@ -101,6 +144,7 @@ class Models:
         settings = self._settings.for_model(model)
         settings = settings.with_template(self._templates.of(settings, client))
         upstream = settings.upstream.name if settings.upstream else None
+        own = own if "id" in own else {}
         created = own.get("created", 0)
         return {
             "id": model,

@@ -1,7 +1,8 @@
-"""Counts the tokens of a Messages request (`POST /v1/messages/count_tokens`) as they will be: with the tool prompt.
+"""Counts the tokens of a request (`POST /v1/messages/count_tokens`, Gemini's `countTokens`) as they will be: with the
+tool prompt.
 
-An upstream that speaks Messages is asked, with the tools and results as the text that it would get. Every other
-upstream cannot be asked, and the count is that of `prompting.window`.
+An upstream that speaks the client's protocol is asked, with the tools and results as the text that it would get. Every
+other upstream cannot be asked, and the count is that of `prompting.window`.
 """
 
 from collections.abc import Iterable
@@ -18,48 +19,52 @@ from streamtool.exchange import Services, decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
 from streamtool.http.off_loop import sized
 from streamtool.prompting.window import CountTokens, prompt_tokens
-from streamtool.protocols import messages
-from streamtool.protocols.registry import upstream_protocol_for
+from streamtool.protocols import wire
+from streamtool.protocols.interfaces import CountingProtocol
 from streamtool.settings import ModelSettings, Settings
 from streamtool.state.clients import client_of
 
-_KEPT: Final = (b"anthropic-", b"authorization", b"x-api-key", b"traceparent", b"user-agent")
+_KEPT: Final = (b"anthropic-", *wire.KEY_HEADERS, b"traceparent", b"user-agent")
 
 
 @frozen
 class TokenCount:
     """A request to count, and what an upstream is asked for it."""
 
+    protocol: CountingProtocol
+    """The client's."""
     projected: Conversation
     """What is counted: the tools and results as text."""
     model: ModelSettings
     tokenizer: CountTokens | None
     request: bytes | None
-    """For `messages.COUNT_PATH`; None: the upstream cannot be asked."""
+    """For the path of the count; None: the upstream cannot be asked."""
     headers: tuple[tuple[bytes, bytes], ...]
 
     @classmethod
     def read(
         cls,
         settings: Settings,
+        protocol: CountingProtocol,
         body: bytes,
         headers: Iterable[tuple[bytes, bytes]],
         services: Services,
     ) -> "TokenCount":
         """The request of a client. Raises RequestError for what cannot be read or projected."""
         given = tuple((name.lower(), value) for name, value in headers)
-        conversation = messages.read_count(decode_body(body, given, settings.limits.body), settings.limits)
+        conversation = protocol.read_count(decode_body(body, given, settings.limits.body), settings.limits)
         model = settings.for_model(conversation.model)
         if services.templates is not None:
             model = model.with_template(services.templates.of(model, client_of(given)))
         tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
         projected = prompting.project(conversation, model, model.format, open_end=True)
-        if upstream_protocol_for(messages.NAME, model.protocol).NAME != messages.NAME:
-            return cls(projected, model, tokenizer, None, ())
-        written = messages.write_count_request(projected, model)
+        if (model.protocol or protocol.NAME) != protocol.NAME:
+            return cls(protocol, projected, model, tokenizer, None, ())
+        written = protocol.write_count_request(projected, model)
         kept = [pair for pair in given if pair[0].startswith(_KEPT)]
         length = str(len(written)).encode()
         return cls(
+            protocol,
             projected,
             model,
             tokenizer,
@@ -69,22 +74,28 @@ class TokenCount:
 
     def answer(self, told: bytes | None) -> bytes:
         """The body for the client: what the upstream told, if it is a count, else the estimate."""
-        count = None if told is None else messages.read_count_reply(told)
-        return messages.write_count(prompt_tokens(self.projected, self.tokenizer) if count is None else count)
+        count = None if told is None else self.protocol.read_count_reply(told)
+        return self.protocol.write_count(prompt_tokens(self.projected, self.tokenizer) if count is None else count)
+
+    @property
+    def path(self) -> str:
+        """Where the upstream is asked."""
+        return self.protocol.count_path(self.model)
 
 
 async def count_tokens(
     settings: Settings,
+    protocol: CountingProtocol,
     app: ASGIApp,
     scope: Scope,
     body: bytes,
-    receive: Receive,
     *,
+    receive: Receive,
     upstream_key: str,
     services: Services,
 ) -> bytes:
     """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
-    counting = await sized(partial(TokenCount.read, settings, body, scope["headers"], services), len(body))
+    counting = await sized(partial(TokenCount.read, settings, protocol, body, scope["headers"], services), len(body))
     told = None
     if counting.request is not None:
         inner = dict(scope)
@@ -92,7 +103,7 @@ async def count_tokens(
             inner[upstream_key] = counting.model.upstream.name
         with suppress(StreamtoolError):  # it cannot count, or is not there; whoever asks for the reply will be told
             answer = await ask(
-                app, inner, "POST", messages.COUNT_PATH, body=counting.request, headers=counting.headers,
+                app, inner, "POST", counting.path, body=counting.request, headers=counting.headers,
                 receive=receive,
             )  # fmt: skip
             told = answer.body if answer.status == 200 else None

@@ -21,9 +21,9 @@ import anyio
 import httpx
 
 from streamtool.errors import UpstreamError, UpstreamTimeout
-from streamtool.http.asgi import ATTENDED, ASGIApp, Receive, Scope, Send
-from streamtool.http.middleware import ClientLeft, read_body, route_path
+from streamtool.http.asgi import ATTENDED, ASGIApp, Receive, Scope, Send, route_path
 from streamtool.http.network import failure, open_network, proxy_of
+from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.resending import send_async
 from streamtool.protocols import wire
 from streamtool.protocols.registry import UPSTREAMS, protocol_of_host

@@ -4,15 +4,29 @@ A package that speaks on both sides offers both. The names are those of the pack
 package lists them again: it offers what it imports, and a test compares that with this module.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import frozen
 
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.reply import Reply, ReplyEvent, Usage
 from streamtool.settings import LimitSettings, ModelSettings
 
+Json = Any  # a decoded JSON value
 Headers = tuple[tuple[bytes, bytes], ...]
+
+
+@frozen
+class ListedModel:
+    """A model of which clients are told."""
+
+    name: str
+    told: Mapping[str, Json]
+    """What its upstream says of it in the client's own protocol; empty if it speaks another one."""
+    context: int | None
+    """Tokens that it can read, if the settings say so."""
 
 
 class UpstreamReader(Protocol):
@@ -43,6 +57,8 @@ class ClientProtocol(Protocol):
     @property
     def KEEPALIVE(self) -> bytes: ...  # noqa: N802
     @property
+    def BREAK(self) -> bytes: ...  # noqa: N802
+    @property
     def STREAM_HEADERS(self) -> Headers: ...  # noqa: N802
     @property
     def COMPLETE_HEADERS(self) -> Headers: ...  # noqa: N802
@@ -67,6 +83,31 @@ class ClientProtocol(Protocol):
     def ReplyWriter(self) -> Callable[..., ClientWriter]: ...  # noqa: N802  a class of the module
     @property
     def memories(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
+
+
+class AddressedProtocol(Protocol):
+    """What a protocol offers besides whose paths tell what the body does not."""
+
+    def at(self, target: str, /) -> Mapping[str, Any]: ...
+
+
+class ListingProtocol(Protocol):
+    """What a protocol offers besides whose clients are told of models at paths of its own."""
+
+    def asked_model(self, path: str, body: bytes, /) -> str | None: ...
+    def write_models(self, path: str, wanted: str | None, models: Sequence[ListedModel], /) -> bytes: ...
+
+
+class CountingProtocol(Protocol):
+    """What a protocol offers besides whose clients have tokens counted."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802
+    def read_count(self, body: bytes, limits: LimitSettings, /) -> Conversation: ...
+    def count_path(self, model: ModelSettings, /) -> str: ...
+    def write_count_request(self, conversation: Conversation, model: ModelSettings, /) -> bytes: ...
+    def read_count_reply(self, body: bytes, /) -> int | None: ...
+    def write_count(self, tokens: int, /) -> bytes: ...
 
 
 class UpstreamProtocol(Protocol):

@@ -8,12 +8,12 @@ written in `interfaces`. So a new protocol is a package and a row.
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from streamtool.protocols.interfaces import ClientProtocol, UpstreamProtocol
+    from streamtool.protocols.interfaces import ClientProtocol, CountingProtocol, UpstreamProtocol
 
 ForcingSetting = Literal["auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar"]
 """How a call is forced; `auto`: in the way that every server of the protocol has."""
@@ -26,9 +26,19 @@ class ProtocolRow:
     name: str
     """In the settings, and the name of its package."""
     paths: tuple[str, ...] = ()
-    """The paths at which we serve it to clients; (): no client speaks it here."""
-    count_path: str | None = None
-    """The path at which clients have their tokens counted."""
+    """The paths at which we serve it to clients, `{model}` for any name; (): no client speaks it here."""
+    addressed: bool = False
+    """A path tells what the body does not: the package offers `at`, which names what is different there."""
+    model_in_path: bool = False
+    """The path names the model, and whether the reply is streamed."""
+    query_key: str = ""
+    """The field of a query in which a client's key may come; "": only headers bear it."""
+    lists: tuple[tuple[str, str], ...] = ()
+    """The paths at which clients are told of models, and their methods."""
+    count: str = ""
+    """In the settings, what a path is for at which tokens are counted; "": nobody counts them."""
+    count_paths: tuple[str, ...] = ()
+    """The paths at which clients have their tokens counted."""
     upstream: bool = True
     """Upstreams are asked in it."""
     endings: tuple[str, ...] = ()
@@ -65,7 +75,8 @@ ROWS: Final = (
     ProtocolRow(
         "messages",
         paths=("/v1/messages",),
-        count_path="/v1/messages/count_tokens",
+        count="count_tokens",
+        count_paths=("/v1/messages/count_tokens",),
         endings=("/messages",),
         hosts=("api.anthropic.com",),
         forcing=("prompt", "prefill", "schema"),
@@ -75,12 +86,26 @@ ROWS: Final = (
     ProtocolRow("responses", paths=("/v1/responses",), upstream=False, endings=("/responses",), provider="openai"),
     ProtocolRow(
         "ollama",
+        paths=("/api/chat", "/api/generate"),
+        addressed=True,
+        lists=(("/api/tags", "GET"), ("/api/ps", "GET"), ("/api/version", "GET"), ("/api/show", "POST")),
         endings=("/api/chat", "/api/generate"),
         forcing=("prompt", "prefill", "schema"),
         auto_forcing="schema",
     ),
     ProtocolRow(
         "gemini",
+        paths=tuple(
+            f"{version}/models/{{model}}:{verb}"
+            for version in ("/v1beta", "/v1")
+            for verb in ("generateContent", "streamGenerateContent")
+        ),
+        addressed=True,
+        model_in_path=True,
+        query_key="key",
+        lists=(("/v1beta/models", "GET"), ("/v1beta/models/{model}", "GET")),
+        count="gemini_count_tokens",
+        count_paths=("/v1beta/models/{model}:countTokens", "/v1/models/{model}:countTokens"),
         hosts=("generativelanguage.googleapis.com",),
         forcing=("prompt", "schema"),
         prefill=False,
@@ -104,13 +129,56 @@ CLIENT_NAMES: Final = tuple(row.name for row in ROWS if row.paths)
 """What a client may speak."""
 UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS if row.upstream)
 """What an upstream may speak."""
-COUNT: Final = "count_tokens"
-"""What a path is for at which tokens are counted, in the place of a protocol."""
+COUNTS: Final[Mapping[str, str]] = MappingProxyType({row.count: row.name for row in ROWS if row.count})
+"""What a path is for at which tokens are counted, in the place of a protocol, and the protocol of the count."""
 PATHS: Final[Mapping[str, str]] = MappingProxyType(
     {path: row.name for row in ROWS for path in row.paths}
-    | {row.count_path: COUNT for row in ROWS if row.count_path is not None}
+    | {path: row.count for row in ROWS for path in row.count_paths}
 )
 """The paths that are ours, and the protocol that each speaks, or `count_tokens`."""
+LISTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {path: (row.name, method) for row in ROWS for path, method in row.lists}
+)
+"""The paths at which a protocol's clients are told of models, and their methods."""
+VERSIONS: Final = ("/v1beta", "/v1")
+"""What paths begin with that name the version of their protocol."""
+MODEL: Final = "{model}"
+"""Stands in a path for the name of any model."""
+
+T = TypeVar("T")
+_NOWHERE: Final = frozenset(("", ".", ".."))
+"""Parts of a path that another server would read as another path."""
+
+
+def at_path(paths: Mapping[str, T], path: str) -> T | None:
+    """What stands in `paths` for this path, in which a model may be named; None: it is none of them."""
+    found = paths.get(path)
+    if found is not None:
+        return found
+    return next((value for one, value in paths.items() if MODEL in one and fits(one, path)), None)
+
+
+def without_version(path: str) -> str:
+    """The path behind the version of the protocol: how it ends whatever an address stands before it."""
+    for version in VERSIONS:
+        path = path.removeprefix(version)
+    return path
+
+
+def fits(template: str, path: str) -> bool:
+    """Whether a path is one of those that the template stands for."""
+    before, _, after = template.partition(MODEL)
+    named = path.removeprefix(before).removesuffix(after)
+    return f"{before}{named}{after}" == path and _NOWHERE.isdisjoint(named.split("/"))
+
+
+def protocol_near(paths: Mapping[str, str], path: str) -> str:
+    """The client protocol that speaks at this path, or beside it: errors are told in its shape."""
+    name, listed, first = at_path(paths, path), at_path(LISTS, path), path.split("/", 2)[1:2]
+    if name is None and listed is not None:
+        return listed[0]
+    beside = (row.name for row in ROWS if row.paths and row.paths[0].split("/", 2)[1:2] == first)
+    return COUNTS.get(name or "", name) or next(beside, "chat")
 
 
 def protocol_of_host(host: str | None) -> str:
@@ -143,13 +211,35 @@ UPSTREAMS: "Final[Mapping[str, UpstreamProtocol]]" = _Packages(UPSTREAM_NAMES)
 """What an upstream may speak."""
 
 
-def client_protocol(name: str | None) -> "ClientProtocol":
-    """The protocol of a path by its name in the settings; what is no path of ours is answered as `chat`."""
-    if name == COUNT:
-        name = next(row.name for row in ROWS if row.count_path is not None)
-    return CLIENTS[name or "chat"]
+class _Addressed:
+    """A client protocol at one of its addresses: the package, but for the names that mean something else there."""
+
+    def __init__(self, package: Any, names: Mapping[str, Any]) -> None:
+        self.__dict__.update(names)
+        self._package = package
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._package, name)
 
 
-def upstream_protocol_for(client: str, name: str | None) -> "UpstreamProtocol":
+def client_protocol(name: str | None, target: str = "") -> "ClientProtocol":
+    """The protocol of a path by its name in the settings; what is no path of ours is answered as `chat`.
+
+    `target` is the path that was asked for, with its query, where it may tell what the body does not.
+    """
+    name = COUNTS.get(name or "", name) or "chat"
+    package: Any = CLIENTS[name]
+    if not (target and PROTOCOLS[name].addressed):
+        return cast("ClientProtocol", package)
+    return cast("ClientProtocol", _Addressed(package, package.at(target)))
+
+
+def counting(client: "ClientProtocol") -> "CountingProtocol":
+    """The client's protocol, whose row has paths at which tokens are counted."""
+    return cast("CountingProtocol", client)
+
+
+def upstream_protocol_for(client: "ClientProtocol", name: str | None) -> "UpstreamProtocol":
     """The protocol to speak to an upstream; None: what the client speaks, if an upstream can, else `chat`."""
-    return UPSTREAMS[name or (client if client in UPSTREAMS else "chat")]
+    name = name or (client.NAME if client.NAME in UPSTREAMS else "chat")
+    return cast("UpstreamProtocol", client) if name == client.NAME else UPSTREAMS[name]  # at the client's own address

@@ -10,7 +10,7 @@ there are thousands of them; everything else takes the longer way through `_othe
 Nothing in here raises on what an upstream sends.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -23,14 +23,17 @@ from streamtool.protocols.body_sniffer import BodySniffer, broken_off, unreadabl
 from streamtool.reply import (
     Reason,
     ReplyArgumentsDelta,
+    ReplyCall,
     ReplyCallEnd,
     ReplyCallStart,
     ReplyEnd,
     ReplyEvent,
     ReplyFailure,
     ReplyFinish,
+    ReplyPart,
     ReplyReasoningDelta,
     ReplyStart,
+    ReplyText,
     ReplyTextDelta,
     Usage,
     UsageReport,
@@ -45,6 +48,8 @@ DONE: Final = b"[DONE]"
 """The data of a stream's last event in OpenAI's protocols, and in many that imitate others."""
 KEEPALIVE: Final = sse.comment("keep-alive")
 """What may be sent while the upstream is silent, before the reply has begun as well."""
+BREAK: Final = b"\n\n"
+"""What ends an event, also one that was cut."""
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -262,6 +267,19 @@ class SpaceAfterCall:
         self.waits, space = False, self._space
         self._space = ""
         return space + text
+
+
+def spoken(parts: Iterable[ReplyPart]) -> Iterator[ReplyPart]:
+    """The parts of a whole reply as a stream has them: without white space that stands alone behind a call."""
+    space = SpaceAfterCall()
+    for part in parts:
+        if isinstance(part, ReplyCall):
+            space.begin()
+        elif isinstance(part, ReplyText):
+            part = ReplyText(space.feed(part.text))  # noqa: PLW2901  what is left of it
+            if not part.text:
+                continue
+        yield part
 
 
 class StreamWriter:

@@ -86,6 +86,25 @@ def encode(value: Json) -> bytes:
         return msgspec.json.encode(repaired(value))
 
 
+def object_of(arguments: str) -> bytes:
+    """The arguments of a call as a JSON object on one line, spelled as they came; what is none stands in a field."""
+    text = repaired(arguments).strip() or "{}"
+    try:
+        value = decode(text)
+        if isinstance(value, dict):
+            return text.replace("\n", " ").replace("\r", " ").encode()  # which strings have as escapes only
+    except UNREADABLE:
+        value = _tolerant(text)
+    return encode(value if isinstance(value, dict) else {"arguments": text})
+
+
+def _tolerant(text: str) -> Json:
+    try:
+        return decode_tolerant(text.encode())
+    except ValueError:
+        return None
+
+
 def encode_request(fields: Json) -> bytes:
     """As `encode`, long strings in pieces: in a worker thread, others have their turns in between."""
     return b"{" + b",".join(encode(key) + b":" + _in_turns(value) for key, value in fields.items()) + b"}"

@@ -20,7 +20,7 @@ from attrs import NOTHING, Attribute, AttrsInstance, Converter, field, fields, h
 
 from statemachine import FORMATS
 from streamtool.errors import SettingsError
-from streamtool.protocols.registry import PATHS, ROWS
+from streamtool.protocols.registry import PATHS, ROWS, without_version
 
 FRAMES = ("default", "tool_result", "doai", "windlass")
 """The frames of results that have a name."""
@@ -243,7 +243,7 @@ def tables_of(cls: type[AttrsInstance]) -> Reader:
 
 def paths(value: Any, path: str) -> Mapping[str, str]:
     """Path -> protocol; a list names paths whose ending tells the protocol."""
-    endings = {path.removeprefix("/v1"): name for path, name in PATHS.items()}
+    endings = {without_version(path): name for path, name in PATHS.items()}
     if isinstance(value, FromEnv):
         value = [item.strip() for item in value.split(",") if item.strip()]
     if isinstance(value, list | tuple):

@@ -17,17 +17,20 @@ K = TypeVar("K")
 
 
 def key_of(headers: Headers) -> bytes:
-    """The key that a client shows, empty without one: the bearer, else `x-api-key`. The first header counts."""
+    """The key that a client shows, empty without one: the bearer, `x-api-key` or `x-goog-api-key`, in this order.
+
+    The first header of a name counts.
+    """
     found = _first(headers)
     scheme, _, bearer = found.get(b"authorization", b"").partition(b" ")
     shown = bearer.strip() if scheme.lower() == b"bearer" else b""
-    return shown or found.get(b"x-api-key", b"")
+    return shown or found.get(b"x-api-key") or found.get(b"x-goog-api-key", b"")
 
 
 def client_of(headers: Headers) -> str:
     """A client's name, 32 hexadecimal digits, which do not tell its key. Clients that show nothing share one."""
     found = _first(headers)
-    shown = key_of(found.items()) or found.get(b"x-goog-api-key") or found.get(b"authorization", b"")
+    shown = key_of(found.items()) or found.get(b"authorization", b"")
     return hashlib.sha256(shown).hexdigest()[:32]
 
 

@@ -3,6 +3,7 @@
 A scripted upstream, a caller that sees a reply while it is made, and the validator of what a client receives.
 """
 
+from streamtool.testing import validate
 from streamtool.testing.asgi import StreamedReply, stream_asgi
 from streamtool.testing.upstream import (
     DONE,
@@ -18,19 +19,7 @@ from streamtool.testing.upstream import (
     status,
     text,
 )
-from streamtool.testing.validate import (
-    Violation,
-    assert_valid,
-    validate_chat_error,
-    validate_chat_stream,
-    validate_chat_whole,
-    validate_messages_error,
-    validate_messages_stream,
-    validate_messages_whole,
-    validate_responses_error,
-    validate_responses_stream,
-    validate_responses_whole,
-)
+from streamtool.testing.validate import *  # noqa: F403  what is public there is public here
 
 __all__ = [
     "DONE",
@@ -42,20 +31,10 @@ __all__ = [
     "Script",
     "ScriptedUpstream",
     "StreamedReply",
-    "Violation",
-    "assert_valid",
     "chunk",
     "event",
     "status",
     "stream_asgi",
     "text",
-    "validate_chat_error",
-    "validate_chat_stream",
-    "validate_chat_whole",
-    "validate_messages_error",
-    "validate_messages_stream",
-    "validate_messages_whole",
-    "validate_responses_error",
-    "validate_responses_stream",
-    "validate_responses_whole",
 ]
+__all__ += validate.__all__

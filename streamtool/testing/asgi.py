@@ -92,9 +92,12 @@ async def stream_asgi(
     scope: Scope | None = None,
     buffer: float = math.inf,
 ) -> AsyncIterator[StreamedReply]:
-    """Call `app` with one request; inside the block the reply can be read as it is sent. Leaving the block cancels
-    what still runs. `scope` adds to or replaces the keys of the ASGI scope; `buffer` is how many messages the app may
-    send ahead of the reader."""
+    """Call `app` with one request; inside the block the reply can be read as it is sent.
+
+    Leaving the block cancels what still runs. `path` may have a query. `scope` adds to or replaces the keys of the ASGI
+    scope; `buffer` is how many messages the app may send ahead of the reader.
+    """
+    path, _, query = path.partition("?")
     call: Scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -103,7 +106,7 @@ async def stream_asgi(
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query.encode(),
         "root_path": "",
         "headers": list(headers),
         "client": ("127.0.0.1", 40000),

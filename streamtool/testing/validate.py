@@ -12,8 +12,12 @@ is an oracle for them.
 from streamtool.testing.chat_complete import validate_chat_error, validate_chat_whole
 from streamtool.testing.chat_stream import validate_chat_stream
 from streamtool.testing.framing import Violation, assert_valid
+from streamtool.testing.gemini_complete import validate_gemini_error, validate_gemini_whole
+from streamtool.testing.gemini_stream import validate_gemini_stream
 from streamtool.testing.messages_complete import validate_messages_error, validate_messages_whole
 from streamtool.testing.messages_stream import validate_messages_stream
+from streamtool.testing.ollama_complete import validate_ollama_error, validate_ollama_whole
+from streamtool.testing.ollama_stream import validate_ollama_stream
 from streamtool.testing.responses_complete import validate_responses_error, validate_responses_whole
 from streamtool.testing.responses_stream import validate_responses_stream
 
@@ -23,9 +27,15 @@ __all__ = [
     "validate_chat_error",
     "validate_chat_stream",
     "validate_chat_whole",
+    "validate_gemini_error",
+    "validate_gemini_stream",
+    "validate_gemini_whole",
     "validate_messages_error",
     "validate_messages_stream",
     "validate_messages_whole",
+    "validate_ollama_error",
+    "validate_ollama_stream",
+    "validate_ollama_whole",
     "validate_responses_error",
     "validate_responses_stream",
     "validate_responses_whole",

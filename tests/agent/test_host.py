@@ -13,7 +13,7 @@ import openai
 import pytest
 from agent.leftovers import children
 from agent.parts import Switch, plain, scripted
-from dialects import CLIENTS, PATHS, Ask, read, write
+from dialects import ALL_CLIENTS, CLIENTS, PATHS, Ask, path, read, write
 from servers import uvicorn_server
 
 from streamtool.agent import McpServer
@@ -48,10 +48,11 @@ def body(client: str, model: str = "helper", **fields: Any) -> bytes:
     return json.dumps({**write(client, ask), "model": model}).encode()
 
 
-async def told(proxy: Proxy, client: str, given: bytes) -> tuple[bytes, Any]:
-    async with stream_asgi(proxy, PATHS[client], body=given) as reply:
+async def told(proxy: Proxy, client: str, given: bytes, *, streamed: bool = True) -> tuple[bytes, Any]:
+    stream = json.loads(given).get("stream", streamed)
+    async with stream_asgi(proxy, path(client, stream=stream, model="helper"), body=given) as reply:
         data = b"".join([piece async for piece in reply])
-    return data, read(client, data, stream=json.loads(given)["stream"])
+    return data, read(client, data, stream=stream)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -67,11 +68,11 @@ def proxy_of(upstream: ScriptedUpstream, file: str = FILE) -> Proxy:
 
 
 @both
-@clients
+@pytest.mark.parametrize("client", ALL_CLIENTS)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 async def test_the_client_gets_the_answer_and_what_was_done_for_it(client: str, stream: bool):
     upstream = scripted(f"I add them.\n{ADD}", "It is 42.")
-    data, got = await told(proxy_of(upstream), client, body(client, stream=stream))
+    data, got = await told(proxy_of(upstream), client, body(client, stream=stream), streamed=stream)
     assert "".join(part for part in got.parts if isinstance(part, str)).endswith("It is 42.")
     assert (got.reason, [part for part in got.parts if isinstance(part, tuple)]) == ("stop", [])
     assert b"math.add" in data

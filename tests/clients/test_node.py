@@ -1,4 +1,4 @@
-"""The JavaScript clients: openai, Anthropic's and the AI SDK with each of its providers that we serve.
+"""The JavaScript clients: openai, Anthropic's, Ollama's, Google's, and the AI SDK with each of its providers that we serve.
 
 One Node process runs all scenarios (tests/node/main.mjs); what it printed is judged here, a test for each.
 """
@@ -36,6 +36,9 @@ CLIENTS = {
     "ai.responses": (("streamed", "whole"), AI),
     "ai.unstored": (("streamed", "whole"), AI),
     "ai.messages": (("streamed", "whole"), AI),
+    "ollama.chat": (("streamed", "whole"), ("stop", "stop")),
+    "google.generate": (("streamed", "whole"), ("STOP", "STOP")),
+    "google.chat": (("streamed", "whole"), ("STOP", "STOP")),
 }
 """Driver -> its ways of asking, and what it calls the ends of the two turns."""
 SCENARIOS = [

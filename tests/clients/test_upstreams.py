@@ -5,10 +5,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import anthropic
+import ollama
 import openai
 import pytest
 from clients.common import TIMEOUT
 from dialects import UPSTREAMS, Ask, said, write
+from google import genai
+from google.genai import types
 from servers import hypercorn_server, uvicorn_server
 
 from streamtool.proxy import Proxy
@@ -36,7 +39,7 @@ def addresses(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 def ask(protocol: str) -> dict[str, Any]:
     body = write(protocol, Ask((("user", "hi"),), (("ping", "Pings.", SCHEMA),)))
-    del body["stream"]
+    body.pop("stream", None)
     body.pop("stream_options", None)
     return body
 
@@ -72,3 +75,29 @@ def test_responses(addresses: dict[str, str], upstream: str):
     for found in (response, whole):
         assert found.output_text == "Grüße 🌡."
         assert [(item.name, item.arguments) for item in found.output[1:]] == CALLS
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_ollama(addresses: dict[str, str], upstream: str):
+    with ollama.Client(host=addresses[upstream], timeout=TIMEOUT) as client:
+        messages = [part.message for part in client.chat(stream=True, **ask("ollama"))]
+        whole = client.chat(**ask("ollama")).message
+    assert "".join(message.content for message in messages) == whole.content == "Grüße 🌡."
+    streamed = [call for message in messages for call in message.tool_calls or ()]
+    for found in (streamed, whole.tool_calls):
+        assert [(call.function.name, call.function.arguments) for call in found] == [("ping", {"x": 1}), ("ping", {})]
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_gemini(addresses: dict[str, str], upstream: str):
+    options = types.HttpOptions(base_url=addresses[upstream], timeout=int(1000 * TIMEOUT))
+    with genai.Client(api_key="none", vertexai=False, http_options=options) as client:
+        body = ask("gemini")
+        asked: dict[str, Any] = {"model": "m", "contents": body["contents"], "config": {"tools": body["tools"]}}
+        chunks = list(client.models.generate_content_stream(**asked))
+        whole = client.models.generate_content(**asked)
+    streamed = [part for chunk in chunks for part in chunk.candidates[0].content.parts]
+    for found in (streamed, whole.candidates[0].content.parts):
+        assert "".join(part.text or "" for part in found) == "Grüße 🌡."
+        calls = [part.function_call for part in found if part.function_call]
+        assert [(call.name, call.args) for call in calls] == [("ping", {"x": 1}), ("ping", {})]

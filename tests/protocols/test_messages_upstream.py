@@ -19,10 +19,10 @@ from streamtool.conversation import (
 )
 from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
 from streamtool.protocols.messages import (
-    COUNT_PATH,
     HEADERS,
     KEY_HEADER,
     MODELS_PATH,
+    count_path,
     read_count_reply,
     read_error,
     read_models,
@@ -408,7 +408,7 @@ class TestAround:
         assert HEADERS == ((b"anthropic-version", b"2023-06-01"),)
         assert KEY_HEADER == b"x-api-key"
         assert request_path(MODEL, stream=True) == "/v1/messages"
-        assert (MODELS_PATH, COUNT_PATH) == ("/v1/models", "/v1/messages/count_tokens")
+        assert (MODELS_PATH, count_path(MODEL)) == ("/v1/models", "/v1/messages/count_tokens")
 
     def test_models(self):
         assert read_models(b'{"data":[{"type":"model","id":"a"},{"id":5},{"id":"b"}],"has_more":false}') == ["a", "b"]

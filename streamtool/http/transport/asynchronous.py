@@ -13,7 +13,8 @@ from streamtool.http.transport.closing import close_async, drain_async, linger_a
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
 from streamtool.http.transport.reading import reading_async
 from streamtool.observe.observers import OnExchange, Watch, as_error
-from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.registry import COUNTS, client_protocol
 from streamtool.settings import Settings
 
 
@@ -39,13 +40,13 @@ class ToolTransport(httpx.AsyncBaseTransport):
         name = self._core.protocol_name(request)
         if name is None:
             return cast(httpx.Response, await self._inner.handle_async_request(request))
-        protocol = client_protocol(name)
+        protocol = client_protocol(name, self._core.target(request))
         await request.aread()
         try:
-            if name == "count_tokens":
-                return counted(package, await self._count(package, request))
+            if name in COUNTS:
+                return counted(package, await self._count(package, protocol, request))
             exchange = await reading_async(self._core.store, partial(self._core.exchange, protocol, request))
-            watch = self._core.watch(exchange, request)
+            watch = self._core.watch(exchange, protocol, request)
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
                 with watch.passing():
@@ -58,8 +59,8 @@ class ToolTransport(httpx.AsyncBaseTransport):
         assert head is not None  # noqa: S101  begin() ends no sooner
         return cast(httpx.Response, package.Response(head.status, headers=list(head.headers), stream=reply))
 
-    async def _count(self, package: Any, request: httpx.Request) -> bytes:
-        counting, asked = self._core.count(request)
+    async def _count(self, package: Any, protocol: ClientProtocol, request: httpx.Request) -> bytes:
+        counting, asked = self._core.count(protocol, request)
         if asked is None:
             return counting.answer(None)
         try:

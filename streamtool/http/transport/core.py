@@ -16,12 +16,13 @@ from statemachine import precompile
 from streamtool.errors import StreamtoolError, UpstreamError
 from streamtool.exchange import Exchange
 from streamtool.http.answers import new_id
+from streamtool.http.asgi import with_key_in_header
 from streamtool.http.services import open_services
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import TokenCount
 from streamtool.observe.observers import Observers, OnExchange, Watch
-from streamtool.protocols import messages
 from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.registry import MODEL, PROTOCOLS, VERSIONS, counting, without_version
 from streamtool.settings import Settings, with_options
 from streamtool.state.replies import open_store, shelf
 from streamtool.validation.validator import require_library
@@ -39,18 +40,31 @@ class TransportCore:
         precompile(self.settings.formats)
         self.services = open_services(self.settings, ChatTemplates(self.settings))
         self.store = open_store(self.settings.store, failed=self.observers.store_failed)
-        self._endings = {path.removeprefix("/v1"): name for path, name in self.settings.paths.items()}
+        self._endings = {without_version(path): name for path, name in self.settings.paths.items()}
 
     def protocol_name(self, request: httpx.Request) -> str | None:
         """The protocol that this request speaks, by its name in `paths`, if it is one of ours."""
         if request.method != "POST":
             return None
+        ending = self._ending(request.url.path)
+        return None if ending is None else self._endings[ending]
+
+    def _ending(self, path: str) -> str | None:
+        """How the path ends, as `paths` has it."""
+        return next((ending for ending in self._endings if ends_like(ending, path) is not None), None)
+
+    def target(self, request: httpx.Request) -> str:
+        """What was asked for: the path as `paths` has it, with its query."""
         path = request.url.path
-        return next((name for ending, name in self._endings.items() if path.endswith(ending)), None)
+        ending = self._ending(path) or path
+        before = path[: ends_like(ending, path) or 0]
+        version = next((version for version in VERSIONS if before.endswith(version)), "")
+        query = request.url.query.decode("latin-1")
+        return f"{version}{path.removeprefix(before)}{'?' if query else ''}{query}"
 
     def exchange(self, protocol: ClientProtocol, request: httpx.Request) -> Exchange:
         """The exchange of a request. Raises RequestError."""
-        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        headers = self._headers(protocol, request)
         try:
             return Exchange(
                 self.settings,
@@ -66,9 +80,9 @@ class TransportCore:
             self.observers.refused(protocol.NAME, error, headers)
             raise
 
-    def watch(self, exchange: Exchange, request: httpx.Request) -> Watch:
+    def watch(self, exchange: Exchange, protocol: ClientProtocol, request: httpx.Request) -> Watch:
         """The watch on an exchange that begins now."""
-        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        headers = self._headers(protocol, request)
         return self.observers.watch(exchange, headers, self.on_exchange)
 
     def attempt(self, exchange: Exchange, request: httpx.Request) -> httpx.Request:
@@ -87,27 +101,36 @@ class TransportCore:
             return request
         return self.attempt(exchange, request)
 
-    def count(self, request: httpx.Request) -> tuple[TokenCount, httpx.Request | None]:
+    def _headers(self, protocol: ClientProtocol, request: httpx.Request) -> list[tuple[bytes, bytes]]:
+        """The headers, with the key that stands in the query."""
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        scope = {"headers": headers, "query_string": request.url.query}
+        found: list[tuple[bytes, bytes]] = with_key_in_header(scope, PROTOCOLS[protocol.NAME].query_key)["headers"]
+        return found
+
+    def count(self, protocol: ClientProtocol, request: httpx.Request) -> tuple[TokenCount, httpx.Request | None]:
         """A count of tokens, and what to ask the upstream for it, if it can be asked. Raises RequestError."""
-        counting = TokenCount.read(self.settings, request.content, request.headers.raw, self.services)
-        if counting.request is None:
-            return counting, None
-        url = self._moved(request.url, messages.COUNT_PATH, query=request.url.query)
-        headers = list(counting.headers)
-        asked = type(request)("POST", url, headers=headers, content=counting.request, extensions=request.extensions)
-        return counting, asked
+        count = TokenCount.read(
+            self.settings, counting(protocol), request.content, self._headers(protocol, request), self.services
+        )
+        if count.request is None:
+            return count, None
+        url = self._moved(request.url, count.path, query=request.url.query)
+        headers = list(count.headers)
+        asked = type(request)("POST", url, headers=headers, content=count.request, extensions=request.extensions)
+        return count, asked
 
     def _moved(self, url: httpx.URL, path: str, *, query: bytes | None) -> httpx.URL:
         """Another path in the place of the one that the client asked for; what stands before it stays.
 
         `query` replaces that of `path`.
         """
-        ending = next(ending for ending in self._endings if url.path.endswith(ending))
-        before = url.path.removesuffix(ending)
-        if before.endswith("/v1"):
-            before = before.removesuffix("/v1")
-        else:
-            path = path.removeprefix("/v1")
+        ending = self._ending(url.path) or ""
+        before = url.path[: ends_like(ending, url.path)]
+        version = next((version for version in VERSIONS if before.endswith(version)), "")
+        before = before.removesuffix(version)
+        if not version and ending not in self.settings.paths:  # the base url has none either
+            path = without_version(path)
         raw = (before + path).encode()
         if query is not None:
             raw = raw.partition(b"?")[0] + (b"?" + query if query else b"")
@@ -120,6 +143,15 @@ class TransportCore:
         if not isinstance(error, StreamtoolError):
             error = UpstreamError(f"the connection to the upstream broke: {type(error).__name__}")
         return exchange.fail(error)
+
+
+def ends_like(ending: str, path: str) -> int | None:
+    """Where an ending begins in a path, in which it may name a model; None: the path ends otherwise."""
+    before, named, after = ending.partition(MODEL)
+    if not path.endswith(after if named else ending):
+        return None
+    at = path.rfind(before) if named else len(path) - len(ending)
+    return at if at >= 0 else None
 
 
 def package_of(request: httpx.Request) -> Any:

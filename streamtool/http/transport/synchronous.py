@@ -14,7 +14,8 @@ from streamtool.http.transport.closing import close_sync, drain_sync, linger_syn
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
 from streamtool.http.transport.reading import reading_sync
 from streamtool.observe.observers import OnExchange, Watch, as_error
-from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.registry import COUNTS, client_protocol
 from streamtool.settings import Settings
 
 
@@ -40,13 +41,13 @@ class SyncToolTransport(httpx.BaseTransport):
         name = self._core.protocol_name(request)
         if name is None:
             return cast(httpx.Response, self._inner.handle_request(request))
-        protocol = client_protocol(name)
+        protocol = client_protocol(name, self._core.target(request))
         request.read()
         try:
-            if name == "count_tokens":
-                return counted(package, self._count(package, request))
+            if name in COUNTS:
+                return counted(package, self._count(package, protocol, request))
             exchange = reading_sync(self._core.store, partial(self._core.exchange, protocol, request))
-            watch = self._core.watch(exchange, request)
+            watch = self._core.watch(exchange, protocol, request)
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
                 with watch.passing():
@@ -59,8 +60,8 @@ class SyncToolTransport(httpx.BaseTransport):
         assert head is not None  # noqa: S101  begin() ends no sooner
         return cast(httpx.Response, package.Response(head.status, headers=list(head.headers), stream=reply))
 
-    def _count(self, package: Any, request: httpx.Request) -> bytes:
-        counting, asked = self._core.count(request)
+    def _count(self, package: Any, protocol: ClientProtocol, request: httpx.Request) -> bytes:
+        counting, asked = self._core.count(protocol, request)
         if asked is None:
             return counting.answer(None)
         try:

@@ -21,7 +21,7 @@ from streamtool.protocols.chat.upstream import (
     write_request,
 )
 from streamtool.protocols.chat.writer import ReplyWriter
-from streamtool.protocols.stream import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
+from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "chat"
 REPLY_ID = "chatcmpl-"

@@ -6,7 +6,8 @@ from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
 from streamtool.protocols import wire
 from streamtool.protocols.chat.signature import signed
-from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
+from streamtool.protocols.stream import spoken
+from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyText, Usage
 
 Json = Any  # a JSON value
 
@@ -91,20 +92,7 @@ def _arguments(call: ReplyCall) -> str:
 
 def _text(choice: Choice) -> str:
     """The text of a choice, without white space that stands alone behind a call."""
-    pieces: list[str] = []
-    after, space = False, ""
-    for part in choice.parts:
-        match part:
-            case ReplyCall():
-                after, space = True, ""
-            case ReplyText(text) if after and text.isspace():
-                space += text
-            case ReplyText(text):
-                pieces += (space, text)
-                after, space = False, ""
-            case ReplyReasoning():
-                pass
-    return "".join(pieces)
+    return "".join(part.text for part in spoken(choice.parts) if isinstance(part, ReplyText))
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:

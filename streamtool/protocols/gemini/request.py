@@ -1,201 +1,228 @@
-"""Writes a `Conversation` as the body of a request to Gemini's `generateContent`.
+"""Reads the body of a request to Gemini's `generateContent` into a `Conversation`; also that of a count of its tokens.
 
-The roles are `user` and `model`, and they alternate: neighbours of one role become one. What the system says before
-anybody else is the `systemInstruction`; what it says later is a part of the user's turn, because there is no other
-place for it. A turn that says nothing is left out. Results are `functionResponse` parts of the user's turn, and name
-the function. A call goes back with the signature that it came with. Models from Gemini 3 on refuse one without; where
-nobody knows it (another model made the call, a client has lost it), a word takes its place that the protocol has for
-that. Of calls that are made at once only the first bears a signature.
-Source: the guide to thought signatures (its questions at the end).
+The model, and whether the reply is streamed, stand in the path (`addresses`); a body may name the model too. Keys are
+in camel case or in snake case, as clients write them. Calls and results may lack ids; a result names its function, and
+answers the first open call of it (`pairing`). The parts of a turn are in `parts`, schemas of types in `schemas`.
+Source: the reference of the Gemini API and the request types of google-genai 3.4.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
-from streamtool.conversation import (
-    Conversation,
-    MediaPart,
-    Message,
-    Options,
-    Part,
-    TextPart,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    ToolResult,
+from attrs import evolve
+
+from streamtool.conversation import HOSTED, Conversation, Message, Options, OutputFormat, Tool, ToolChoice
+from streamtool.errors import TooLargeError
+from streamtool.protocols.fields import (
+    Fields,
+    body_fields,
+    integer,
+    list_of,
+    number,
+    object_at,
+    refused,
+    shown,
+    strings,
+    tool_name,
+    tool_schema,
+    words,
 )
-from streamtool.errors import RequestError
-from streamtool.protocols import wire
-from streamtool.settings import ModelSettings
+from streamtool.protocols.gemini.parts import camel, read_contents, read_system
+from streamtool.protocols.gemini.schemas import json_schema
+from streamtool.settings import LimitSettings
+from streamtool.turns import unanswered
 
 Json = Any  # a decoded JSON value
 
-HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""What every request bears."""
-KEY_HEADER: Final = b"x-goog-api-key"
-"""The header that bears the key."""
-MODELS_PATH: Final = "/v1beta/models"
-
-_PREFIX: Final = "models/"
-_STOPS: Final = 5
-"""Stop sequences that are taken; the exchange looks for all of them in any case."""
-_BUDGETS: Final = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
-"""Tokens of reasoning; every thinking model takes a budget, only some take a level."""
-_SIGNING: Final = re.compile(r"(?:models/)?gemini-(?:[3-9]|[a-z-]+-latest$)")
-"""Names of models that want their calls signed."""
-_UNSIGNED: Final = "skip_thought_signature_validator"
-"""Stands for a signature that is not known."""
-_CUSTOM: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""The schema of a tool that takes raw text."""
+FIELDS: Final = frozenset(
+    {"model", "contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings"}
+)
+"""The fields of the body that are understood, or mean nothing elsewhere; others are lost on the way to another
+protocol."""
+_MODELS: Final = "models/"
+_LOW: Final = 4096  # tokens of thoughts: up to here the effort is low
+_MEDIUM: Final = 16384
+_MOST_CANDIDATES: Final = 128
 
 
-def request_path(model: ModelSettings, *, stream: bool) -> str:
-    """Where requests go."""
-    name = quote(model.name.removeprefix(_PREFIX), safe="")
-    return f"{MODELS_PATH}/{name}:" + ("streamGenerateContent?alt=sse" if stream else "generateContent")
+def read_request(body: bytes, limits: LimitSettings, *, model: str = "", stream: bool = False) -> Conversation:
+    """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
+    conversation = _conversation(camel(body_fields(body, limits)), limits, len(body), model=model, stream=stream)
+    for call in unanswered(conversation.messages):
+        sentence = f"The call of {shown(call.name)} has no result: answer it with a `functionResponse` part."
+        raise refused("contents", sentence)
+    return conversation
 
 
-def read_models(body: bytes) -> list[str]:
-    """The names in the list of models; raises ValueError if there is none."""
-    match wire.decode_tolerant(body):
-        case {"models": [*items]}:
-            names = [item.get("name") for item in items if isinstance(item, dict)]
-            return [name.removeprefix(_PREFIX) for name in names if isinstance(name, str)]
-    raise ValueError("no list of models")
+def read_count(body: bytes, limits: LimitSettings, *, model: str = "") -> Conversation:
+    """The conversation whose tokens are to be counted; its calls may lack their results. Raises as `read_request`."""
+    raw = camel(body_fields(body, limits))
+    given = raw.get("generateContentRequest")
+    raw = raw if given is None else camel(object_at(given, "generateContentRequest"))
+    return _conversation(raw, limits, len(body), model=model, stream=False)
 
 
-def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:  # noqa: ARG001  the path says both
-    """The JSON body that asks the model of the upstream for the next reply."""
-    if not conversation.messages:
-        raise RequestError("A request without messages cannot be written for Gemini.", param="messages")
-    messages = list(conversation.messages)
-    system: list[Json] = []
-    while messages and messages[0].role == "system":
-        system.extend(_parts(messages.pop(0).content))
-    names = {call.id: call.name for message in messages for call in message.calls}
-    unsigned = _UNSIGNED if _SIGNING.match(model.name) else None
-    contents: list[dict[str, Json]] = []
-    for message in messages:
-        role = "model" if message.role == "assistant" else "user"
-        parts = list(_message(message, names, unsigned))
-        if parts and contents and contents[-1]["role"] == role:
-            contents[-1]["parts"].extend(parts)
-        elif parts:
-            contents.append({"role": role, "parts": parts})
-    if not contents:  # it demands that somebody asks
-        contents, system = [{"role": "user", "parts": system}], []
-    body: dict[str, Json] = {"contents": contents}
-    if system:
-        body["systemInstruction"] = {"parts": system}
-    config = _config(conversation)
-    if config:
-        body["generationConfig"] = config
-    if conversation.tools:
-        body.update(_tools(conversation.tools, conversation.choice))
-    return wire.encode_request(body)
+def read_unread(body: bytes, limits: LimitSettings, *, model: str = "", stream: bool = False) -> Conversation | None:
+    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
 
-
-def _config(conversation: Conversation) -> dict[str, Json]:
-    options, schema = conversation.options, _schema(conversation)
-    fields = {
-        "maxOutputTokens": options.max_tokens,
-        "temperature": options.temperature,
-        "topP": options.top_p,
-        "topK": options.top_k,
-        "seed": options.seed,
-        "presencePenalty": options.presence_penalty,
-        "frequencyPenalty": options.frequency_penalty,
-        "stopSequences": list(options.stop[:_STOPS]) or None,
-        "candidateCount": options.n if options.n > 1 else None,
-        "responseMimeType": None if options.output is None and schema is None else "application/json",
-        "responseJsonSchema": schema,
-        "thinkingConfig": _thinking(options),
-    }
-    return {key: value for key, value in fields.items() if value is not None}
-
-
-def _schema(conversation: Conversation) -> Json:
-    """JSON Schema of the whole reply; None if there is none."""
-    if conversation.forcing is not None and conversation.forcing.way == "schema":
-        return conversation.forcing.value
-    output = conversation.options.output
-    return None if output is None else output.schema
-
-
-def _thinking(options: Options) -> dict[str, Json] | None:
-    if options.effort is None:
-        return None
-    budget = _BUDGETS.get(options.effort, _BUDGETS["medium"])
-    return {"thinkingBudget": budget, "includeThoughts": True} if budget else {"thinkingBudget": 0}
-
-
-def _tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, Json]:
-    """The tools, and which of them may be called. A free choice among some is made by leaving the others out."""
-    declared: list[Json] = []
-    for tool in tools:
-        if choice.names and tool.name not in choice.names:
-            continue
-        declaration: dict[str, Json] = {"name": tool.name, "description": tool.description}
-        parameters = _CUSTOM if tool.custom else tool.parameters
-        if parameters is not None:
-            declaration["parametersJsonSchema"] = parameters
-        declared.append(declaration)
-    mode = {"auto": "AUTO", "none": "NONE", "required": "ANY"}[choice.mode]
-    return {
-        "tools": [{"functionDeclarations": declared}],
-        "toolConfig": {"functionCallingConfig": {"mode": mode}},
-    }
-
-
-# --- a message
-
-
-def _message(message: Message, names: Mapping[str, str], unsigned: str | None) -> Iterator[dict[str, Json]]:
-    """The parts of one message; `names` tells what the calls of the conversation were called.
-
-    `unsigned` is the signature of a first call that came without one.
+    What has nothing to do with tools passes as it came: whoever answers it may know what it means.
     """
-    for result in message.results:
-        yield from _result(result, result.name or names.get(result.id, result.id))
-    yield from _parts(message.content)
-    for number, call in enumerate(message.calls):
-        signature = call.signature or (None if number else unsigned)
-        signed = {} if signature is None else {"thoughtSignature": signature}
-        yield {"functionCall": {"id": call.id, "name": call.name, "args": _arguments(call)}, **signed}
+    raw = camel(body_fields(body, limits))
+    if raw.get("tools"):
+        return None
+    for content in _contents(raw.get("contents")):
+        parts = content.get("parts") if isinstance(content, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and not {"functionCall", "functionResponse"}.isdisjoint(camel(part)):
+                return None
+    return Conversation("gemini", _model(raw, model), (), stream=stream, raw=raw)
 
 
-def _result(result: ToolResult, name: str) -> Iterator[dict[str, Json]]:
-    """A result is text under a key that says whether it is an error; what is no text follows as parts."""
-    text = "\n".join(part.text for part in result.content if isinstance(part, TextPart))
-    response = {"error" if result.error else "output": text}
-    yield {"functionResponse": {"id": result.id, "name": name, "response": response}}
-    yield from _parts([part for part in result.content if isinstance(part, MediaPart)])
+def _model(raw: Fields, model: str) -> str:
+    given = model or raw.get("model")
+    return given.removeprefix(_MODELS) if isinstance(given, str) else ""
 
 
-def _parts(parts: Sequence[Part]) -> Iterator[dict[str, Json]]:
-    for part in parts:
-        match part:
-            case TextPart(text=""):
-                pass  # refused
-            case TextPart():
-                yield {"text": part.text}
-            case MediaPart() if part.data and part.type:
-                yield {"inlineData": {"mimeType": part.type, "data": part.data}}
-            case MediaPart() if part.url:
-                file = {"mimeType": part.type, "fileUri": part.url}
-                yield {"fileData": {key: value for key, value in file.items() if value}}
-            case MediaPart():
-                yield {"text": f"[{part.kind}]"}
+def _conversation(raw: Fields, limits: LimitSettings, size: int, *, model: str, stream: bool) -> Conversation:
+    name = _model(raw, model)
+    if not name:
+        raise refused("model", "Name the model in the path: /v1beta/models/{model}:generateContent.")
+    tools, dropped = _tools(raw, limits, size)
+    conversation = Conversation(
+        protocol="gemini",
+        model=name,
+        messages=(*read_system(raw.get("systemInstruction")), *_messages(raw.get("contents"))),
+        tools=tools,
+        stream=stream,
+        options=_options(raw),
+        dropped=dropped,
+        raw=raw,
+    )
+    return _with_choice(conversation, raw.get("toolConfig"))
 
 
-def _arguments(call: ToolCall) -> Mapping[str, Json]:
-    """The call's arguments as an object, whatever stands in the history; raw text gets a field."""
-    if call.custom:
-        return {"input": call.arguments}
-    try:
-        value = wire.decode_tolerant(call.arguments.encode("utf-8", "replace")) if call.arguments.strip() else {}
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {"arguments": call.arguments}
+def _contents(value: Json) -> Sequence[Json]:
+    """The turns; a single one may come without its list, and a text without its turn."""
+    if isinstance(value, str):
+        return [{"parts": [{"text": value}]}]
+    return [value] if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _messages(value: Json) -> Iterator[Message]:
+    contents = _contents(value)
+    if not contents:
+        raise refused("contents", "Give at least one turn in a list.")
+    turns = [camel(object_at(item, f"contents[{position}]")) for position, item in enumerate(contents)]
+    return read_contents(turns)
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """The functions, and what was left out: a tool that only the origin can run."""
+    tools: dict[str, Tool] = {}
+    dropped: list[str] = []
+    for position, item in enumerate(list_of(raw, "tools")):
+        place = f"tools[{position}]"
+        group = camel(object_at(item, place))
+        dropped += (f"{HOSTED}{kind}" for kind in group if kind != "functionDeclarations")
+        for number_, declared in enumerate(list_of(group, "functionDeclarations", place)):
+            inside = f"{place}.functionDeclarations[{number_}]"
+            tool = _tool(camel(object_at(declared, inside)), inside, limits, size)
+            if tools.setdefault(tool.name, tool) != tool:
+                raise refused(inside, f"Two different tools are named {shown(tool.name)}.")
+    if len(tools) > limits.tools:
+        raise TooLargeError(
+            f"More than {limits.tools} tools in one request (limits.tools).", param="tools", code="too_many_tools"
+        )
+    return tuple(tools.values()), tuple(dropped)
+
+
+def _tool(fields: Fields, place: str, limits: LimitSettings, size: int) -> Tool:
+    parameters = tool_schema(fields, "parametersJsonSchema", place, limits, size)
+    if parameters is None:
+        given = tool_schema(fields, "parameters", place, limits, size)
+        parameters = None if given is None else json_schema(given)
+    return Tool(tool_name(fields, place, limits), words(fields, "description", place), parameters)
+
+
+def _with_choice(conversation: Conversation, value: Json) -> Conversation:
+    """`conversation` with its `ToolChoice`; the choice is checked against its tools."""
+    place = "toolConfig.functionCallingConfig"
+    config = camel(object_at(value, "toolConfig")).get("functionCallingConfig") if value is not None else None
+    given = camel(object_at(config, place)) if config is not None else {}
+    mode, names = given.get("mode"), strings(given, "allowedFunctionNames", place)
+    match mode.upper() if isinstance(mode, str) else mode:
+        case None | "MODE_UNSPECIFIED" | "AUTO":
+            choice = ToolChoice()
+        case "VALIDATED":
+            choice = ToolChoice(names=names)
+        case "ANY":
+            choice = ToolChoice("required", names)
+        case "NONE":
+            choice = ToolChoice("none")
+        case _:
+            raise refused(f"{place}.mode", f"{shown(mode)} is no mode: AUTO, ANY, NONE or VALIDATED.")
+    if not conversation.tools and not conversation.has_tool_history:
+        if choice.mode == "required" and not conversation.dropped:
+            raise refused(f"{place}.mode", "`ANY` asks for a call, but the request offers no function.")
+        choice = ToolChoice()
+    missing = [name for name in choice.names if name not in conversation.known_names]
+    if missing:
+        sentence = f"{shown(missing[0])} is not among the functions."
+        raise refused(f"{place}.allowedFunctionNames", sentence)
+    return evolve(conversation, choice=choice)
+
+
+# --- how the reply is to be made --------------------------------------------------------------------------------------
+
+
+def _options(raw: Fields) -> Options:
+    place = "generationConfig"
+    value = raw.get(place)
+    given: Fields = {} if value is None else camel(object_at(value, place))
+    effort, thinking = _thinking(given.get("thinkingConfig"))
+    candidates = integer(given, "candidateCount", place) or 1
+    if candidates > _MOST_CANDIDATES:
+        raise refused(f"{place}.candidateCount", f"At most {_MOST_CANDIDATES} candidates are made at once.")
+    top_k = number(given, "topK", place)
+    return Options(
+        n=candidates,
+        stop=strings(given, "stopSequences", place),
+        max_tokens=integer(given, "maxOutputTokens", place),
+        temperature=number(given, "temperature", place),
+        top_p=number(given, "topP", place),
+        top_k=None if top_k is None else int(top_k),
+        seed=integer(given, "seed", place, least=-(2**63)),
+        presence_penalty=number(given, "presencePenalty", place),
+        frequency_penalty=number(given, "frequencyPenalty", place),
+        effort=effort,
+        thinking=thinking,
+        output=_output(given),
+    )
+
+
+def _thinking(value: Json) -> tuple[str | None, bool | None]:
+    """The effort that a level or a budget for thoughts amounts to, and whether there are to be any."""
+    config = camel(value) if isinstance(value, dict) else {}
+    match config:
+        case {"thinkingLevel": str(level)} if level.upper() in ("MINIMAL", "LOW", "MEDIUM", "HIGH"):
+            return level.lower(), None
+        case {"thinkingBudget": 0}:
+            return "none", False
+        case {"thinkingBudget": int(budget)} if budget > 0:
+            return "low" if budget <= _LOW else "medium" if budget <= _MEDIUM else "high", True
+    return None, None
+
+
+def _output(config: Fields) -> OutputFormat | None:
+    kind = config.get("responseMimeType")
+    if kind in (None, "", "text/plain"):
+        return None
+    if kind != "application/json":
+        return OutputFormat(foreign=True)
+    whole, given = config.get("responseJsonSchema"), config.get("responseSchema")
+    if isinstance(whole, dict):
+        return OutputFormat(whole)
+    return OutputFormat(json_schema(given)) if isinstance(given, dict) else OutputFormat()

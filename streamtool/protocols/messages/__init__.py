@@ -13,10 +13,10 @@ from streamtool.protocols.messages.complete import write_complete, write_count, 
 from streamtool.protocols.messages.reader import ReplyReader
 from streamtool.protocols.messages.request import FIELDS, read_count, read_request, read_unread
 from streamtool.protocols.messages.upstream import (
-    COUNT_PATH,
     HEADERS,
     KEY_HEADER,
     MODELS_PATH,
+    count_path,
     read_count_reply,
     read_models,
     request_path,
@@ -24,7 +24,7 @@ from streamtool.protocols.messages.upstream import (
     write_request,
 )
 from streamtool.protocols.messages.writer import ReplyWriter
-from streamtool.protocols.stream import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
+from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "messages"
 REPLY_ID = "msg_"

@@ -11,6 +11,7 @@ from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
 from streamtool.protocols import wire
 from streamtool.protocols.messages.content import SIGNATURE
+from streamtool.protocols.stream import spoken
 from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
 
 Json = Any  # a JSON value
@@ -105,19 +106,14 @@ def _content(choice: Choice, conversation: Conversation) -> list[Json]:
     """The blocks of a reply, without white space that stands alone behind a call."""
     blocks: list[Json] = []
     groups = toolsets_of(conversation)
-    after, space = False, ""
-    for part in choice.parts:
+    for part in spoken(choice.parts):
         match part:
             case ReplyCall():
-                after, space = True, ""
                 blocks.append(call_block(part.id, part.name, _input(part), groups))
             case ReplyReasoning(text):
                 blocks.append({"type": "thinking", "thinking": text, "signature": part.signature or SIGNATURE})
-            case ReplyText(text) if after and text.isspace():
-                space += text
             case ReplyText(text):
-                blocks.append({"type": "text", "text": space + text})
-                after, space = False, ""
+                blocks.append({"type": "text", "text": text})
     return blocks
 
 
@@ -126,20 +122,7 @@ def _input(call: ReplyCall) -> Json:
     text = wire.repaired(call.arguments).strip()
     if not call.complete:
         return _whole_members(text)
-    try:
-        if isinstance(wire.decode(text or "{}"), dict):
-            return msgspec.Raw(text.encode() or b"{}")
-        value = None
-    except wire.UNREADABLE:
-        value = _tolerant(text)
-    return value if isinstance(value, dict) else {"arguments": call.arguments}
-
-
-def _tolerant(text: str) -> Json:
-    try:
-        return wire.decode_tolerant(text.encode())
-    except ValueError:
-        return None
+    return msgspec.Raw(wire.object_of(text))
 
 
 def _whole_members(text: str) -> dict[str, Json]:

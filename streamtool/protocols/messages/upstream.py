@@ -27,7 +27,6 @@ HEADERS: Final = ((b"anthropic-version", b"2023-06-01"),)
 KEY_HEADER: Final = b"x-api-key"
 """The header that bears the key."""
 MODELS_PATH: Final = "/v1/models"
-COUNT_PATH: Final = "/v1/messages/count_tokens"
 MAX_TOKENS: Final = 8192
 """How long a reply may become when the client's protocol does not say it, while this one demands it."""
 
@@ -72,6 +71,11 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
         body["stop_sequences"] = stop
     body["stream"] = stream
     return wire.encode_request(body)
+
+
+def count_path(model: ModelSettings) -> str:  # noqa: ARG001  other protocols name it in the path
+    """Where tokens are counted."""
+    return "/v1/messages/count_tokens"
 
 
 def write_count_request(conversation: Conversation, model: ModelSettings) -> bytes:

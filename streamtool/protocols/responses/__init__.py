@@ -11,7 +11,7 @@ from streamtool.protocols.responses.complete import write_complete, write_error
 from streamtool.protocols.responses.memory import memories
 from streamtool.protocols.responses.request import FIELDS, read_request, read_unread
 from streamtool.protocols.responses.writer import ReplyWriter
-from streamtool.protocols.stream import COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
+from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "responses"
 REPLY_ID = "resp_"
