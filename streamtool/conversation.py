@@ -16,6 +16,8 @@ Json = Any  # a decoded JSON value: the one place where types end
 
 HOSTED = "tool of type "
 """How the note begins that a tool was left out because only the origin can run it."""
+HOSTED_CHOICE = "tool_choice of a tool that was left out"
+"""The note that such a tool is to be called."""
 
 
 @frozen

@@ -213,6 +213,28 @@ async def test_hosted_tools_are_dropped_or_refused(client: str):
         assert "leave it out" in json.loads(await reply.body())["error"]["message"]
 
 
+SEARCHED = {
+    "chat": {"tool_choice": {"type": "web_search"}},
+    "messages": {"tool_choice": {"type": "tool", "name": "web_search"}},
+    "responses": {"tool_choice": {"type": "web_search"}},
+}
+
+
+@both
+@pytest.mark.parametrize("more", [True, False], ids=["beside others", "alone"])
+@pytest.mark.parametrize("client", SEARCHED)
+async def test_a_call_of_a_hosted_tool_cannot_be_demanded(client: str, more: bool):
+    sent = write(client, ASK)
+    hosted = {"type": "web_search_20250305" if client == "messages" else "web_search", "name": "web_search"}
+    sent["tools"] = [*(sent["tools"] if more else ()), hosted]
+    upstream = ScriptedUpstream(said("chat", CALL))
+    demanded = json.dumps({**sent, **SEARCHED[client]}).encode()
+    async with stream_asgi(ToolMiddleware(upstream, app_protocol="chat"), PATHS[client], body=demanded) as reply:
+        assert await reply.head() == 400
+        assert "can only be run by its own origin" in json.loads(await reply.body())["error"]["message"]
+    assert not upstream.requests
+
+
 # --- models and counts
 
 LISTS = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from streamtool import prompting
-from streamtool.conversation import HOSTED, Conversation, ForcingMethod
+from streamtool.conversation import HOSTED, HOSTED_CHOICE, Conversation, ForcingMethod
 from streamtool.errors import RequestError, SettingsError
 from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
@@ -94,9 +94,18 @@ class ClientRequest:
         """Bytes of the last attempt."""
         if not self.passthrough:
             self._body = b""  # it has been read, and a stream may stay open for long
+            self._refuse_hosted(settings)
+
+    def _refuse_hosted(self, settings: Settings) -> None:
+        """Refuse a request that demands a call of a tool which only the origin can run, or may not lose one."""
         hosted = [note for note in self.dropped if note.startswith(HOSTED)]
         if hosted and settings.hosted_tools == "refuse":
             raise RequestError(f"a {hosted[0]} can only be run by its own origin: leave it out", param="tools")
+        if HOSTED_CHOICE in self.dropped and not self.passthrough:
+            raise RequestError(
+                "tool_choice asks for a call of a tool that can only be run by its own origin: choose another, or auto",
+                param="tool_choice",
+            )
 
     def _read(self, settings: Settings, client: ClientProtocol, memory: Memory | None) -> Conversation:
         """The conversation; one without messages if it cannot be read and need not be, since it may pass as it came."""

@@ -7,6 +7,7 @@ import pytest
 
 from streamtool.conversation import (
     HOSTED,
+    HOSTED_CHOICE,
     MediaPart,
     Message,
     Options,
@@ -446,7 +447,7 @@ class TestChoice:
     def test_a_choice_that_means_a_tool_that_was_left_out(self):
         found = read(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
         assert found.choice == ToolChoice()
-        assert found.dropped == (f"{HOSTED}web_search", "tool_choice of type web_search")
+        assert found.dropped == (f"{HOSTED}web_search", HOSTED_CHOICE)
 
     def test_tools_of_the_history_may_be_chosen(self):
         found = read(input=[USER, CALL, RESULT], tool_choice={"type": "function", "name": "get_weather"})

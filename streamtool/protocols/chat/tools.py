@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from streamtool.conversation import HOSTED, Conversation, Tool, ToolChoice
+from streamtool.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
 from streamtool.errors import TooLargeError
 from streamtool.protocols.fields import (
     Fields,
@@ -83,10 +83,12 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
     if unknown:
         if not hosted:
             raise refused(key, f"{shown(value)} is no tool choice: none, auto, required, or the tool by name.")
-        dropped = (*dropped, f"{key} of a tool that was left out")
+        dropped = (*dropped, HOSTED_CHOICE)
     if not conversation.tools and not conversation.has_tool_history:
-        if not hosted and (choice.mode == "required" or choice.names):
-            raise refused(key, f"`{key}` asks for a tool, but the request offers none.")
+        if choice.mode == "required" or choice.names:
+            if not hosted:
+                raise refused(key, f"`{key}` asks for a tool, but the request offers none.")
+            dropped = (*dropped, HOSTED_CHOICE)
         choice = ToolChoice()
     elif choice.names:
         missing = [name for name in choice.names if name not in conversation.known_names]

@@ -11,7 +11,16 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from streamtool.conversation import HOSTED, Conversation, Message, Options, OutputFormat, Tool, ToolChoice
+from streamtool.conversation import (
+    HOSTED,
+    HOSTED_CHOICE,
+    Conversation,
+    Message,
+    Options,
+    OutputFormat,
+    Tool,
+    ToolChoice,
+)
 from streamtool.errors import TooLargeError
 from streamtool.protocols.fields import (
     Fields,
@@ -165,8 +174,10 @@ def _with_choice(conversation: Conversation, value: Json) -> Conversation:
         case _:
             raise refused(f"{place}.mode", f"{shown(mode)} is no mode: AUTO, ANY, NONE or VALIDATED.")
     if not conversation.tools and not conversation.has_tool_history:
-        if choice.mode == "required" and not conversation.dropped:
-            raise refused(f"{place}.mode", "`ANY` asks for a call, but the request offers no function.")
+        if choice.mode == "required":
+            if not conversation.dropped:
+                raise refused(f"{place}.mode", "`ANY` asks for a call, but the request offers no function.")
+            conversation = evolve(conversation, dropped=(*conversation.dropped, HOSTED_CHOICE))
         choice = ToolChoice()
     missing = [name for name in choice.names if name not in conversation.known_names]
     if missing:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from attrs import evolve, frozen
 
-from streamtool.conversation import HOSTED, Conversation, Tool, ToolChoice
+from streamtool.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
 from streamtool.errors import TooLargeError
 from streamtool.protocols.fields import (
     Fields,
@@ -171,15 +171,17 @@ def with_choice(conversation: Conversation, value: Json) -> Conversation:
     choice = _choice(value)
     hosted = any(note.startswith(HOSTED) for note in conversation.dropped)
     if not conversation.tools and not conversation.has_tool_history:
-        if choice.mode == "required" and not hosted:
-            raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
+        if choice.mode == "required":
+            if not hosted:
+                raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
+            conversation = evolve(conversation, dropped=(*conversation.dropped, HOSTED_CHOICE))
         choice = evolve(choice, mode="auto", names=())
     names = tuple(meant for name in choice.names for meant in _meant(name, conversation))
     missing = [name for name in names if name not in conversation.known_names]
     if missing and not hosted:
         raise refused("tool_choice", f"`tool_choice` names {shown(missing[0])}, which is not among the tools.")
     if missing:
-        dropped = (*conversation.dropped, "tool_choice of a tool that was left out")
+        dropped = (*conversation.dropped, HOSTED_CHOICE)
         return evolve(conversation, choice=ToolChoice(parallel=choice.parallel), dropped=dropped)
     return evolve(conversation, choice=evolve(choice, names=names))
 

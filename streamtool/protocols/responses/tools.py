@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import evolve, frozen
 
-from streamtool.conversation import HOSTED, Conversation, Tool, ToolChoice
+from streamtool.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
 from streamtool.errors import TooLargeError
 from streamtool.protocols.fields import (
     Fields,
@@ -210,14 +210,16 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
             choice = ToolChoice("required")
         case {"type": str(kind)} if names.typed(kind):
             choice = ToolChoice("required", tuple(names.of(value, "tool_choice")))
-        case {"type": str(kind)} if hosted:
+        case {"type": str()} if hosted:
             choice = ToolChoice()
-            dropped = (*dropped, f"tool_choice of type {kind}")
+            dropped = (*dropped, HOSTED_CHOICE)
         case _:
             raise refused("tool_choice", f"{shown(value)} is no tool choice: none, auto, required, or a tool by name.")
     if not offers:
-        if choice.mode == "required" and not hosted:
-            raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
+        if choice.mode == "required":
+            if not hosted:
+                raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
+            dropped = (*dropped, HOSTED_CHOICE)
         choice = ToolChoice()
     parallel = flag(raw, "parallel_tool_calls", default=True)
     return evolve(conversation, choice=evolve(choice, parallel=parallel), dropped=dropped)
