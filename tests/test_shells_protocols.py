@@ -235,6 +235,18 @@ async def test_a_call_of_a_hosted_tool_cannot_be_demanded(client: str, more: boo
     assert not upstream.requests
 
 
+@both
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_client_without_tools_that_asked_for_one_document_gets_one_from_an_app_that_only_streams(client: str):
+    sent = json.dumps(write(client, Ask(ASK.turns, stream=False))).encode()
+    answer = said(client if client != "responses" else "chat", "Good morning.", size=3)
+    app = ToolMiddleware(ScriptedUpstream(answer))
+    async with stream_asgi(app, PATHS[client], body=sent) as reply:
+        assert await reply.head() == 200
+        assert reply.headers["content-type"].startswith("application/json")
+        assert read(client, await reply.body(), stream=False).parts == ("Good morning.",)
+
+
 # --- models and counts
 
 LISTS = {

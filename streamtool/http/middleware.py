@@ -34,6 +34,7 @@ from streamtool.http.asgi import (
     with_key_in_header,
 )  # fmt: skip
 from streamtool.http.client_connection import ClientConnection
+from streamtool.http.folded import folded
 from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.off_loop import LARGE, clock, off_loop, slices
 from streamtool.http.request_body import ClientLeft, read_body
@@ -212,7 +213,8 @@ class ToolMiddleware:
                 return {"type": "http.request", "body": request.body, "more_body": False}
             return await receive()
 
-        await self.app(inner, replay, send)
+        stream = exchange.conversation.stream
+        await self.app(inner, replay, send if stream else folded(exchange, receive, send))
 
 
 class _Run:
