@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from servers import RawUpstream, http_stream, uvicorn_server
+from servers import RawUpstream, http_stream, hypercorn_server, uvicorn_server
 
 from streamtool.http.upstream import HttpUpstream
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, UpstreamSettings
-from streamtool.testing import DONE, ScriptedUpstream, assert_valid, stream_asgi, text, validate_chat_stream
+from streamtool.testing import DONE, Script, ScriptedUpstream, assert_valid, stream_asgi, text, validate_chat_stream
 
 PATH = "/v1/chat/completions"
 CALL = '<tool_call>{"name": "ping", "arguments": {"x": 1}}</tool_call>'
@@ -488,3 +488,14 @@ def test_a_port_where_nobody_listens_is_a_bad_gateway():
     with uvicorn_server(Proxy(Settings(upstreams={"u": {"url": "http://127.0.0.1:9"}}))) as server:
         assert httpx.post(server.url + PATH, content=request()).status_code == 502
         assert httpx.get(server.url + "/v1/models").status_code == 502
+
+
+@pytest.mark.parametrize("serve", [uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn-trio"])
+def test_a_reply_has_one_date(serve: Any):
+    script = Script((text("Hi."), DONE))
+    with uvicorn_server(ScriptedUpstream(script)) as upstream:
+        settings = Settings(upstreams={"m": {"url": upstream.url}})  # type: ignore[dict-item]  # it converts
+        with serve(Proxy(settings)) as served:
+            kind = {"content-type": "application/json"}
+            headers = httpx.post(served.url + PATH, content=request(), headers=kind).headers
+            assert [name for name, _ in headers.multi_items()].count("date") == 1

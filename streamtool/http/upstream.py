@@ -40,7 +40,7 @@ REQUEST_HEADERS = frozenset(
 """The client's headers that reach the upstream."""
 RESPONSE_HEADERS = frozenset(
     (
-        *(b"content-type", b"content-encoding", b"content-length", b"cache-control", b"date", b"vary"),
+        *(b"content-type", b"content-encoding", b"content-length", b"cache-control", b"vary"),
         *(b"retry-after", b"retry-after-ms", b"x-should-retry", b"x-request-id", b"request-id"),
         *(b"openai-processing-ms", b"openai-version", b"openai-organization", b"anthropic-organization-id"),
     )
