@@ -77,7 +77,7 @@ class ToolMiddleware:
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
-        self.services = open_services(self.settings, self.templates)
+        self.services = open_services(self.settings, self.templates, self.store)
         self.gate = Gate(self.settings.limits)
 
     async def drain(self, seconds: float) -> None:
