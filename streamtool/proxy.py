@@ -22,8 +22,8 @@ from attrs import evolve
 from streamtool.agent.mcp_gateway import McpGateway
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
 from streamtool.http.answers import send_error
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
-from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware, route_path
+from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, route_path
+from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models
 from streamtool.http.origins import Origins
@@ -130,7 +130,7 @@ class Proxy:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
-        wire = client_protocol(self.settings.paths.get(path))
+        wire = client_protocol(self.settings.paths.get(path) or self._tools.stored.protocol(path))
         send = self._origins.answering(scope, send)
         gate = self._tools.gate
         if path == HEALTH or (path == "/" and scope["method"] == "HEAD"):  # agents look whether somebody is there
@@ -152,7 +152,7 @@ class Proxy:
                 return
             app = self._app_at(path, scope)
         except StreamtoolError as error:
-            allow = b"GET, HEAD" if path.startswith(_READ_ONLY) else b"POST"
+            allow = ", ".join(self._allowed(path)).encode()
             extra = ((b"allow", allow),) if isinstance(error, MethodError) else ()
             await send_error(wire, error, send, extra=extra)
             return
@@ -166,6 +166,10 @@ class Proxy:
                 raise MethodError(f"{path} takes POST, not {method}")
             self._origins.check_type(scope)
             return self._host or self._tools
+        if allowed := self._tools.stored.allowed(path):
+            if method not in allowed:
+                raise MethodError(f"{path} takes {' and '.join(allowed)}, not {method}")
+            return self._tools
         if path == MODELS or (path.startswith(MODELS + "/") and not _climbs(path)):
             if method not in ("GET", "HEAD"):
                 raise MethodError(f"{path} takes GET, not {method}")
@@ -173,6 +177,12 @@ class Proxy:
         if path in self.settings.passthrough:
             return self._pass
         raise NotFoundError(f"nothing is served at {path}; served are {', '.join(self.settings.paths)} and {MODELS}")
+
+    def _allowed(self, path: str) -> tuple[str, ...]:
+        """The methods that the path takes."""
+        if path.startswith(_READ_ONLY):
+            return "GET", "HEAD"
+        return self._tools.stored.allowed(path) or ("POST",)
 
     async def _list(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The models of all upstreams."""

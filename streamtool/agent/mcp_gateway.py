@@ -44,8 +44,8 @@ from streamtool.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body
 from streamtool.http.answers import new_id, send_error
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
-from streamtool.http.middleware import ClientLeft, ToolMiddleware, read_body, route_path
+from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, route_path
+from streamtool.http.middleware import ClientLeft, ToolMiddleware, read_body
 from streamtool.http.off_loop import off_loop, sized
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch

@@ -97,3 +97,19 @@ async def ask(
     if not whole:
         raise UpstreamError(f"the upstream did not answer {method} {path}")
     return AppResponse(status, b"".join(pieces))
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the root path, whether the server counts the root path into `path` or not."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root + "/"):
+        return path[len(root) :]
+    return path
+
+
+async def json_answer(send: Send, body: bytes) -> None:
+    """Answer with a JSON body."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

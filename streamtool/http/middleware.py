@@ -22,11 +22,12 @@ from statemachine import precompile
 from streamtool.errors import RequestError, RequestTimeout, StreamtoolError, TooLargeError, UpstreamError
 from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
 from streamtool.http.answers import new_id, send_error
-from streamtool.http.asgi import ATTENDED, ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.asgi import ATTENDED, ASGIApp, Message, Receive, Scope, Send, json_answer, route_path
 from streamtool.http.client_connection import ClientConnection
 from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.off_loop import LARGE, clock, off_loop, slices
 from streamtool.http.services import open_services
+from streamtool.http.stored_responses import StoredResponses
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
@@ -78,6 +79,7 @@ class ToolMiddleware:
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
         self.services = open_services(self.settings, self.templates, self.store)
+        self.stored = StoredResponses(self.settings)
         self.gate = Gate(self.settings.limits)
 
     async def drain(self, seconds: float) -> None:
@@ -90,15 +92,20 @@ class ToolMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None
-        if scope["type"] == "http" and scope["method"] == "POST":
-            protocol = self.settings.paths.get(route_path(scope))
+        if scope["type"] == "http":
+            path = route_path(scope)
+            protocol = self.settings.paths.get(path) if scope["method"] == "POST" else None
+            protocol = protocol or self.stored.protocol(path)
         if protocol is None:
             await self.app(scope, receive, send)
             return
         wire = client_protocol(protocol)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._serve(protocol, wire, scope, receive, send)
+            if self.stored.protocol(path):
+                await json_answer(send, await self.stored.answer(self.store, scope))
+            else:
+                await self._serve(protocol, wire, scope, receive, send)
 
         await self.gate.run(serve, scope, receive, send, wire, refused=self.observers.refused)
 
@@ -165,9 +172,7 @@ class ToolMiddleware:
         except StreamtoolError as error:
             await send_error(wire, error, send)
             return
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(counted)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": counted, "more_body": False})
+        await json_answer(send, counted)
 
     async def _body(self, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """The request body; None when there is nothing to answer any more."""
@@ -385,12 +390,3 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
 def too_large(limit: int) -> TooLargeError:
     """The error of a body beyond the limit."""
     return TooLargeError(f"the request body is larger than {limit} bytes (limits.body)", code="request_too_large")
-
-
-def route_path(scope: Scope) -> str:
-    """The path below the root path, whether the server counts the root path into `path` or not."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    if root and path.startswith(root + "/"):
-        return path[len(root) :]
-    return path

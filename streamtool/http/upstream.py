@@ -21,8 +21,8 @@ import anyio
 import httpx
 
 from streamtool.errors import UpstreamError, UpstreamTimeout
-from streamtool.http.asgi import ATTENDED, ASGIApp, Receive, Scope, Send
-from streamtool.http.middleware import ClientLeft, read_body, route_path
+from streamtool.http.asgi import ATTENDED, ASGIApp, Receive, Scope, Send, route_path
+from streamtool.http.middleware import ClientLeft, read_body
 from streamtool.http.network import failure, open_network, proxy_of
 from streamtool.http.resending import send_async
 from streamtool.protocols import wire
