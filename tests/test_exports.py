@@ -76,7 +76,7 @@ def test_packages_list_what_they_export(package):
 def test_protocol_packages_offer_what_the_interfaces_ask_for(row):
     package = f"streamtool.protocols.{row.name}"
     module = importlib.import_module(package)
-    sides = [*([ClientProtocol] if row.paths else ()), *([UpstreamProtocol] if row.upstream else ())]
+    sides = [UpstreamProtocol, *([ClientProtocol] if row.paths else ())]
     for name in {name for side in sides for name in vars(side) if not name.startswith("_")}:
         assert hasattr(module, name), f"{package} has no {name}"
     for name, value in vars(module).items():

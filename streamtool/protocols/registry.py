@@ -29,8 +29,8 @@ class ProtocolRow:
     """The paths at which we serve it to clients; (): no client speaks it here."""
     count_path: str | None = None
     """The path at which clients have their tokens counted."""
-    upstream: bool = True
-    """Upstreams are asked in it."""
+    assumed: bool = True
+    """An app behind its clients speaks it as well, if nobody says otherwise; else `chat`."""
     endings: tuple[str, ...] = ()
     """What the protocol adds to an upstream's base url."""
     hosts: tuple[str, ...] = ()
@@ -72,7 +72,15 @@ ROWS: Final = (
         joins_neighbours=True,
         provider="anthropic",
     ),
-    ProtocolRow("responses", paths=("/v1/responses",), upstream=False, endings=("/responses",), provider="openai"),
+    ProtocolRow(
+        "responses",
+        paths=("/v1/responses",),
+        assumed=False,
+        endings=("/responses",),
+        forcing=("prompt", "schema"),
+        prefill=False,
+        provider="openai",
+    ),
     ProtocolRow(
         "ollama",
         endings=("/api/chat", "/api/generate"),
@@ -102,7 +110,7 @@ ROWS: Final = (
 PROTOCOLS: Final[Mapping[str, ProtocolRow]] = MappingProxyType({row.name: row for row in ROWS})
 CLIENT_NAMES: Final = tuple(row.name for row in ROWS if row.paths)
 """What a client may speak."""
-UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS if row.upstream)
+UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS)
 """What an upstream may speak."""
 COUNT: Final = "count_tokens"
 """What a path is for at which tokens are counted, in the place of a protocol."""
@@ -151,5 +159,5 @@ def client_protocol(name: str | None) -> "ClientProtocol":
 
 
 def upstream_protocol_for(client: str, name: str | None) -> "UpstreamProtocol":
-    """The protocol to speak to an upstream; None: what the client speaks, if an upstream can, else `chat`."""
-    return UPSTREAMS[name or (client if client in UPSTREAMS else "chat")]
+    """The protocol to speak to an upstream; None: what the client speaks, if that may be assumed, else `chat`."""
+    return UPSTREAMS[name or (client if PROTOCOLS[client].assumed else "chat")]
