@@ -132,7 +132,8 @@ class Proxy:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
-        wire = client_protocol(protocol_near(self.settings.paths, asked_path(scope)), target(scope))
+        near = self._tools.stored.protocol(path) or protocol_near(self.settings.paths, asked_path(scope))
+        wire = client_protocol(near, target(scope))
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
         send = self._origins.answering(scope, send)
         gate = self._tools.gate
@@ -166,6 +167,9 @@ class Proxy:
             _check_method(scope, path, "POST")
             self._origins.check_type(scope)
             return self._host or self._tools
+        if allowed := self._tools.stored.allowed(path):
+            _check_method(scope, path, *allowed)
+            return self._tools
         lists = path == MODELS or path.startswith(MODELS + "/")
         told = "GET" if lists else (at_path(LISTS, path) or ("", ""))[1]
         if told and not _climbs(path) and not (method == "POST" and _VERB in path):
@@ -212,11 +216,11 @@ class Proxy:
         await self._apps[scope.get(UPSTREAM_KEY, self._first)](scope, receive, send)
 
 
-def _check_method(scope: Scope, path: str, wanted: str) -> None:
+def _check_method(scope: Scope, path: str, *wanted: str) -> None:
     """Raises MethodError if the request asks by another method; HEAD is a GET."""
-    allowed = ("GET", "HEAD") if wanted == "GET" else (wanted,)
+    allowed = (*wanted, "HEAD") if "GET" in wanted else wanted
     if scope["method"] not in allowed:
-        error = MethodError(f"{path} takes {wanted}, not {scope['method']}")
+        error = MethodError(f"{path} takes {' and '.join(wanted)}, not {scope['method']}")
         error.headers = (*error.headers, (b"allow", ", ".join(allowed).encode()))
         raise error
 

@@ -16,7 +16,7 @@ CLIENTS = ("chat", "messages", "responses")
 ALL_CLIENTS = (*CLIENTS, "ollama", "gemini")
 WITH_CHOICE = (*CLIENTS, "gemini")
 """Those in which a client can say which calls it wants."""
-UPSTREAMS = ("chat", "messages", "ollama", "gemini", "completions")
+UPSTREAMS = ("chat", "messages", "responses", "ollama", "gemini", "completions")
 PATHS = {
     "chat": "/v1/chat/completions",
     "messages": "/v1/messages",
@@ -100,6 +100,44 @@ def messages(pieces: Sequence[str], end: str, n: int = 1) -> list[bytes]:
     return [*out, named({"type": "message_delta", **over}), named({"type": "message_stop"})]
 
 
+def responses(pieces: Sequence[str], end: str, n: int = 1) -> list[bytes]:
+    assert n == 1
+    head = {"id": "resp_up", "object": "response", "created_at": 1700000000, "model": "up", "error": None}
+    text = "".join(pieces)
+    item = {"id": "msg_up", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+    part = {"type": "output_text", "text": "", "annotations": []}
+    at = {"item_id": "msg_up", "output_index": 0, "content_index": 0}
+    begun = {**head, "status": "in_progress", "output": [], "usage": None}
+    payloads: list[Any] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": "response.content_part.added", **at, "part": part},
+        *({"type": "response.output_text.delta", **at, "delta": piece, "logprobs": []} for piece in pieces),
+    ]
+    if end == "error":
+        payloads.append({"type": "error", "code": "server_error", "message": "broken pipe", "param": None})
+    elif end != "die":
+        status = "completed" if end == "stop" else "incomplete"
+        why = {"stop": None, "length": {"reason": "max_output_tokens"}, "filter": {"reason": "content_filter"}}[end]
+        whole = {**item, "status": status, "content": [{**part, "text": text}]}
+        usage = {
+            "input_tokens": USAGE[0],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": USAGE[1],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": sum(USAGE),
+        }
+        over = {**head, "status": status, "incomplete_details": why, "output": [whole], "usage": usage}
+        payloads += [
+            {"type": "response.output_text.done", **at, "text": text, "logprobs": []},
+            {"type": "response.content_part.done", **at, "part": {**part, "text": text}},
+            {"type": "response.output_item.done", "output_index": 0, "item": whole},
+            {"type": f"response.{status}", "response": over},
+        ]
+    return [named({**payload, "sequence_number": number}) for number, payload in enumerate(payloads)]
+
+
 def ollama(pieces: Sequence[str], end: str, n: int = 1) -> list[bytes]:
     assert n == 1
     head = {"model": "up", "created_at": "2024-01-01T00:00:00Z"}
@@ -154,6 +192,7 @@ def completions(pieces: Sequence[str], end: str, n: int = 1) -> list[bytes]:
 SAYS: dict[str, Callable[..., list[bytes]]] = {
     "chat": chat,
     "messages": messages,
+    "responses": responses,
     "ollama": ollama,
     "gemini": gemini,
     "completions": completions,
@@ -161,6 +200,7 @@ SAYS: dict[str, Callable[..., list[bytes]]] = {
 REFUSALS = {
     "chat": {"error": {"message": "slow down", "type": "rate_limit_error", "param": None, "code": None}},
     "messages": {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}},
+    "responses": {"error": {"message": "slow down", "type": "rate_limit_error", "param": None, "code": None}},
     "ollama": {"error": "slow down"},
     "gemini": {"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}},
     "completions": {"error": {"message": "slow down", "type": "rate_limit_error", "param": None, "code": None}},

@@ -84,7 +84,7 @@ def test_protocol_packages_offer_what_the_interfaces_ask_for(row):
     module = importlib.import_module(package)
     asked = {
         ClientProtocol: row.paths,
-        UpstreamProtocol: row.upstream,
+        UpstreamProtocol: True,
         AddressedProtocol: row.addressed,
         ListingProtocol: row.lists,
         CountingProtocol: row.count,

@@ -37,10 +37,11 @@ clients = pytest.mark.parametrize("client", CLIENTS)
 streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 
 WAYS = [(upstream, way) for upstream in UPSTREAMS for way in ("auto", *PROTOCOLS[upstream].forcing)]
-AUTO = {"chat": "prompt", "messages": "prompt", "ollama": "schema", "gemini": "prompt", "completions": "prefill"}
+AUTO = {"chat": "prompt", "messages": "prompt", "ollama": "schema", "gemini": "prompt", "completions": "prefill",
+        "responses": "prompt"}  # fmt: skip
 FIELDS = {
     "response_format", "grammar", "grammar_lazy", "grammar_triggers", "structured_outputs", "format", "output_config",
-    "continue_final_message", "preserved_tokens",
+    "continue_final_message", "preserved_tokens", "text",
 }  # fmt: skip
 """Of all protocols, those by which a call is forced."""
 
@@ -83,7 +84,7 @@ class ModelClient:
         if "prompt" in sent:
             head, _, text = sent["prompt"].rpartition("<|im_start|>assistant\n")
             return ("assistant", text) if text else ("user", head)
-        last = (sent.get("messages") or sent["contents"])[-1]
+        last = (sent.get("messages") or sent.get("input") or sent["contents"])[-1]
         text = last.get("content") or "".join(part["text"] for part in last["parts"])
         return last["role"], text
 
@@ -113,6 +114,8 @@ def expected(upstream: str, way: str, schema: Any) -> Mapping[str, Any]:
             return {"structured_outputs": {"json": schema}}
         case "messages", "schema":
             return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        case "responses", "schema":
+            return {"text": {"format": {"type": "json_schema", "name": "call", "schema": schema}}}
         case "ollama", "schema":
             return {"format": schema}
         case "gemini", "schema":

@@ -209,7 +209,7 @@ async def test_several_choices(client: str, upstream: str, stream: bool):
 
 
 @both
-@pytest.mark.parametrize("upstream", ["messages", "ollama"])
+@pytest.mark.parametrize("upstream", ["messages", "responses", "ollama"])
 async def test_several_choices_are_refused_where_an_upstream_has_one(upstream: str):
     status, body, app = await answer("chat", upstream, said(upstream, "x"), evolve(ASK, n=2))
     assert status == 400
@@ -240,7 +240,8 @@ def prompt(body: Any) -> list[tuple[str, str]]:
         whole = [{"role": "system", **body.get("systemInstruction", {"parts": []})}, *body["contents"]]
         said = [(turn["role"], "\n\n".join(part["text"] for part in turn["parts"])) for turn in whole]
     else:
-        whole = [{"role": "system", "content": body.get("system", "")}, *body["messages"]]
+        turns = body["input"] if "input" in body else body["messages"]
+        whole = [{"role": "system", "content": body.get("system", "")}, *turns]
         said = []
         for turn in whole:
             content = turn["content"]
@@ -318,6 +319,8 @@ NATIVE = {
                           "finish_reason": "tool_calls"}]},
     "messages": {"type": "message", "content": [{"type": "tool_use", "id": "t", "name": "ping", "input": "\ud83d"}],
                  "stop_reason": "tool_use"},
+    "responses": {"id": "resp_up", "status": "completed", "output": [{"type": "function_call", "call_id": "c",
+                                                                      "name": "ping", "arguments": 5}]},
 }  # fmt: skip
 
 

@@ -174,7 +174,7 @@ def test_an_upstream_and_a_rule_of_the_flags_come_first():
         (
             '[upstream.a]\nurl = "sample"\nprotocol = "smoke"',
             (
-                "upstream.a.protocol: expected one of auto, chat, messages, ollama, gemini, completions, "
+                "upstream.a.protocol: expected one of auto, chat, messages, responses, ollama, gemini, completions, "
                 "found the string 'smoke'"
             ),
         ),

@@ -71,6 +71,7 @@ async def test_silence_is_broken_in_the_way_of_the_protocol(client: str, autojum
 KEYS = {
     "chat": ("authorization", "Bearer sk"),
     "messages": ("x-api-key", "sk"),
+    "responses": ("authorization", "Bearer sk"),
     "ollama": ("authorization", "Bearer sk"),
     "gemini": ("x-goog-api-key", "sk"),
     "completions": ("authorization", "Bearer sk"),
@@ -159,10 +160,12 @@ async def test_where_a_request_goes():
         sent = network.requests[0]
         found[upstream] = str(sent.url)
         assert sent.headers.get("anthropic-version") == ("2023-06-01" if upstream == "messages" else None)
-        assert not {"anthropic-beta", "openai-beta"} & set(sent.headers)
+        kept = {"anthropic-beta", "openai-beta"} & set(sent.headers)
+        assert kept == ({"anthropic-beta", "openai-beta"} if upstream == "responses" else set())
     assert found == {
         "chat": "http://up.test/v1/chat/completions",
         "messages": "http://up.test/v1/messages",
+        "responses": "http://up.test/v1/responses",
         "ollama": "http://up.test/api/chat",
         "gemini": "http://up.test/v1beta/models/org/a%20b:streamGenerateContent?alt=sse",
         "completions": "http://up.test/v1/completions",
@@ -252,6 +255,7 @@ async def test_a_client_without_tools_that_asked_for_one_document_gets_one_from_
 LISTS = {
     "chat": {"object": "list", "data": [{"id": "qwen3", "object": "model", "created": 5, "owned_by": "me", "max": 9}]},
     "messages": {"data": [{"type": "model", "id": "qwen3", "display_name": "Q"}], "has_more": False},
+    "responses": {"object": "list", "data": [{"id": "qwen3", "object": "model"}]},
     "ollama": {"models": [{"name": "qwen3", "model": "qwen3", "size": 1}]},
     "gemini": {"models": [{"name": "models/qwen3", "displayName": "Q"}]},
     "completions": {"object": "list", "data": [{"id": "qwen3", "object": "model"}]},

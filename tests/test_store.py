@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis_server import places
 
 from streamtool.errors import SettingsError
 from streamtool.settings import StoreSettings
-from streamtool.state.file_store import FileStore
 from streamtool.state.replies import Store, open_store, shelf
+from streamtool.state.shared_store import SharedStore
 
 
 class Clock:
@@ -25,17 +26,17 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    file = str(tmp_path / "replies.db") if request.param == "file" else None
-    made = open_store(StoreSettings(file=file, seconds=60, size=100), clock)
-    yield made
-    made.close()
+    with places(tmp_path, request.param) as place:
+        made = open_store(StoreSettings(**place, seconds=60, size=100), clock)
+        yield made
+        made.close()
 
 
 def written(store: Store) -> None:
     """Wait until all that was put stands in the file: closing writes it, and the next use opens the file again."""
-    if isinstance(store, FileStore):
+    if isinstance(store, SharedStore):
         store.close()
 
 

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Thread
@@ -27,8 +27,7 @@ from streamtool.errors import SettingsError, StoreError
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
 from streamtool.state import database
-from streamtool.state.file_store import FileStore
-from streamtool.state.replies import Shelf
+from streamtool.state.replies import Shelf, open_store
 
 RESPONSES = "/v1/responses"
 LOCK = """
@@ -49,7 +48,7 @@ class Failing:
     def __init__(self, file: Path, size: int = 1_000_000) -> None:
         self.failed: list[str] = []
         self.file = file
-        self.store = FileStore(StoreSettings(file=str(file), size=size), failed=self.failed.append)
+        self.store = open_store(StoreSettings(file=str(file), size=size), failed=self.failed.append)
 
     def finds(self, key: str) -> bytes | None:
         """What is found in the store, or nothing."""
@@ -144,7 +143,7 @@ def test_what_waits_is_written_when_a_process_ends_that_closes_nothing(tmp_path:
     script = (
         CHILD
         + """
-store = FileStore(StoreSettings(file=str(file)), failed=failed.append)
+store = open_store(StoreSettings(file=str(file)), failed=failed.append)
 for number in range(100):
     store.put(f"client r{number}", b"x" * 10_000)
 """
@@ -164,7 +163,7 @@ def test_closing_ends_though_the_file_is_locked_and_says_what_is_lost(made: Fail
 
 
 def test_what_waits_is_bounded_and_each_client_has_its_share(made: Failing, caplog: pytest.LogCaptureFixture):
-    small = FileStore(StoreSettings(file=str(made.file), size=1000), failed=made.failed.append)
+    small = open_store(StoreSettings(file=str(made.file), size=1000), failed=made.failed.append)
     with closing(sqlite3.connect(made.file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         small.put("quiet a", b"x" * 300)
@@ -275,8 +274,8 @@ CHILD = """
 import os, resource, sys, time
 from pathlib import Path
 from streamtool.settings import StoreSettings
-from streamtool.state.file_store import FileStore
 from streamtool.proxy import Proxy
+from streamtool.state.replies import open_store
 
 failed = []
 file = Path(sys.argv[1])
@@ -292,7 +291,7 @@ READ_ONLY = (
     + """
 if os.getuid() == 0:
     os.setuid(65534)
-store = FileStore(StoreSettings(file=str(file)), failed=failed.append)
+store = open_store(StoreSettings(file=str(file)), failed=failed.append)
 store.put("client a", b"1")
 store.close()
 file.chmod(0o444)
@@ -309,7 +308,7 @@ store.close()
 FULL = (
     CHILD
     + """
-store = FileStore(StoreSettings(file=str(file), size=4_000_000), failed=failed.append)
+store = open_store(StoreSettings(file=str(file), size=4_000_000), failed=failed.append)
 store.put("client a", b"1")
 store.close()
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
@@ -476,7 +475,8 @@ def test_two_processes_see_each_others_replies_and_do_so_again_after_the_file_wa
         id = ask(here).json()["id"]
         return any(ask(there, previous_response_id=id).status_code == 200 for _ in range(20))
 
-    with served_by(file) as one, served_by(file) as other:
+    variables = {"STREAMTOOL_STORE__FILE": str(file)}
+    with served_by(variables) as one, served_by(variables) as other:
         for gone in ([], ["replies.db"], ["replies.db", "replies.db-wal", "replies.db-shm"]):
             for name in gone:
                 (tmp_path / name).unlink()
@@ -504,7 +504,7 @@ FILL = (
     CHILD
     + """
 name = sys.argv[2]
-store = FileStore(StoreSettings(file=str(file), size=16_000), failed=failed.append)
+store = open_store(StoreSettings(file=str(file), size=16_000), failed=failed.append)
 for number in range(400):
     store.put(f"{name} r{number}", b"x" * 100)
     if number % 10 == 9:
@@ -517,9 +517,9 @@ store.close()
 
 
 @contextmanager
-def served_by(file: Path) -> Iterator[Served]:
-    """A proxy in a process of its own."""
-    variables = {"STREAMTOOL_STORE__FILE": str(file), "STREAMTOOL_FORMATS": "tool_call"}
+def served_by(variables: Mapping[str, str]) -> Iterator[Served]:
+    """A proxy in a process of its own, with these settings as variables."""
+    variables = {"STREAMTOOL_FORMATS": "tool_call", **variables}
     command = [sys.executable, "-m", "streamtool", "serve", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen(command, env=os.environ | variables, **pipes) as process:

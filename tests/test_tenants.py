@@ -14,6 +14,7 @@ from dialects import said, sse
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from redis_server import places
 from servers import Served, hypercorn_server, uvicorn_server, wait_for
 
 from streamtool.exchange import Record
@@ -21,8 +22,8 @@ from streamtool.observe.otel import OpenTelemetry
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
 from streamtool.state.clients import client_of, key_of
-from streamtool.state.file_store import FileStore
 from streamtool.state.replies import Store, open_store, shelf
+from streamtool.state.shared_store import SharedStore
 from streamtool.testing import Script, ScriptedUpstream
 
 BASIC = "Basic " + base64.b64encode(b"gateway:secret").decode()
@@ -36,18 +37,18 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield lambda **settings: stack.enter_context(request.param(Proxy(**settings)))
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store of 1,600 bytes."""
-    file = str(tmp_path / "replies.db") if request.param == "file" else None
-    made = open_store(StoreSettings(file=file, size=1600))
-    yield made
-    made.close()
+    with places(tmp_path, request.param) as place:
+        made = open_store(StoreSettings(**place, size=1600))
+        yield made
+        made.close()
 
 
 def written(store: Store) -> None:
     """Wait until all that was put stands in the file: closing writes it, and the next use opens the file again."""
-    if isinstance(store, FileStore):
+    if isinstance(store, SharedStore):
         store.close()
 
 

@@ -72,7 +72,8 @@ Upstream = Annotated[
 Protocol = Annotated[
     str | None,
     typer.Option(
-        metavar="PROTOCOL", help="The upstream's protocol: auto, chat, messages, ollama, gemini or completions."
+        metavar="PROTOCOL",
+        help="The upstream's protocol: auto, chat, messages, responses, ollama, gemini or completions.",
     ),
 ]
 KeyEnv = Annotated[

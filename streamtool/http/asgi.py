@@ -127,3 +127,10 @@ def with_key_in_header(scope: Scope, name: str) -> Scope:
     keys = [unquote_to_bytes(field[len(begin) :]) for field in fields if field.startswith(begin)]
     rest = b"&".join(field for field in fields if not field.startswith(begin))
     return {**scope, "query_string": rest, "headers": [*scope["headers"], *((b"x-goog-api-key", key) for key in keys)]}
+
+
+async def json_answer(send: Send, body: bytes) -> None:
+    """Answer with a JSON body."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -29,6 +29,7 @@ from streamtool.http.asgi import (
     Receive,
     Scope,
     Send,
+    json_answer,
     route_path,
     target,
     with_key_in_header,
@@ -39,6 +40,7 @@ from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.off_loop import LARGE, clock, off_loop, slices
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.services import open_services
+from streamtool.http.stored_responses import StoredResponses
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.observe.observers import Observers, OnExchange
@@ -87,7 +89,8 @@ class ToolMiddleware:
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
-        self.services = open_services(self.settings, self.templates)
+        self.services = open_services(self.settings, self.templates, self.store)
+        self.stored = StoredResponses(self.settings)
         self.gate = Gate(self.settings.limits)
 
     async def drain(self, seconds: float) -> None:
@@ -100,8 +103,10 @@ class ToolMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = None
-        if scope["type"] == "http" and scope["method"] == "POST":
-            protocol = at_path(self.settings.paths, route_path(scope))
+        if scope["type"] == "http":
+            path = route_path(scope)
+            protocol = at_path(self.settings.paths, path) if scope["method"] == "POST" else None
+            protocol = protocol or self.stored.protocol(path)
         if protocol is None:
             await self.app(scope, receive, send)
             return
@@ -109,7 +114,10 @@ class ToolMiddleware:
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._serve(protocol, wire, scope, receive, send)
+            if self.stored.protocol(path):
+                await json_answer(send, await self.stored.answer(self.store, scope))
+            else:
+                await self._serve(protocol, wire, scope, receive, send)
 
         await self.gate.run(serve, scope, receive, send, wire, refused=self.observers.refused)
 
@@ -183,9 +191,7 @@ class ToolMiddleware:
         except StreamtoolError as error:
             await send_error(wire, error, send)
             return
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(counted)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": counted, "more_body": False})
+        await json_answer(send, counted)
 
     async def _body(self, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> bytes | None:
         """The request body; None when there is nothing to answer any more."""

@@ -19,7 +19,7 @@ from streamtool.observe import debug, logs
 from streamtool.reply import ReplyEvent
 from streamtool.settings import Settings
 from streamtool.state.clients import ClientNames
-from streamtool.state.database import Operation
+from streamtool.state.outage import Operation
 
 if TYPE_CHECKING:
     from streamtool.observe.metrics import Metrics

@@ -150,3 +150,11 @@ def read_error(status: int, body: bytes) -> UpstreamError:
     if isinstance(value, list) and value:
         value = value[0]
     return wire.upstream_error(value, status=status)
+
+
+def read_models(body: bytes) -> list[str]:
+    """The names in a list of models as OpenAI and Anthropic write it; raises ValueError if there is none."""
+    match wire.decode_tolerant(body):
+        case {"data": [*items]} | [*items]:
+            return [item["id"] for item in items if isinstance(item, dict) and isinstance(item.get("id"), str)]
+    raise ValueError("no list of models")

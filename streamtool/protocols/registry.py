@@ -39,8 +39,8 @@ class ProtocolRow:
     """In the settings, what a path is for at which tokens are counted; "": nobody counts them."""
     count_paths: tuple[str, ...] = ()
     """The paths at which clients have their tokens counted."""
-    upstream: bool = True
-    """Upstreams are asked in it."""
+    assumed: bool = True
+    """An app behind its clients speaks it as well, if nobody says otherwise; else `chat`."""
     endings: tuple[str, ...] = ()
     """What the protocol adds to an upstream's base url."""
     hosts: tuple[str, ...] = ()
@@ -83,7 +83,15 @@ ROWS: Final = (
         joins_neighbours=True,
         provider="anthropic",
     ),
-    ProtocolRow("responses", paths=("/v1/responses",), upstream=False, endings=("/responses",), provider="openai"),
+    ProtocolRow(
+        "responses",
+        paths=("/v1/responses",),
+        assumed=False,
+        endings=("/responses",),
+        forcing=("prompt", "schema"),
+        prefill=False,
+        provider="openai",
+    ),
     ProtocolRow(
         "ollama",
         paths=("/api/chat", "/api/generate"),
@@ -127,7 +135,7 @@ ROWS: Final = (
 PROTOCOLS: Final[Mapping[str, ProtocolRow]] = MappingProxyType({row.name: row for row in ROWS})
 CLIENT_NAMES: Final = tuple(row.name for row in ROWS if row.paths)
 """What a client may speak."""
-UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS if row.upstream)
+UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS)
 """What an upstream may speak."""
 COUNTS: Final[Mapping[str, str]] = MappingProxyType({row.count: row.name for row in ROWS if row.count})
 """What a path is for at which tokens are counted, in the place of a protocol, and the protocol of the count."""
@@ -240,6 +248,6 @@ def counting(client: "ClientProtocol") -> "CountingProtocol":
 
 
 def upstream_protocol_for(client: "ClientProtocol", name: str | None) -> "UpstreamProtocol":
-    """The protocol to speak to an upstream; None: what the client speaks, if an upstream can, else `chat`."""
-    name = name or (client.NAME if client.NAME in UPSTREAMS else "chat")
+    """The protocol to speak to an upstream; None: what the client speaks, if that may be assumed, else `chat`."""
+    name = name or (client.NAME if PROTOCOLS[client.NAME].assumed else "chat")
     return cast("UpstreamProtocol", client) if name == client.NAME else UPSTREAMS[name]  # at the client's own address

@@ -316,6 +316,14 @@ def url(value: Any, path: str) -> str:
     return found
 
 
+def redis(value: Any, path: str) -> str:
+    """The url of a Redis server. It may hold a password, so it is never shown."""
+    found = secret(value, path)
+    if not found.startswith(("redis://", "rediss://", "unix://")):
+        raise wrong(path, "a url with redis, rediss or unix (redis://host:6379/0)", value, secret=True)
+    return found
+
+
 def frame(value: Any, path: str) -> str:
     """A named frame, or a template."""
     found = text(value, path)

@@ -168,10 +168,16 @@ class StoreSettings:
 
     file: str | None = setting(None)
     """A file (SQLite) that outlives the process; None: memory only."""
+    redis: str | None = setting(None, read.optional(read.redis), shown=False)
+    """The url of a Redis server that several processes and machines share, in the place of a file."""
     seconds: float = setting(3600.0)
     """How long."""
     size: int = setting(64 * 1024 * 1024, read.integer(0))
     """Bytes of all that is remembered; whoever holds most loses the oldest first. 0: nothing is."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.file is not None and self.redis is not None:
+            raise SettingsError("store: it is either in a file or on a Redis server, not in both", param="store")
 
 
 @frozen

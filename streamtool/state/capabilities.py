@@ -6,11 +6,13 @@ all clients, such as those with a key of ours, are `shared`: there it counts for
 that has taught most loses its oldest, so none can make others' knowledge be forgotten.
 """
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Container
 
 from streamtool.state.clients import NOBODY, surplus
+from streamtool.state.replies import Shelf, Store
 
 SECONDS = 600.0
 """How long it is believed: a server may be started anew, a model be replaced."""
@@ -21,11 +23,21 @@ _Key = tuple[str, str | None, str, str]
 
 
 class CapabilityCache:
-    """Remembers, in this process, what the models were found unable to do. Safe to use from any thread."""
+    """Remembers what the models were found unable to do. Safe to use from any thread.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, shared: Container[str | None] = ()) -> None:
+    `store`: shared by several processes; None: only this one knows.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        *,
+        shared: Container[str | None] = (),
+        store: Store | None = None,
+    ) -> None:
         self._clock = clock
         self._shared = shared
+        self._store = store
         self._lock = threading.Lock()
         self._learnt: dict[_Key, tuple[float, str]] = {}
         """Until when it is believed, and the client that it was learnt from; the oldest first."""
@@ -35,7 +47,10 @@ class CapabilityCache:
 
         An ability is `tools`, a way of forcing, or a way and the digest of one constraint.
         """
-        return self._learnt.get(self._key(client, upstream, model, ability), (0.0, ""))[0] > self._clock()
+        key = self._key(client, upstream, model, ability)
+        until = self._learnt.get(key, (0.0, ""))[0]
+        now = self._clock()
+        return until > now or self._told(key) > now
 
     def learn(self, client: str, upstream: str | None, model: str, ability: str, /) -> None:
         """It has said so now."""
@@ -44,12 +59,34 @@ class CapabilityCache:
             self._learnt.pop(key, None)
             if len(self._learnt) >= _MOST:
                 del self._learnt[surplus({known: teacher for known, (_, teacher) in self._learnt.items()})]
-            self._learnt[key] = self._clock() + SECONDS, client
+            until = self._clock() + SECONDS
+            self._learnt[key] = until, client
+        if self._store is not None:
+            _shelf(self._store, key).remember(_digest(key), repr(until).encode())
 
     def forget(self, client: str, upstream: str | None, model: str, ability: str, /) -> None:
         """It was not what it seemed."""
+        key = self._key(client, upstream, model, ability)
         with self._lock:
-            self._learnt.pop(self._key(client, upstream, model, ability), None)
+            self._learnt.pop(key, None)
+        if self._store is not None:
+            _shelf(self._store, key).forget(_digest(key))
+
+    def _told(self, key: _Key) -> float:
+        """Until when another process has said that it is to be believed."""
+        found = None if self._store is None else _shelf(self._store, key).recall(_digest(key))
+        try:
+            return float(found or 0)
+        except ValueError:  # another version has kept it
+            return 0.0
 
     def _key(self, client: str, upstream: str | None, model: str, ability: str) -> _Key:
         return NOBODY if upstream in self._shared else client, upstream, model, ability
+
+
+def _shelf(store: Store, key: _Key) -> Shelf:
+    return Shelf(store, key[0])
+
+
+def _digest(key: _Key) -> str:
+    return "lacks " + hashlib.sha256(repr(key[1:]).encode()).hexdigest()

@@ -2,24 +2,21 @@
 
 It is opened at its first use, and anew after a failure or when the file was deleted or replaced. Any thread may use it,
 one at a time. Nothing waits longer than `SECONDS` for another thread, or for a process that holds the file; then the
-file is left alone for as long, so a conversation that looks many things up waits once. The log says once when the file
-begins to fail, and once when it works again.
+file is left alone for as long (`outage`).
 """
 
 import logging
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
-from streamtool.errors import SettingsError, StoreError
+from streamtool.errors import SettingsError
+from streamtool.state.outage import SECONDS, Operation, Outage
 
-SECONDS: Final = 1.0
-"""The time limit of one use, and the pause after a failure."""
 _SCHEMA: Final = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=OFF",
@@ -28,16 +25,10 @@ _SCHEMA: Final = (
 )
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Files that belong to the one whose name they continue."""
-_WORDS: Final = {
-    "read": ("read", "earlier replies are not found"),
-    "write": ("written", "what is to be remembered waits in memory"),
-}
-"""What cannot be done to the file, and what that costs."""
 _making: Final = threading.Lock()
 """Closing a file drops the locks that SQLite holds on it in this process, so nobody opens it before it is closed."""
 _log = logging.getLogger("streamtool")
 
-Operation = Literal["read", "write"]
 T = TypeVar("T")
 
 
@@ -46,14 +37,11 @@ class Database:
 
     def __init__(self, file: str, operation: Operation, failed: Callable[[Operation], object]) -> None:
         self._file = file
-        self._operation: Operation = operation
-        self._tell = failed
+        self._outage = Outage(f'store.file: "{file}"', operation, failed)
         self._lock = threading.Lock()
         self._open: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         """Device and inode of the open file."""
-        self._failing = False
-        self._rests_until = 0.0
 
     def check(self) -> None:
         """Open and close the file. Raises SettingsError when it cannot be used."""
@@ -66,53 +54,31 @@ class Database:
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` returns, in a transaction of its own. Raises StoreError."""
-        if self._rests:
-            raise self._error()
+        outage = self._outage
+        outage.check()
         if not self._lock.acquire(timeout=SECONDS):
-            raise self._fail(f"no answer for {SECONDS:g} seconds")
+            raise outage.begin(f"no answer for {SECONDS:g} seconds")
         try:
-            if self._rests:
-                raise self._error()
+            outage.check()
             with self._connection() as base:
                 result = work(base)
-            self._works()
+            outage.end()
         except (OSError, sqlite3.Error) as error:
             self._disconnect()
-            raise self._fail(str(error)) from error
+            raise outage.begin(str(error)) from error
         finally:
             self._lock.release()
         return result
 
     def resume(self) -> None:
         """Let the next use try, however short ago the last one failed."""
-        self._rests_until = 0.0
+        self._outage.resume()
 
     def close(self) -> None:
         """Close the connection, unless somebody has used it for too long; the next use opens it again."""
         if self._lock.acquire(timeout=SECONDS):
             self._disconnect()
             self._lock.release()
-
-    def _fail(self, why: str) -> StoreError:
-        self._rests_until = time.monotonic() + SECONDS
-        if not self._failing:
-            self._failing = True
-            done, cost = _WORDS[self._operation]
-            _log.warning('store.file: "%s" cannot be %s: %s; meanwhile %s', self._file, done, why, cost)
-        return self._error()
-
-    @property
-    def _rests(self) -> bool:
-        return time.monotonic() < self._rests_until
-
-    def _error(self) -> StoreError:
-        self._tell(self._operation)
-        return StoreError("earlier replies cannot be read at the moment: try again", code="store_unavailable")
-
-    def _works(self) -> None:
-        if self._failing:
-            self._failing = False
-            _log.warning('store.file: "%s" can be %s again', self._file, _WORDS[self._operation][0])
 
     def _connection(self) -> sqlite3.Connection:
         if self._open is not None and _identity(self._file) != self._identity:

@@ -74,6 +74,11 @@ class MemoryStore:
                 self._delete(next(iter(largest.keys)))
                 self.lost += 1
 
+    def forget(self, key: str, /) -> None:
+        """Delete the value."""
+        with self._lock:
+            self._delete(key)
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -1,8 +1,8 @@
 """What is remembered of replies, so that later requests can refer to them (`previous_response_id`, item references).
 
 Bounded in bytes and in time, and kept apart by client: what one key's owner was told, no other can ask for. By default
-it lives in memory (`memory_store`), else in a file (`file_store`). A store that fails costs what should have been
-remembered, and never a reply; only a request that means nothing without it is told so.
+it lives in memory (`memory_store`), else in a file or on a Redis server (`shared_store`). A store that fails costs what
+should have been remembered, and never a reply; only a request that means nothing without it is told so.
 """
 
 import time
@@ -14,9 +14,11 @@ from attrs import frozen
 from streamtool.errors import StoreError
 from streamtool.settings import StoreSettings
 from streamtool.state.clients import client_of
-from streamtool.state.database import Operation
-from streamtool.state.file_store import FileStore
+from streamtool.state.file_backend import FileBackend
 from streamtool.state.memory_store import MemoryStore
+from streamtool.state.outage import Operation
+from streamtool.state.redis_backend import RedisBackend
+from streamtool.state.shared_store import Backend, SharedStore
 
 
 class Store(Protocol):
@@ -27,6 +29,7 @@ class Store(Protocol):
 
     def get(self, key: str, /) -> bytes | None: ...
     def put(self, key: str, value: bytes, /) -> None: ...
+    def forget(self, key: str, /) -> None: ...
     def close(self) -> None: ...
 
 
@@ -52,6 +55,10 @@ class Shelf:
         """Keep `value` for later."""
         self.store.put(f"{self.client} {id}", value)
 
+    def forget(self, id: str, /) -> None:
+        """Delete what was remembered under this id."""
+        self.store.forget(f"{self.client} {id}")
+
 
 def shelf(store: Store, headers: Iterable[tuple[bytes, bytes]]) -> Shelf:
     """The shelf of the client whose key stands in these headers; clients without a key share one."""
@@ -64,10 +71,15 @@ def open_store(
     *,
     failed: Callable[[Operation], object] = lambda _: None,
 ) -> Store:
-    """The store that the settings describe. `failed` is called when its file cannot be read or written.
+    """The store that the settings describe. `failed` is called when it cannot be read or written.
 
-    Raises SettingsError when its file cannot be used.
+    Raises SettingsError when its file or server cannot be used.
     """
-    if settings.file is None:
+    backend: Backend
+    if settings.redis is not None:
+        backend = RedisBackend(settings, failed)
+    elif settings.file is not None:
+        backend = FileBackend(settings, failed)
+    else:
         return MemoryStore(settings, clock)
-    return FileStore(settings, clock, failed)
+    return SharedStore(settings, backend, clock, failed)

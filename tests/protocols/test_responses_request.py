@@ -507,6 +507,7 @@ class TestMemory:
         kept = {key: json.loads(value) for key, value in self.kept(input=[USER]).items()}
         assert kept == {
             "resp_a": {"input": [USER], "output": list(self.OUTPUT)},
+            "head resp_a": {"id": "resp_a", "object": "response"},
             "rs_a_0": self.OUTPUT[0],
             "msg_a_1": self.OUTPUT[1],
             "fc_a_2": self.OUTPUT[2],

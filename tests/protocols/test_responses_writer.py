@@ -547,7 +547,7 @@ class TestWhole:
         body = write_complete(
             conversation(), accumulate([*call(0, "f", "{}"), *STOP]), id="resp_2", created=8, model="n"
         )
-        assert [identity for identity, _ in memories(conversation(), body)] == ["resp_2", "fc_2_0"]
+        assert [identity for identity, _ in memories(conversation(), body)] == ["resp_2", "head resp_2", "fc_2_0"]
         assert memories(evolve(conversation(), raw={"store": False}), body) == []
 
 

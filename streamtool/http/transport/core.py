@@ -38,8 +38,8 @@ class TransportCore:
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, time.monotonic)
         precompile(self.settings.formats)
-        self.services = open_services(self.settings, ChatTemplates(self.settings))
         self.store = open_store(self.settings.store, failed=self.observers.store_failed)
+        self.services = open_services(self.settings, ChatTemplates(self.settings), self.store)
         self._endings = {without_version(path): name for path, name in self.settings.paths.items()}
 
     def protocol_name(self, request: httpx.Request) -> str | None:

@@ -7,7 +7,7 @@ Sources: the OpenAI API reference; the request and response types of openai-pyth
 under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
 
-from streamtool.protocols.body_sniffer import read_error
+from streamtool.protocols.body_sniffer import read_error, read_models
 from streamtool.protocols.chat.complete import write_complete, write_error
 from streamtool.protocols.chat.reader import ReplyReader
 from streamtool.protocols.chat.request import FIELDS, read_messages, read_request, read_unread
@@ -15,7 +15,6 @@ from streamtool.protocols.chat.upstream import (
     HEADERS,
     KEY_HEADER,
     MODELS_PATH,
-    read_models,
     request_path,
     write_messages,
     write_request,

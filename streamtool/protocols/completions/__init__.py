@@ -5,13 +5,12 @@ Names of this protocol's fields appear in this package only.
 Sources: the OpenAI API reference; what vLLM and the server of llama.cpp accept and send.
 """
 
-from streamtool.protocols.body_sniffer import read_error
+from streamtool.protocols.body_sniffer import read_error, read_models
 from streamtool.protocols.completions.reader import ReplyReader
 from streamtool.protocols.completions.request import (
     HEADERS,
     KEY_HEADER,
     MODELS_PATH,
-    read_models,
     request_path,
     write_request,
 )

@@ -32,14 +32,6 @@ def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001 
     return "/v1/completions"
 
 
-def read_models(body: bytes) -> list[str]:
-    """The names in the list of models; raises ValueError if there is none."""
-    match wire.decode_tolerant(body):
-        case {"data": [*items]} | [*items]:
-            return [item["id"] for item in items if isinstance(item, dict) and isinstance(item.get("id"), str)]
-    raise ValueError("no list of models")
-
-
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
     """The JSON body that asks the model of the upstream for the next reply."""
     if not conversation.messages:

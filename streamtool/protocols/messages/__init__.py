@@ -8,7 +8,7 @@ Sources: the Anthropic API reference; the types of anthropic-python 2.12 and @an
 which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
 """
 
-from streamtool.protocols.body_sniffer import read_error
+from streamtool.protocols.body_sniffer import read_error, read_models
 from streamtool.protocols.messages.complete import write_complete, write_count, write_error
 from streamtool.protocols.messages.reader import ReplyReader
 from streamtool.protocols.messages.request import FIELDS, read_count, read_request, read_unread
@@ -18,7 +18,6 @@ from streamtool.protocols.messages.upstream import (
     MODELS_PATH,
     count_path,
     read_count_reply,
-    read_models,
     request_path,
     write_count_request,
     write_request,

@@ -134,5 +134,14 @@ def memories(conversation: Conversation, response: bytes) -> list[tuple[str, byt
     items = conversation.raw.get("input")
     if isinstance(items, str):
         items = [{"type": "message", "role": "user", "content": items}]
-    whole = wire.encode({"input": items or [], "output": fields["output"]})
-    return [(fields["id"], whole), *((item["id"], wire.encode(item)) for item in fields["output"])]
+    id, output = fields["id"], fields.pop("output")
+    return [
+        (id, wire.encode({"input": items or [], "output": output})),
+        (head_key(id), wire.encode(fields)),
+        *((item["id"], wire.encode(item)) for item in output),
+    ]
+
+
+def head_key(id: str) -> str:
+    """Under which a response is kept without its items, for those who ask for it again."""
+    return f"head {id}"

@@ -1,0 +1,91 @@
+"""The backend of a store in an SQLite file, which only its owner can read."""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from streamtool.errors import StoreError
+from streamtool.settings import StoreSettings
+from streamtool.state.database import Database
+from streamtool.state.memory_store import StoredValue
+from streamtool.state.outage import Operation
+
+_CLIENT: Final = "substr(key, 1, instr(key, ' '))"
+"""In SQL, the client whose key it is, with the space."""
+
+
+class FileBackend:
+    """Reads and writes the file, each over a connection of its own.
+
+    How much is in the file is not counted each time: that would take as long as it is large. Raises SettingsError when
+    the file cannot be used at all.
+    """
+
+    def __init__(self, settings: StoreSettings, failed: Callable[[Operation], object]) -> None:
+        file = settings.file or ""
+        self.place = f'store.file: "{file}"'
+        self._size = settings.size
+        self._reader = Database(file, "read", failed)
+        self._writer = Database(file, "write", failed)
+        self._room = 0
+        """Bytes that may be written before the file is measured; other processes write as well."""
+        for database in (self._writer, self._reader):
+            database.check()
+
+    def read(self, key: str, now: float, /) -> bytes | None:
+        """The value that is not too old at `now`. Raises StoreError when the file does not answer in time."""
+        return self._reader.run(partial(self._read, key, now))
+
+    def write(self, entries: Sequence[StoredValue], now: float, /) -> None:
+        """Put these, delete what is empty or too old, and whatever is too much. Raises StoreError."""
+        try:
+            self._writer.run(partial(self._write, entries, now))
+        except StoreError:
+            self._room = 0
+            raise
+
+    def resume(self) -> None:
+        """Let the next writing try."""
+        self._writer.resume()
+
+    def close(self) -> None:
+        """Close both connections; the next use opens them again."""
+        self._reader.close()
+        self._writer.close()
+
+    def _read(self, key: str, now: float, base: sqlite3.Connection) -> bytes | None:
+        found = base.execute("SELECT value FROM replies WHERE key = ? AND until > ?", (key, now))
+        row = found.fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _write(self, entries: Sequence[StoredValue], now: float, base: sqlite3.Connection) -> None:
+        rows = [(entry.key, entry.until, entry.value) for entry in entries if entry.value]
+        base.executemany("REPLACE INTO replies VALUES (?, ?, ?)", rows)
+        base.executemany("DELETE FROM replies WHERE key = ?", [(entry.key,) for entry in entries if not entry.value])
+        base.execute("DELETE FROM replies WHERE until <= ?", (now,))
+        self._room -= sum(len(entry.value) for entry in entries)
+        if self._room < 0:
+            self._room = self._make_room(base)
+
+    def _make_room(self, base: sqlite3.Connection) -> int:
+        """How much may be put before this is done again: whoever holds most loses the oldest until all has room."""
+        sizes: dict[str, int] = dict(
+            base.execute(f"SELECT {_CLIENT}, sum(length(value)) FROM replies GROUP BY {_CLIENT}")  # noqa: S608  ours
+        )
+        held: dict[str, Iterator[tuple[int, int]]] = {}
+        size = sum(sizes.values())
+        while size > self._size:
+            client = max(sizes, key=sizes.__getitem__)
+            if client not in held:
+                held[client] = iter(
+                    base.execute(
+                        f"SELECT rowid, length(value) FROM replies WHERE {_CLIENT} = ? ORDER BY until, rowid",  # noqa: S608
+                        (client,),
+                    ).fetchall()
+                )
+            row, length = next(held[client])
+            base.execute("DELETE FROM replies WHERE rowid = ?", (row,))
+            size -= length
+            sizes[client] -= length
+        return min(self._size - size, self._size // 16)

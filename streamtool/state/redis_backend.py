@@ -1,0 +1,140 @@
+"""The backend of a store on a Redis server: processes on several machines answer for one another.
+
+Below `streamtool:` stand the values, and for each client a sorted set of its keys (by when they are too old) and a hash
+of their lengths. One sorted set knows how much each client holds, so a script finds who has most without looking at
+everything. Whatever Redis lets go by itself, because it is too old, is still counted until its client stores again or
+is the one that holds most; its turn comes first then. The script makes up the names of its keys, so the server cannot
+be a cluster. Source: Redis's reference of commands; redis-py 8.1.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from streamtool.errors import SettingsError
+from streamtool.settings import StoreSettings
+from streamtool.state.memory_store import StoredValue, client_in
+from streamtool.state.outage import SECONDS, Operation, Outage
+
+_NAMES: Final = "streamtool:"
+"""How all keys begin."""
+_AT_ONCE: Final = 64
+"""Values that go to the server together."""
+_UNTIL: Final = struct.Struct(">d")
+"""Before each value: when it is too old, so that all who read it agree."""
+_PUT: Final = """
+local names, client, key, value = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local length, until_, now, seconds, size = tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local clients, total = names .. 'clients', names .. 'total'
+local function ages(of) return names .. 'ages:' .. of end
+local function lengths(of) return names .. 'lengths:' .. of end
+local function add(of, bytes)
+    redis.call('ZINCRBY', clients, bytes, of)
+    redis.call('INCRBY', total, bytes)
+end
+local function drop(of, one)
+    redis.call('DEL', names .. one)
+    redis.call('ZREM', ages(of), one)
+    add(of, 0 - (tonumber(redis.call('HGET', lengths(of), one)) or 0))
+    redis.call('HDEL', lengths(of), one)
+end
+local function leave(of)
+    redis.call('DECRBY', total, redis.call('ZSCORE', clients, of) or 0)
+    redis.call('ZREM', clients, of)
+end
+drop(client, key)
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', ages(client), '-inf', now, 'LIMIT', 0, 100)) do drop(client, old) end
+if redis.call('ZCARD', ages(client)) == 0 then leave(client) end
+if length > 0 then
+    redis.call('SET', names .. key, value, 'PX', seconds * 1000)
+    redis.call('ZADD', ages(client), until_, key)
+    redis.call('HSET', lengths(client), key, length)
+    add(client, length)
+    redis.call('EXPIRE', ages(client), 2 * seconds)
+    redis.call('EXPIRE', lengths(client), 2 * seconds)
+end
+while tonumber(redis.call('GET', total) or 0) > size do
+    local largest = redis.call('ZRANGE', clients, -1, -1)[1]
+    if not largest then break end
+    local oldest = redis.call('ZRANGE', ages(largest), 0, 0)[1]
+    if oldest then drop(largest, oldest) else leave(largest) end
+end
+redis.call('EXPIRE', clients, 2 * seconds)
+redis.call('EXPIRE', total, 2 * seconds)
+"""
+"""Put a value, or delete it where it is empty; whoever holds most loses the oldest until all has room."""
+
+
+class RedisBackend:
+    """Reads and writes the server. Raises SettingsError when it cannot be used at all, or redis-py is missing."""
+
+    def __init__(self, settings: StoreSettings, failed: Callable[[Operation], object]) -> None:
+        try:
+            import redis  # noqa: PLC0415  an extra
+        except ImportError as missing:
+            raise SettingsError(
+                'store.redis: redis is missing; install the extra "redis": pip install "streamtool[redis]"',
+                param="store.redis",
+                code="missing_extra",
+            ) from missing
+        url = settings.redis or ""
+        self.place = f'store.redis: "{_shown(url)}"'
+        self._seconds = settings.seconds
+        self._size = settings.size
+        self._error: type[Exception] = redis.RedisError
+        try:
+            self._server: Any = redis.Redis.from_url(
+                url, socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=None
+            )
+            self._put: Any = self._server.register_script(_PUT)
+            self._server.ping()
+        except (ValueError, OSError, redis.RedisError) as error:
+            sentence = f"{self.place} cannot be used: {error}; name a server that answers"
+            raise SettingsError(sentence, param="store.redis") from None
+        self._reading = Outage(self.place, "read", failed)
+        self._writing = Outage(self.place, "write", failed)
+
+    def read(self, key: str, now: float, /) -> bytes | None:
+        """The value that is not too old at `now`. Raises StoreError when the server does not answer in time."""
+        self._reading.check()
+        try:
+            found: bytes | None = self._server.get(_NAMES + key)
+        except (OSError, self._error) as error:
+            raise self._reading.begin(str(error)) from error
+        self._reading.end()
+        if found is None or _UNTIL.unpack_from(found)[0] <= now:
+            return None
+        return found[_UNTIL.size :]
+
+    def write(self, entries: Sequence[StoredValue], now: float, /) -> None:
+        """Put these, delete what is empty, and whatever is too much. Raises StoreError."""
+        self._writing.check()
+        try:
+            for first in range(0, len(entries), _AT_ONCE):
+                with self._server.pipeline(transaction=False) as pipe:
+                    for entry in entries[first : first + _AT_ONCE]:
+                        self._put(args=self._arguments(entry, now), client=pipe)
+                    pipe.execute()
+        except (OSError, self._error) as error:
+            raise self._writing.begin(str(error)) from error
+        self._writing.end()
+
+    def resume(self) -> None:
+        """Let the next writing try."""
+        self._writing.resume()
+
+    def close(self) -> None:
+        """Close all connections; the next use opens them again."""
+        self._server.close()
+
+    def _arguments(self, entry: StoredValue, now: float) -> tuple[Any, ...]:
+        value = _UNTIL.pack(entry.until) + entry.value
+        seconds = max(int(self._seconds), 1)
+        client = client_in(entry.key).rstrip()
+        return _NAMES, client, entry.key, value, len(entry.value), entry.until, now, seconds, self._size
+
+
+def _shown(url: str) -> str:
+    """The url without the password."""
+    return re.sub(r"//[^/]*@", "//", url.partition("?")[0])

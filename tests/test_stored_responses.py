@@ -1,0 +1,159 @@
+"""Responses that are remembered: the official client reads, lists and deletes its own, and nobody else's."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from redis_server import redis_server
+from servers import Served, hypercorn_server, uvicorn_server, wait_for
+
+from streamtool import ToolMiddleware, sample
+from streamtool.proxy import Proxy
+from streamtool.settings import StoreSettings
+
+TOOL: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+@pytest.fixture(params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An app under a real server."""
+    with ExitStack() as stack:
+        yield lambda app: stack.enter_context(request.param(app))
+
+
+@pytest.fixture
+def client_of() -> Iterator[Any]:
+    with ExitStack() as stack:
+
+        def made(served: Served, key: str = "one") -> openai.OpenAI:
+            http = stack.enter_context(httpx2.Client(trust_env=False))
+            return openai.OpenAI(base_url=served.url + "/v1", api_key=key, http_client=http, max_retries=0)
+
+        yield made
+
+
+def test_a_response_is_read_as_it_was_and_deleted(serve: Any, client_of: Any):
+    client = client_of(serve(Proxy()))
+    made = client.responses.create(model="sample", input="Call get_weather.", tools=[TOOL], metadata={"a": "b"})
+    assert client.responses.retrieve(made.id) == made
+    (call,) = [item for item in made.output if item.type == "function_call"]
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError) as raised:
+        client.responses.retrieve(made.id)
+    assert raised.value.code == "response_not_found"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model="sample", input="And?", previous_response_id=made.id)
+    assert refused.value.code == "previous_response_not_found"
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        reference: Any = {"type": "item_reference", "id": call.id}
+        client.responses.create(model="sample", input=[reference])
+    with pytest.raises(openai.NotFoundError):
+        client.responses.delete(made.id)
+
+
+def test_a_streamed_response_is_read_as_its_last_event_told_it(serve: Any, client_of: Any):
+    client = client_of(serve(ToolMiddleware(sample.app)))
+    with client.responses.stream(model="sample", input="Hello.") as stream:
+        made = stream.get_final_response()
+    found = client.responses.retrieve(made.id)
+    assert (found.id, found.output_text, found.usage) == (made.id, made.output_text, made.usage)
+
+
+def test_the_items_of_the_input_are_listed_in_pages(serve: Any, client_of: Any):
+    client = client_of(serve(Proxy()))
+    first = client.responses.create(model="sample", input="one")
+    items: Any = [{"role": "user", "content": str(number)} for number in range(3)]
+    made = client.responses.create(model="sample", input=items, previous_response_id=first.id)
+    listed = list(client.responses.input_items.list(made.id, order="asc", limit=2))
+    assert [item.type for item in listed] == ["message"] * 5
+    said = [item.content[0].text for item in listed]
+    assert said == ["one", first.output_text, "0", "1", "2"]
+    assert len({item.id for item in listed}) == 5
+    newest = client.responses.input_items.list(made.id, limit=1)
+    assert (newest.data[0].content[0].text, newest.has_more) == ("2", True)
+    with pytest.raises(openai.BadRequestError, match="from 1 to 100"):
+        client.responses.input_items.list(made.id, limit=0)
+    with pytest.raises(openai.BadRequestError, match="has the id"):
+        client.responses.input_items.list(made.id, after="msg_none")
+
+
+def test_what_was_not_stored_cannot_be_read(serve: Any, client_of: Any):
+    client = client_of(serve(Proxy()))
+    made = client.responses.create(model="sample", input="Hello.", store=False)
+    for ask in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+        with pytest.raises(openai.NotFoundError):
+            ask(made.id)
+
+
+def test_nobody_reads_lists_deletes_or_cancels_what_is_anothers(serve: Any, client_of: Any):
+    served = serve(Proxy(client_keys=["one", "two"]))
+    mine, theirs = client_of(served), client_of(served, "two")
+    made = mine.responses.create(model="sample", input="Hello.")
+    other = theirs.responses
+    for ask in (other.retrieve, other.delete, other.input_items.list, other.cancel):
+        with pytest.raises(openai.NotFoundError):
+            ask(made.id)
+    with pytest.raises(openai.AuthenticationError):
+        client_of(served, "three").responses.retrieve(made.id)
+    assert mine.responses.retrieve(made.id) == made
+
+
+def test_what_is_no_background_response_says_so(serve: Any, client_of: Any):
+    client = client_of(serve(Proxy()))
+    made = client.responses.create(model="sample", input="Hello.")
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(made.id)
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.retrieve(made.id, stream=True)
+
+
+def test_methods_and_paths_that_are_not_served_are_refused(serve: Any):
+    served = serve(Proxy())
+    with httpx2.Client(trust_env=False, base_url=served.url) as client:
+        wrong = client.put("/v1/responses/resp_1")
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, DELETE")
+        assert client.get("/v1/responses/resp_1/cancel").headers["allow"] == "POST"
+        assert client.get("/v1/responses/").status_code == 404
+        assert client.get("/v1/responses/resp_1/other").status_code == 404
+        foreign = client.delete("/v1/responses/resp_1", headers={"origin": "https://evil.example"})
+        assert foreign.status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["file", "redis"])
+def test_another_process_reads_and_deletes_it(kind: str, serve: Any, client_of: Any, tmp_path: Path):
+    with ExitStack() as stack:
+        where: Any = {"file": str(tmp_path / "replies.db")}
+        if kind == "redis":
+            where = {"redis": stack.enter_context(redis_server(tmp_path)).url}
+        one, other = (client_of(serve(Proxy(store=StoreSettings(**where)))) for _ in range(2))
+        made = one.responses.create(model="sample", input="Hello.")
+
+        def known(client: openai.OpenAI) -> bool:
+            try:
+                return client.responses.retrieve(made.id) == made
+            except openai.NotFoundError:
+                return False
+
+        assert known(one)
+        wait_for(lambda: known(other), "the other process finds it")
+        other.responses.delete(made.id)
+        assert not known(other)
+        wait_for(lambda: not known(one), "the first process has lost it")
+
+
+def test_a_store_that_fails_is_said_and_not_that_nothing_is_there(serve: Any, client_of: Any, tmp_path: Path):
+    with redis_server(tmp_path) as server:
+        client = client_of(serve(Proxy(store=StoreSettings(redis=server.url))))
+        server.stop()
+
+        with pytest.raises(openai.InternalServerError) as raised:
+            client.responses.retrieve("resp_1")
+        assert (raised.value.status_code, raised.value.code) == (503, "store_unavailable")
