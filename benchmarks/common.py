@@ -23,7 +23,7 @@ CLIENTS = {
     "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
 }
 """What clients speak, and where."""
-UPSTREAMS = ("chat", "messages", "ollama", "gemini", "completions")
+UPSTREAMS = ("chat", "messages", "responses", "ollama", "gemini", "completions")
 KINDS = ("text", "arguments")
 FEW, MANY = 2_000, 20_000
 """Deltas in a reply."""
@@ -73,6 +73,9 @@ _DELTAS = {
     % '{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' + "\n\n",
     "messages": 'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
     '"delta":{"type":"text_delta","text":%s}}\n\n',
+    "responses": 'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":4,'
+    '"item_id":"msg_67c9fdcf37fc8190","output_index":0,"content_index":0,"delta":%s,"logprobs":[],'
+    '"obfuscation":"7dKd2yQ"}\n\n',
     "ollama": '{"model":"m","created_at":"2025-03-09T22:31:23.512Z","message":{"role":"assistant","content":%s},'
     '"done":false}\n',
     "gemini": 'data: {"candidates":[{"content":{"parts":[{"text":%s}],"role":"model"},"index":0}],'
@@ -89,6 +92,21 @@ _BEGINS = {
     'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
     '"content_block":{"type":"text","text":""}}\n\n',
 }
+_RESPONSE = {"id": "resp_67c9fdcecf488190", "object": "response", "created_at": 1741290958, "model": "m",
+             "status": "in_progress", "output": [], "error": None, "incomplete_details": None}  # fmt: skip
+_BEGINS["responses"] = "".join(
+    f"event: {name}\ndata: {_json({'type': name, 'sequence_number': number, **more})}\n\n"
+    for number, (name, more) in enumerate(
+        (
+            ("response.created", {"response": _RESPONSE}),
+            (
+                "response.output_item.added",
+                {"output_index": 0, "item": {"id": "msg_67c9fdcf37fc8190", "type": "message", "role": "assistant",
+                                             "status": "in_progress", "content": []}},
+            ),
+        )
+    )
+)  # fmt: skip
 CHAT_END = (_DELTAS["chat"].replace('{"content":%s}', "{}").replace('reason":null', 'reason":"stop"')).encode()
 
 

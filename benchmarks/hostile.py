@@ -19,13 +19,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 from attrs import frozen
-from common import CLIENTS as PATHS
-from common import Row, Table
+from common import CLIENTS, Row, Table
 
 from streamtool.errors import RequestError
 from streamtool.exchange import Exchange
 from streamtool.http.middleware import ToolMiddleware
-from streamtool.protocols.registry import CLIENTS as WIRES
+from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
 from streamtool.testing import stream_asgi
 
@@ -47,8 +46,6 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"roles": "strict", "system_role": False},
 )
 CALL = '<tool_call>{"name": "f", "arguments": {"a": "b"}}</tool_call>'
-CLIENTS = {client: PATHS[client] for client in ("chat", "messages", "responses")}
-"""What hostile requests are written in."""
 MARKUP = (
     CALL,
     CALL.replace('"f"', '"g"'),
@@ -202,12 +199,17 @@ def body(client: str, asked: Hostile, about: str) -> bytes:
     sent = [message for turn in asked.turns for message in _messages(client, *turn)]
     given: dict[str, Any] = {"model": "m", "stream": True}
     match client:
-        case "chat":
+        case "chat" | "ollama":  # which knows no choice
             tools: list[Any] = [
                 {"type": "function", "function": {"name": name, "description": about, "parameters": it}}
                 for name, it in asked.tools
             ]
-            given |= {"messages": sent, "tools": tools, **({"tool_choice": "required"} if asked.forced else {})}
+            forced = {"tool_choice": "required"} if asked.forced and client == "chat" else {}
+            given |= {"messages": sent, "tools": tools, **forced}
+        case "gemini":
+            tools = [{"name": name, "description": about, "parametersJsonSchema": it} for name, it in asked.tools]
+            mode = {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}} if asked.forced else {}
+            given = {"contents": sent, "tools": [{"functionDeclarations": tools}], **mode}
         case "messages":
             tools = [{"name": name, "description": about, "input_schema": it} for name, it in asked.tools]
             choice = {"tool_choice": {"type": "any"}} if asked.forced else {}
@@ -228,6 +230,18 @@ def _messages(client: str, role: str, said: Any) -> Iterator[Any]:
             yield {"role": "assistant", "content": None, "tool_calls": calls}
         case "chat", "results":
             yield from ({"role": "tool", "tool_call_id": f"c{i}", "content": "ok"} for i in said)
+        case "ollama", "calls":
+            yield {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}} for _ in said]}
+        case "ollama", "results":
+            yield from ({"role": "tool", "tool_name": "f", "content": "ok"} for _ in said)
+        case "gemini", "calls":
+            parts = [{"functionCall": {"id": f"c{i}", "name": "f", "args": {}}} for i in said]
+            yield {"role": "model", "parts": parts}
+        case "gemini", "results":
+            answers = [{"id": f"c{i}", "name": "f", "response": {"output": "ok"}} for i in said]
+            yield {"role": "user", "parts": [{"functionResponse": answer} for answer in answers]}
+        case "gemini", _:
+            yield {"role": "model" if role == "assistant" else "user", "parts": [{"text": said}]}
         case "messages", "calls":
             blocks = [{"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}} for i in said]
             yield {"role": "assistant", "content": blocks}
@@ -250,7 +264,7 @@ def steps(client: str, asked: Hostile, about: str = "Hostile.") -> Iterator[tupl
     made: list[Exchange] = []
 
     def begin() -> None:
-        wire = WIRES[client]
+        wire = client_protocol(client, CLIENTS[client])
         made.append(Exchange(settings, wire, given, (), new_id=lambda prefix: f"{prefix}{next(numbers)}", now=1))
 
     yield "read", len(given), begin

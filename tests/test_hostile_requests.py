@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dialects import CLIENTS, Ask, said, write
+from dialects import ALL_CLIENTS, CLIENTS, Ask, said, write
 
 from streamtool.exchange import Exchange
 from streamtool.policy.quoted_sources import quotation_sources
@@ -280,7 +280,7 @@ def test_large_lists_of_tools_are_not_kept() -> None:
 def test_random_hostile_requests_cost_what_they_are_long(kind: int) -> None:
     """Sixty seeds of each kind, all steps of the exchange together: the one that grows most decides."""
     for seed in range(kind, 60 * len(hostile.KINDS), len(hostile.KINDS)):
-        client = CLIENTS[seed // len(hostile.KINDS) % len(CLIENTS)]
+        client = ALL_CLIENTS[seed // len(hostile.KINDS) % len(ALL_CLIENTS)]
         numbers = itertools.count()
 
         def prepare(size: int, client: str = client, seed: int = seed, numbers: Any = numbers) -> Callable[[], object]:

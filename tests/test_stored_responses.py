@@ -119,7 +119,7 @@ def test_methods_and_paths_that_are_not_served_are_refused(serve: Any):
     served = serve(Proxy())
     with httpx2.Client(trust_env=False, base_url=served.url) as client:
         wrong = client.put("/v1/responses/resp_1")
-        assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, DELETE")
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, DELETE, HEAD")
         assert client.get("/v1/responses/resp_1/cancel").headers["allow"] == "POST"
         assert client.get("/v1/responses/").status_code == 404
         assert client.get("/v1/responses/resp_1/other").status_code == 404

@@ -257,3 +257,10 @@ def test_what_is_written_survives_text_around_it(form: str) -> None:
     text, calls = parse(f"Before.\n{write(TWO, form)}\nAfter.", {"get_weather": {}, "ping": {}}, formats=formats)
     assert text == "Before.\nAfter."
     assert [call.name for call in calls] == ["get_weather", "ping"]
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_escapes_that_only_json_knows_are_read_back(form: str) -> None:
+    arguments = r'{"path": {"a\/b": "c\/d"}}'
+    [call] = parse(write([Call("look", arguments)], form), {"look": {}}, formats=[form])[1]
+    assert json.loads(call.arguments) == {"path": {"a/b": "c/d"}}

@@ -65,7 +65,7 @@ def bracketed(call: Written, body: Expression) -> str:
     if body.flag:
         if not all(map(flag_key, keys)) or len(set(keys)) < len(keys):
             return arguments_of(call)
-        inner = " ".join(f"{body.flag}{key} {text}" for key, _, text in listed)
+        inner = " ".join(f"{body.flag}{key} {without_slashes(text)}" for key, _, text in listed)
     elif body.quote:
         inner = ",".join(
             f"{marked_key(json.dumps(key), body)}{body.assign}{expressed(text, body)}" for key, _, text in listed
@@ -82,6 +82,11 @@ def expressed(text: str, body: Expression) -> str:
     if body.quote:
         return retold(text, lambda found: marked(found, body), lambda found: marked_key(found, body), NOTHING)
     return retold(text, python_string, python_string, PYTHON)
+
+
+def without_slashes(text: str) -> str:
+    r"""JSON without `\/`, the one escape that other languages read in another way."""
+    return retold(text, python_string, python_string, NOTHING) if "\\/" in text else text
 
 
 def python_string(text: str) -> str:

@@ -33,5 +33,7 @@ def folded(exchange: Exchange, receive: Receive, send: Send) -> Send:
 
 
 def _streams(start: Message) -> bool:
-    types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
-    return 200 <= start["status"] < 300 and any(bytes(kind).lower().startswith(_STREAMS) for kind in types)
+    """Whether a stream begins that can be read."""
+    headers = {bytes(name).lower(): bytes(value).lower() for name, value in start.get("headers", ())}
+    plain = headers.get(b"content-encoding", b"identity") in (b"identity", b"gzip", b"deflate")
+    return plain and 200 <= start["status"] < 300 and headers.get(b"content-type", b"").startswith(_STREAMS)
