@@ -318,11 +318,14 @@ class Watchdog:
             self.longest = max(self.longest, min(late, time.process_time() - worked))
 
 
-def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes, ToolMiddleware]:
-    """The body of the request, and the middleware around a model that answers with the reply."""
-    events = [*map(_event, asked.reply)]
+class Model:
+    """An app that answers each request with the reply that it was given last."""
 
-    async def model(_: Any, receive: Any, send: Any) -> None:
+    def __init__(self) -> None:
+        self.reply: tuple[str, ...] = ()
+
+    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+        events = [*map(_event, self.reply)]
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         for event in events:
@@ -330,7 +333,19 @@ def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes,
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
-    app = ToolMiddleware(model, settings=Settings(app_protocol="chat", **asked.settings))
+
+_apps: dict[str, tuple[Model, ToolMiddleware]] = {}
+"""By their settings; made once, as a server makes its own."""
+
+
+def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes, ToolMiddleware]:
+    """The body of the request, and the middleware around a model that answers with the reply."""
+    key = repr(asked.settings)
+    if key not in _apps:
+        model = Model()
+        _apps[key] = model, ToolMiddleware(model, settings=Settings(app_protocol="chat", **asked.settings))
+    model, app = _apps[key]
+    model.reply = asked.reply
     return body(client, asked, about), app
 
 
