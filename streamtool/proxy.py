@@ -28,6 +28,7 @@ from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models, asked_path
 from streamtool.http.origins import Origins
 from streamtool.http.request_body import ClientLeft, read_body
+from streamtool.http.storing import close_store_async
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
 from streamtool.observe.observers import OnExchange
@@ -93,11 +94,13 @@ class Proxy:
         )
 
     async def aclose(self) -> None:
-        """Close all connections to upstreams."""
-        for app in self._apps.values():
-            if isinstance(app, HttpUpstream):
-                await app.aclose()
-        self._tools.store.close()
+        """Close all connections to upstreams, and write what the store has not written yet."""
+        try:
+            for app in self._apps.values():
+                if isinstance(app, HttpUpstream):
+                    await app.aclose()
+        finally:
+            await close_store_async(self._tools.store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:

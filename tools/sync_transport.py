@@ -31,7 +31,8 @@ SYNCHRONOUS = {
     "close_async": "close_sync",
     "drain_async": "drain_sync",
     "linger_async": "linger_sync",
-    "reading_async": "reading_sync",
+    "use_async": "use_sync",
+    "close_store_async": "close_store_sync",
     "handle_async_request": "handle_request",
     "send_async": "send_sync",
 }

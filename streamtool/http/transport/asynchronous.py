@@ -9,9 +9,9 @@ import httpx
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Exchange
 from streamtool.http.resending import send_async
+from streamtool.http.storing import close_store_async, use_async
 from streamtool.http.transport.closing import close_async, drain_async, linger_async
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
-from streamtool.http.transport.reading import reading_async
 from streamtool.observe.observers import OnExchange, Watch, as_error
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import COUNTS, client_protocol
@@ -45,7 +45,7 @@ class ToolTransport(httpx.AsyncBaseTransport):
         try:
             if name in COUNTS:
                 return counted(package, await self._count(package, protocol, request))
-            exchange = await reading_async(self._core.store, partial(self._core.exchange, protocol, request))
+            exchange = await use_async(self._core.store, partial(self._core.exchange, protocol, request))
             watch = self._core.watch(exchange, protocol, request)
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
@@ -74,9 +74,12 @@ class ToolTransport(httpx.AsyncBaseTransport):
         return counting.answer(told if response.status_code == 200 else None)
 
     async def aclose(self) -> None:
-        """Close the inner transport."""
-        if self._inner is not None:
-            await self._inner.aclose()
+        """Close the inner transport, and write what the store has not written yet."""
+        try:
+            if self._inner is not None:
+                await self._inner.aclose()
+        finally:
+            await close_store_async(self._core.store)
 
 
 class AsyncReply:
@@ -145,7 +148,7 @@ class AsyncReply:
 
     async def _open(self) -> bytes:
         core = self._core
-        request = await reading_async(core.store, partial(core.attempt, self._exchange, self._request))
+        request = await use_async(core.store, partial(core.attempt, self._exchange, self._request))
         self._response = await send_async(self._inner, request, package_of(request))
         self._pieces = aiter(self._response.stream)
         return self._exchange.respond(self._response.status_code, self._response.headers.raw)

@@ -10,9 +10,9 @@ import httpx
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Exchange
 from streamtool.http.resending import send_sync
+from streamtool.http.storing import close_store_sync, use_sync
 from streamtool.http.transport.closing import close_sync, drain_sync, linger_sync
 from streamtool.http.transport.core import TransportCore, counted, error_response, package_of
-from streamtool.http.transport.reading import reading_sync
 from streamtool.observe.observers import OnExchange, Watch, as_error
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import COUNTS, client_protocol
@@ -46,7 +46,7 @@ class SyncToolTransport(httpx.BaseTransport):
         try:
             if name in COUNTS:
                 return counted(package, self._count(package, protocol, request))
-            exchange = reading_sync(self._core.store, partial(self._core.exchange, protocol, request))
+            exchange = use_sync(self._core.store, partial(self._core.exchange, protocol, request))
             watch = self._core.watch(exchange, protocol, request)
             if exchange.passthrough:
                 request = self._core.untouched(exchange, request)
@@ -75,9 +75,12 @@ class SyncToolTransport(httpx.BaseTransport):
         return counting.answer(told if response.status_code == 200 else None)
 
     def close(self) -> None:
-        """Close the inner transport."""
-        if self._inner is not None:
-            self._inner.close()
+        """Close the inner transport, and write what the store has not written yet."""
+        try:
+            if self._inner is not None:
+                self._inner.close()
+        finally:
+            close_store_sync(self._core.store)
 
 
 class SyncReply:
@@ -146,7 +149,7 @@ class SyncReply:
 
     def _open(self) -> bytes:
         core = self._core
-        request = reading_sync(core.store, partial(core.attempt, self._exchange, self._request))
+        request = use_sync(core.store, partial(core.attempt, self._exchange, self._request))
         self._response = send_sync(self._inner, request, package_of(request))
         self._pieces = iter(self._response.stream)
         return self._exchange.respond(self._response.status_code, self._response.headers.raw)
