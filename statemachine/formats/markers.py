@@ -81,6 +81,17 @@ class MarkerNode:
         ways.append(complete if self.group else END)
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
+    def beginning(self, characters: int, *, complete: str = "", cut: str = "") -> str:
+        """The same of so many characters more; `cut` stands behind the last."""
+        if characters <= 0:
+            return cut
+        ways = [
+            atom + child.beginning(characters - bool(one_char(atom)), complete=complete, cut=cut)
+            for atom, child in self.next.items()
+        ]
+        ways.append(complete if self.group else END)
+        return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
+
     def only(self, atom: str) -> "MarkerNode | None":
         """Where this character leads, if it is a literal that no other way on accepts; else None."""
         char = atom.removeprefix("\\")
@@ -143,7 +154,15 @@ class Markers(Generic[T]):
 
     def begun(self) -> str:
         """The regular expression of a marker begun, and not finished, at the end of the text."""
-        return alternatives(atom + child.expression(complete="(?!)") for atom, child in self.root.next.items())
+        return alternatives(atom + child.expression(complete=NEVER) for atom, child in self.root.next.items())
+
+    def beginning(self, characters: int) -> str:
+        """The regular expression of what has the first characters of a marker in common: no marker stands elsewhere."""
+        return self.root.beginning(characters)
+
+    def short(self, characters: int) -> str:
+        """The regular expression of a marker begun, with at most so many characters, at the end of the text."""
+        return self.root.beginning(characters, complete=NEVER, cut=END)
 
 
 def alternatives(ways: Iterable[str]) -> str:

@@ -13,6 +13,8 @@ from statemachine.formats.unmarked import Found, Unmarked
 from statemachine.runs import Run
 
 TICK = "`"
+NEAR = 6
+"""Characters after which a run stops before what begins like a marker; whether it is one is asked there."""
 MAX_NEWLINES = 64
 """Line ends before an opener that are held as markup; older ones of a longer run are text."""
 Marked = Opener | Section | Found | str  # a str is the closer of a wrapper
@@ -134,37 +136,33 @@ def text_runs(
     first: dict[str, str] = {}
     for atom, child in at.root.next.items():
         if atom != TICK:
-            first[atom] = f"{atom}(?!{child.expression(complete='')})"
+            first[atom] = f"{atom}(?!{child.beginning(NEAR - 1)})"
     beginning, small, begun = plain_object(keys)
-    objects = rf"(?:{small}|{beginning}{JSON_FLAT}{JSON_ENDS})"
-    blanks = r"[ \t]*+"
-    opener, label = openers.expression(complete=""), line.expression(complete="")
-    opens = f"{opener}|{blanks}(?:{label}|{END})"
-    stops = f"{opener}|{blanks}(?:>|{label}|{END})" if quotes else opens
-    quoted = rf"(?<!\n){LINES}++(?!{opens})[ \t]*+{first.get('>', '>')}[^\r\n]*+" if quotes else "(?!)"
+    objects = rf"{small}|{beginning}{JSON_FLAT}{JSON_ENDS}"
+    label, blanks = line.expression(complete=""), r"[ \t]*+"
+    lines = rf"(?<!\n){LINES}++"
+    goes_on = rf"{lines}(?!{blanks}(?:{'>|' if quotes else ''}{label}|{END})|\r\Z)"
+    quoted = rf"{lines}{blanks}{first.get('>', '>')}[^\r\n]*+" if quotes else NEVER
     special = "".join([*first, TICK, r"\r\n"])
     plain = f"[^{special}]*+"
     begins = "|".join(
         [
             other_tag(at, special),
-            *first.values(),
-            objects,
+            f"{goes_on}(?![{''.join(first)}])",
+            f"(?:{goes_on})?+(?:{'|'.join(first.values())}|{objects})",
             rf"{TICK}[^{TICK}\r\n]*+{TICK}",
-            rf"(?<!\n){LINES}++(?:(?!{stops}|\r\Z)|{objects})",
             rf"{quoted}(?!\Z)",
             r"\r(?!\n|\Z)",
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
-    waits = rf"{HELD}(?:\r?\Z|{line.begun()})|\r\Z|(?:{HELD})?+{openers.begun()}"
-    changes = (
-        rf"(?<!\n){LINES}++[ \t]++(\Z|{line.begun()})|{TICK}[^{TICK}\r\n]*+()\Z|((?:{HELD})?+{begun})|{quoted}()\Z"
-    )
+    waits = rf"{HELD}(?:\r?\Z|{line.begun()})|\r\Z|(?:{HELD})?+{openers.short(NEAR)}"
+    changes = rf"{lines}[ \t]++(\Z|{line.begun()})|{TICK}[^{TICK}\r\n]*+()\Z|((?:{HELD})?+{begun})|{quoted}()\Z"
     inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
     tag = first.get("<", NEVER)
-    at_start = rf"(?=[^ \t{'>' if quotes else ''}])(?!{label})(?:(?![{special}])|{tag}|{objects}){safe}"
+    at_start = rf"(?=[^ \t{'>' if quotes else ''}])(?!{label})(?:(?![{special}])|{tag}|{objects}){plain}"
     start = Run(rf"[ \t]*+(?:({line.begun()})|{at_start}()|({begun}))?+")
-    code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{safe}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
+    code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{plain}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
     in_object = ObjectRuns.of(keys, plain)
     in_object.connect(inside)
     inside.others = {2: start, 3: code, 4: in_object.head}
@@ -172,10 +170,10 @@ def text_runs(
     code.others = {2: inside}
     quote = None
     if quotes:
-        ends = rf"({HELD}\r?\Z|\r\Z)|(?!\Z){safe}()\Z"
+        ends = rf"({HELD}\r?\Z|\r\Z)|{goes_on}(?![{''.join(first)}]){plain}()\Z|{quoted}()\Z"
         quote = Run(rf"[^\r\n]*+(?:(?!)()|{ends})?+", search=re.compile(r"[\r\n]").search)
         inside.others[5] = quote
-        quote.others = {2: inside, 3: inside}
+        quote.others = {2: inside, 3: inside, 4: quote}
     return inside, start, code, quote, in_object
 
 

@@ -12,8 +12,7 @@ a punctuation mark that stands where the space did).
 """
 
 from collections.abc import Mapping
-
-from attrs import frozen
+from typing import NamedTuple
 
 from streamtool.policy.refusals.automaton import Match, Net
 from streamtool.policy.refusals.characters import (
@@ -45,8 +44,7 @@ class NotationError(Exception):
     """A phrase that cannot be read; the message says what and at which column."""
 
 
-@frozen
-class Point:
+class Point(NamedTuple):
     """Where a phrase has come to."""
 
     word: int | None = None
@@ -117,22 +115,23 @@ class NotationWriter:
         return found
 
     def _sequence(self, point: Point) -> Point:
-        while self._at < len(self._text) and self._text[self._at] not in "|)]":
+        text, end, read_before = self._text, len(self._text), self._read_before
+        while self._at < end and (part := text[self._at]) not in "|)]":
             began = self._at
-            known = self._read_before.get((point, self._token()))
-            if known is not None:
-                point = known
-                continue
-            token = self._text[began : self._at]
-            self._at = began
-            found = self._element(point)
-            self._read_before[point, token] = found
+            if part in "([{<":
+                part = self._element_text()
+            else:
+                self._at += 1
+            found = read_before.get((point, part))
+            if found is None:
+                self._at = began
+                found = read_before[point, part] = self._element(point)
+                if self._net.size > STATES:
+                    raise self._wrong("the phrases are too many, or their pieces too large")
             point = found
-            if self._net.size > STATES:
-                raise self._wrong("the phrases are too many, or their pieces too large")
         return point
 
-    def _token(self) -> str:
+    def _element_text(self) -> str:
         """The text of the next element, which is skipped."""
         began, depth = self._at, 0
         while self._at < len(self._text):
@@ -166,14 +165,16 @@ class NotationWriter:
             case _ if char.isspace():
                 return self._space(point)
             case _:
-                return Point(word=self._letter(point, char))
+                return self._letter(point, char)
 
-    def _letter(self, point: Point, char: str) -> int:
-        state = self._net.state()
-        for source in (point.word, point.free):
-            if source is not None:
-                self._net.char(source, char, state)
-        return state
+    def _letter(self, point: Point, char: str) -> Point:
+        net = self._net
+        state = net.state()
+        if point.word is not None:
+            net.char(point.word, char, state)
+        if point.free is not None:
+            net.char(point.free, char, state)
+        return Point(state)
 
     def _group(self, point: Point, opener: str) -> Point:
         opened = self._at
