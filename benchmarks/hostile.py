@@ -6,7 +6,6 @@ the bytes of that request and its reply, and the seed: `hostile.py 1 SEED` runs 
 apart: the request, the upstream's status, each piece of its reply, the end. `costs` prints what a KB takes in each.
 """
 
-import gc
 import json
 import logging
 import random
@@ -21,6 +20,7 @@ import anyio.lowlevel
 from attrs import frozen
 from common import CLIENTS, Row, Table
 
+from streamtool.cli import garbage
 from streamtool.errors import RequestError
 from streamtool.exchange import Exchange
 from streamtool.http.middleware import ToolMiddleware
@@ -343,7 +343,9 @@ def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes,
     key = repr(asked.settings)
     if key not in _apps:
         model = Model()
-        _apps[key] = model, ToolMiddleware(model, settings=Settings(app_protocol="chat", **asked.settings))
+        app = ToolMiddleware(model, settings=Settings(app_protocol="chat", **asked.settings))
+        app.gate.quiet = garbage.quiet
+        _apps[key] = model, app
     model, app = _apps[key]
     model.reply = asked.reply
     return body(client, asked, about), app
@@ -435,8 +437,7 @@ def main(*arguments: str) -> None:
         for seed in range(-400, 0):
             list(timed(client, seed, 256))
     logging.disable()
-    gc.collect()
-    gc.freeze()
+    garbage.begin()  # as `serve` does
     make = costs if arguments[0] == "costs" else blocks
     make(*map(int, arguments[make is costs :])).show()
 

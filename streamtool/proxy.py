@@ -12,7 +12,7 @@ the server shuts down. Without any upstream in the settings it serves the embedd
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -92,6 +92,10 @@ class Proxy:
             limits=self.settings.limits,
             transport=transport,
         )
+
+    def when_quiet(self, call: Callable[[], object]) -> None:
+        """Have `call` called whenever the last open request is over."""
+        self._tools.gate.quiet = call
 
     async def aclose(self) -> None:
         """Close all connections to upstreams, and write what the store has not written yet."""

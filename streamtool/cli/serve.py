@@ -6,7 +6,6 @@ servers themselves are in `streamtool.cli.servers`.
 """
 
 import errno
-import gc
 import importlib
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from streamtool.cli import garbage
 from streamtool.cli.common import Screen, read_settings
 from streamtool.cli.servers.descriptors import affordable
 from streamtool.errors import SettingsError, StreamtoolError
@@ -105,8 +105,8 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         screen.line(curl_line(listening, settings))
         screen.line()
         server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
-        gc.collect()
-        gc.freeze()  # what is there stays: the collector need not look at it again and again
+        garbage.begin()
+        proxy.when_quiet(garbage.quiet)
         sys.setswitchinterval(_TURN)
         caught: list[int] = server.serve(proxy, sock)
         if signal.SIGINT in caught[:1]:

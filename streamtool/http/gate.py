@@ -72,7 +72,7 @@ class Entry:
 class Gate:
     """The requests of a shell. `limits` bound how many are open; None: any number may be."""
 
-    __slots__ = ("_clients", "_empty", "_inner", "_limits", "_open", "draining", "ended")
+    __slots__ = ("_clients", "_empty", "_inner", "_limits", "_open", "draining", "ended", "quiet")
 
     def __init__(self, limits: LimitSettings | None = None) -> None:
         self._limits = limits
@@ -86,6 +86,8 @@ class Gate:
         """No request may begin."""
         self.ended: StreamtoolError | None = None
         """With which all that was open had to end early."""
+        self.quiet: Callable[[], object] = _nothing
+        """Called whenever the last open request is over."""
 
     def inner(self) -> Self:
         """A gate for requests that serve requests of this one: they may always begin, and end early with these."""
@@ -155,8 +157,11 @@ class Gate:
         self._clients[client] -= 1
         if not self._clients[client]:
             del self._clients[client]
-        if self._empty is not None and not self._open:
+        if self._open:
+            return
+        if self._empty is not None:
             self._empty.set()
+        self.quiet()
 
     async def drain(self, seconds: float) -> None:
         """Let nothing begin, let what is open go on for so many seconds, then end it. Returns when all is over."""
