@@ -147,7 +147,7 @@ from streamtool.settings import Settings
 from streamtool.testing import stream_asgi
 
 async def main():
-    proxy = Proxy(Settings(upstreams={"u": {"url": sys.argv[2]}}))
+    proxies = [Proxy(Settings(upstreams={"u": {"url": url}})) for url in sys.argv[2:]]
     async with anyio.create_task_group():
         await anyio.sleep(0)
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -158,14 +158,15 @@ async def main():
     except OSError:
         pass
     told = []
-    for path, fields in (
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}),
-        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}),
-        ("/v1/responses", {"input": "Hello."}),
-    ):
-        body = json.dumps({"model": "m", **fields}).encode()
-        async with stream_asgi(proxy, path, method="POST", body=body, headers=[]) as reply:
-            told.append([await reply.head(), json.loads(await reply.body())["error"]["message"]])
+    for proxy in proxies:
+        for path, fields in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}),
+            ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}),
+            ("/v1/responses", {"input": "Hello."}),
+        ):
+            body = json.dumps({"model": "m", **fields}).encode()
+            async with stream_asgi(proxy, path, method="POST", body=body, headers=[]) as reply:
+                told.append([await reply.head(), json.loads(await reply.body())["error"]["message"]])
     for descriptor in taken:
         os.close(descriptor)
     print(json.dumps(told))
@@ -176,14 +177,14 @@ anyio.run(main, backend=sys.argv[1])
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_without_a_descriptor_the_limit_is_named_also_at_the_first_request(backend: str):
-    for url in ("http://localhost:9", "http://127.0.0.1:9", "https://127.0.0.1:9"):
-        done = subprocess.run(
-            [sys.executable, "-c", WITHOUT_DESCRIPTORS, backend, url],
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
-        where = f"the upstream at {url.partition('//')[2]}"
-        told = f"no file descriptor is left for a connection to {where}; raise the limit (ulimit -n)"
-        assert json.loads(done.stdout) == [[502, told]] * 3
+    urls = ("http://localhost:9", "http://127.0.0.1:9", "https://127.0.0.1:9")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS, backend, *urls],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    told = "no file descriptor is left for a connection to the upstream at {}; raise the limit (ulimit -n)"
+    expected = [[502, told.format(url.partition("//")[2])] for url in urls for _ in range(3)]
+    assert json.loads(done.stdout) == expected
 
 
 @both
