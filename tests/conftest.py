@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -36,6 +37,11 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
 checks.enforce()  # what any parser of any test emits is legal by the tables of `statemachine.states`
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")  # the same examples in every run; `-m long` looks for new ones
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a third of the time a test waits, for a socket or for a process."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def pytest_collection_finish() -> None:

@@ -284,8 +284,14 @@ async def test_the_transport_without_any_server(package, way, taught):
             await converse_async(client, way, format_)
 
 
+@pytest.fixture(scope="module")
+def http():
+    with httpx.Client(timeout=30) as client:
+        yield client
+
+
 @formats
-def test_every_stream_is_valid(servers, format_):
+def test_every_stream_is_valid(servers, http, format_):
     task = Task.new()
     for way in ("streamed", "whole"):
         body = {
@@ -294,7 +300,7 @@ def test_every_stream_is_valid(servers, format_):
         }  # fmt: skip
         body = {key: value for key, value in body.items() if value is not None}
         for place in ("proxy, uvicorn", "proxy, hypercorn-trio", "fastapi, uvicorn", "starlette mount, uvicorn"):
-            response = httpx.post(servers[place] + "/chat/completions", json=body, timeout=30)
+            response = http.post(servers[place] + "/chat/completions", json=body)
             if way == "streamed":
                 assert_valid(validate_chat_stream(response.content, body, headers=dict(response.headers)))
             else:
