@@ -1,7 +1,8 @@
 """Installed agents run the recipes of docs/recipes.md as they stand there: each reads a file with a tool of its own.
 
 `STREAMTOOL_AGENTS` is the folder of their commands (`node_modules/.bin`); an agent that is not there is skipped. Each
-has an empty home and an empty folder of work, and no way out of this machine. The model knows what to call, but what
+has an empty home, an empty folder of work, and a proxy that leads to this machine only (which binds those that use the
+proxy of their environment, and no others). The model knows what to call, but what
 stands in the file it only learns from the agent: so the file is in the second request, or the agent has read nothing.
 """
 
