@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 from attrs import evolve
 
+from streamtool.agent.hosted_work import is_asked_for
 from streamtool.agent.mcp_gateway import McpGateway
 from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
 from streamtool.http.answers import send_error
@@ -78,7 +79,7 @@ class Proxy:
             self._route, settings=self.settings, on_exchange=on_exchange, templates=self._templates
         )
         self._host: McpGateway | None = None
-        if any(rule.mcp for rule in settings.models):
+        if any(rule.mcp for rule in settings.models) or is_asked_for(settings.mcp):
             self._host = McpGateway(settings, self._tools, self._apps, on_exchange=on_exchange)
 
     def _open(self, upstream: UpstreamSettings, transport: httpx.AsyncBaseTransport | None) -> ASGIApp:

@@ -18,6 +18,7 @@ import pytest
 
 from statemachine import FORMATS, OPT_IN, Call, parse, write
 from streamtool.cli import main
+from streamtool.cli.prompt import guess
 from streamtool.families import teachable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -342,11 +343,11 @@ def test_prompt_says_which_tools_are_left_out_and_why(run):
     assert "streamtool: left out: tool of type web_search, because only its origin can run it\n" in err
 
 
-@pytest.mark.parametrize("protocol", [None, "chat", "messages", "responses"])
+@pytest.mark.parametrize("protocol", [None, *dialects.ALL_CLIENTS])
 def test_prompt_reads_the_requests_of_every_client_protocol(run, protocol):
     ask = dialects.Ask((("system", "Be brief."), ("user", "Ping it.")), (("ping", "Pings.", {"type": "object"}),))
     printed = set()
-    for name in dialects.CLIENTS if protocol is None else [protocol]:
+    for name in dialects.ALL_CLIENTS if protocol is None else [protocol]:
         given = json.dumps(dialects.write(name, ask)).encode()
         code, out, err = run("prompt", "-", *(["--protocol", protocol] if protocol else []), given=given)
         assert (code, err) == (0, "streamtool: format tool_call: default\n")
@@ -355,10 +356,30 @@ def test_prompt_reads_the_requests_of_every_client_protocol(run, protocol):
     assert len(printed) == 1
 
 
+def test_prompt_reads_a_bare_prompt_of_ollama(run):
+    given = {"model": "m", "system": "Be brief.", "prompt": "Ping it."}
+    code, out, _ = run("prompt", "-", given=json.dumps(given).encode())
+    assert (code, out) == (0, "── system ──\nBe brief.\n── user ──\nPing it.\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "protocol"),
+    [
+        ({"messages": [], "options": {"num_ctx": 1}}, "ollama"),
+        ({"messages": [], "format": "json"}, "ollama"),
+        ({"contents": []}, "gemini"),
+        ({"messages": [], "system": "x"}, "messages"),
+        ({"messages": [], "tools": [{"type": "function"}]}, "chat"),
+    ],
+)
+def test_prompt_guesses_a_protocol_by_its_fields(given, protocol):
+    assert guess(json.dumps(given).encode()) == protocol
+
+
 def test_prompt_knows_the_protocols(run):
     code, _, err = run("prompt", "-", "--protocol", "smoke", given=b"{}")
     assert code == 2
-    assert "none of chat, messages, responses" in err
+    assert "none of chat, messages, responses, ollama, gemini" in err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from anthropic.types import beta, message_create_params
 from anthropic.types.beta import message_create_params as beta_message_create_params
+from dialects import ALL_CLIENTS
+from google.genai import types as genai_types
+from ollama import _types
 from openai.types.chat import completion_create_params
 from openai.types.responses import CustomToolParam, FunctionToolParam, response_create_params
 from openai.types.shared_params import FunctionDefinition
@@ -15,8 +18,10 @@ from streamtool.errors import RequestError
 from streamtool.prompting.tool_prompt import contract
 from streamtool.protocols import messages, responses
 from streamtool.protocols.chat import request_fields as of_chat
+from streamtool.protocols.gemini import request_fields as of_gemini
 from streamtool.protocols.messages import request_fields as of_messages
 from streamtool.protocols.messages.upstream import write_request
+from streamtool.protocols.ollama import request_fields as of_ollama
 from streamtool.protocols.responses import request_fields as of_responses
 from streamtool.settings import LimitSettings, Settings
 
@@ -27,6 +32,20 @@ REFERENCE = {"type": "tool_reference", "tool_name": "later"}
 
 def fields_of(*types: Any) -> set[str]:
     return {name for kind in types for name in typing.get_type_hints(kind, include_extras=True)}
+
+
+def modelled(kind: Any) -> set[str]:
+    """The names on the wire of the fields of a pydantic model."""
+    return {field.alias or name for name, field in kind.model_fields.items()}
+
+
+CONFIG = modelled(genai_types.GenerationConfig) | {"imageConfig"}
+"""What stands in `generationConfig`; the SDK puts `imageConfig` there as well."""
+OF_THE_SDK = {
+    *("automaticContinuation", "automaticFunctionCalling", "generationOutputConfig", "httpOptions"),
+    "shouldReturnHttpResponse",
+}
+"""What the SDK keeps for itself, or refuses to send to the Gemini API."""
 
 
 @pytest.mark.parametrize(
@@ -44,8 +63,22 @@ def fields_of(*types: Any) -> set[str]:
         (of_messages.TOOL_FIELDS, fields_of(beta.BetaToolParam)),
         (of_responses.REQUEST_FIELDS, fields_of(response_create_params.ResponseCreateParamsStreaming)),
         (of_responses.TOOL_FIELDS, fields_of(FunctionToolParam, CustomToolParam)),
+        (
+            of_ollama.REQUEST_FIELDS,
+            modelled(_types.ChatRequest)
+            | modelled(_types.GenerateRequest)
+            | {f"options.{name}" for name in modelled(_types.Options)},
+        ),
+        (of_ollama.TOOL_FIELDS, modelled(_types.Tool.Function)),
+        (
+            of_gemini.REQUEST_FIELDS,
+            {"model", "contents", "generationConfig"}
+            | (modelled(genai_types.GenerateContentConfig) - CONFIG - OF_THE_SDK)
+            | {f"generationConfig.{name}" for name in CONFIG},
+        ),
+        (of_gemini.TOOL_FIELDS, modelled(genai_types.FunctionDeclaration)),
     ],
-    ids=["chat", "chat-tool", "messages", "messages-tool", "responses", "responses-tool"],
+    ids=[f"{name}{of}" for name in ALL_CLIENTS for of in ("", "-tool")],
 )
 def test_each_field_that_the_sdks_know_is_named(table: dict[str, str], known: set[str]):
     assert known - table.keys() == set()

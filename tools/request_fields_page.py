@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from streamtool.protocols.chat import request_fields as chat
+from streamtool.protocols.gemini import request_fields as gemini
 from streamtool.protocols.messages import request_fields as messages
+from streamtool.protocols.ollama import request_fields as ollama
 from streamtool.protocols.responses import request_fields as responses
 
-_NAMES = {"Chat Completions": chat, "Messages": messages, "Responses": responses}
+_NAMES = {"Chat Completions": chat, "Messages": messages, "Responses": responses, "Ollama": ollama, "Gemini": gemini}
 
 
 def _table(fields: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ from streamtool.agent.model_client import ModelClient
 from streamtool.agent.resources import OpenResources, Resources, given_tool
 from streamtool.agent.tool_names import Names
 from streamtool.agent.tools import ExecutableTool
-from streamtool.conversation import Conversation, Message, TextPart, Tool
+from streamtool.conversation import Conversation, Message, TextPart, Tool, ToolChoice
 from streamtool.errors import AgentError, SettingsError
 from streamtool.http.asgi import ASGIApp
 from streamtool.http.middleware import ToolMiddleware
@@ -55,7 +55,8 @@ class Agent:
     `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
     again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
     `approve` is asked before a call is executed. `on_exchange` gets the `Record` of each exchange; `transport` replaces
-    the network, `through` (a `middleware_of`) all of that; `headers` go with each request. Raises SettingsError.
+    the network, `through` (a `middleware_of`) all of that; `headers` go with each request. With
+    `first_call` the first reply has to call a tool. Raises SettingsError.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Agent:
         transport: httpx.AsyncBaseTransport | None = None,
         through: ToolMiddleware | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
+        first_call: bool = False,
         **settings_options: Any,
     ) -> None:
         require_library("agent")  # each call is checked before it is executed
@@ -100,6 +102,7 @@ class Agent:
         self._asked = Conversation("chat", model, (), raw=dict(options or {}))
         self._system = () if system is None else (Message("system", (TextPart(system),)),)
         self._headers = tuple(headers)
+        self._first = ToolChoice("required") if first_call else ToolChoice()
         self._resources = Resources(
             self.settings, tuple(map(given_tool, tools)), model, app, on_exchange, transport, through
         )
@@ -186,7 +189,7 @@ class Agent:
         offered = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in found.tools.values())
         names = Names(found.tools, restricted=self._native)
         asked = evolve(self._asked, tools=offered)
-        talk = ModelClient(found.middleware, asked, names, self._listens, self._headers)
+        talk = ModelClient(found.middleware, asked, names, self._listens, self._headers, choice=self._first)
         await send.send(await Loop(talk, found.tools, self._plan, send.send).run(messages))
 
 

@@ -1,12 +1,13 @@
 """MCP tools that the proxy executes itself, for clients that have none.
 
-    client ─▶ Host ─▶ no tools, and a rule with `mcp`: ToolMiddleware (any protocol to Chat) ─▶ `_chat` ─▶ Agent ─▶ …
+    client ─▶ Host ─▶ servers are for it: ToolMiddleware (any protocol to Chat) ─▶ `_chat` ─▶ Agent ─▶ …
                   └─▶ everything else: the app behind
 
 An agent stands in the place of the upstream. It speaks Chat Completions, and the middleware around it gives it the
 other protocols. The client sees one reply: text as the model writes it, and as reasoning what was called and how it
-went. Servers, and the tools of theirs that may be called, come from the settings only. They are opened when the proxy
-starts, by `running`; without it, for each request.
+went. Servers, and the tools of theirs that may be called, come from the settings only: by the model's rule, or because
+the request has hosted tools in whose place they stand (`hosted_work`). They are opened when the proxy starts, by
+`running`; without it, for each request.
 
 What is logged and counted are the exchanges with the model. The middleware in front tells nobody of its own; instead
 there is one line about each run.
@@ -37,6 +38,7 @@ from streamtool.agent.events import (
     ToolCallStart,
     TurnStart,
 )
+from streamtool.agent.hosted_work import Work, headers_of, without_hosted, work_for
 from streamtool.agent.mcp_servers import McpServer, McpTool, opened
 from streamtool.agent.model_client import middleware_of
 from streamtool.conversation import Conversation
@@ -71,6 +73,8 @@ from streamtool.state.replies import shelf
 _PATH = "/v1/chat/completions"
 _OURS = frozenset(("model", "messages", "stream", "stream_options", "n", "store"))
 """Fields of a request that are not handed on to the model."""
+_WORK = "streamtool.work"
+"""Where the scope says what is to be done for a request."""
 _SHOWN = 200
 """Characters of arguments, or of a failure, that the client is told."""
 
@@ -127,29 +131,38 @@ class McpGateway:
         except StreamtoolError as error:
             await send_error(wire, error, send)
             return
+        plan = partial(self._plan, wire, body, scope["headers"])
+        blocks = self._behind.store.blocks and wire.memories is not None
+        planned = await (off_loop(plan) if blocks else sized(plan, len(body)))
         given = [body]
+        if planned is not None:
+            work, changed = planned
+            scope = {**scope, _WORK: work}
+            if changed is not None:
+                given = [changed]
+                scope["headers"] = headers_of(changed, scope["headers"])
 
         async def replay() -> Any:
             return {"type": "http.request", "body": given.pop(), "more_body": False} if given else await receive()
 
-        serves = partial(self._serves, wire, body, scope["headers"])
-        blocks = self._behind.store.blocks and wire.memories is not None
-        app = self._front if await (off_loop(serves) if blocks else sized(serves, len(body))) else self._behind
-        await app(scope, replay, send)
+        await (self._behind if planned is None else self._front)(scope, replay, send)
 
-    def _serves(self, wire: ClientProtocol, body: bytes, headers: Headers) -> bool:
-        """Whether the tools of servers are for this request."""
+    def _plan(self, wire: ClientProtocol, body: bytes, headers: Headers) -> tuple[Work, bytes | None] | None:
+        """What is to be done for this request, and its body if that changes; None: it is not for us."""
         limits = self._settings.limits
         memory = (shelf(self._behind.store, headers).recall,) if wire.memories else ()
         try:
             body = decode_body(body, headers, limits.body)
             unread = wire.read_unread(body, limits)
             if unread is not None and not self._settings.rule_for(unread.model).mcp:
-                return False
+                return None
             asked = wire.read_request(body, limits, *memory)
         except StreamtoolError:
-            return False  # whoever answers says what is wrong
-        return bool(self._settings.rule_for(asked.model).mcp) and not (asked.tools or asked.has_tool_history)
+            return None  # whoever answers says what is wrong
+        work = work_for(asked.raw, self._settings.rule_for(asked.model).mcp or (), self._settings.mcp)
+        if asked.tools or asked.has_tool_history or not work.servers:
+            return None
+        return work, without_hosted(asked.raw, work) if work.hosted else None
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The agent as an upstream that speaks Chat Completions."""
@@ -203,18 +216,19 @@ class McpGateway:
     @asynccontextmanager
     async def _run(self, asked: Conversation, scope: Scope) -> AsyncIterator[AgentRun]:
         """The agent at work."""
-        names = self._settings.rule_for(asked.model).mcp or ()
+        work: Work = scope[_WORK]
         options = {name: value for name, value in asked.raw.items() if name not in _OURS}
         headers = [(name, value) for name, value in scope["headers"] if name in KEY_HEADERS]
-        async with self._opened(names) as found:
+        async with self._opened(work.servers) as found:
             agent = Agent(
                 None,
-                [tool for name in names for tool in found[name]],
+                [tool for name in work.servers for tool in found[name] if work.offers(name, tool.own_name)],
                 model=asked.model,
                 settings=self._settings,
                 through=self._through,
                 options=options,
                 headers=headers,
+                first_call=work.demanded,
             )
             async with agent.run(asked.raw["messages"]) as run:
                 yield run

@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from streamtool.agent.events import Event, OutputDelta, ThoughtDelta, ToolArgumentsDelta, ToolCallEnd, ToolCallStart
 from streamtool.agent.tool_names import Names
-from streamtool.conversation import Conversation, Message, TextPart, ToolCall
+from streamtool.conversation import Conversation, Message, TextPart, ToolCall, ToolChoice
 from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
 from streamtool.exchange import Record
 from streamtool.http.answers import new_id
@@ -135,7 +135,7 @@ def middleware_of(
 class ModelClient:
     """What one run says to the model, and hears."""
 
-    __slots__ = ("_conversation", "_headers", "_listens", "_names", "_record", "_tools")
+    __slots__ = ("_choice", "_conversation", "_headers", "_listens", "_names", "_record", "_tools")
 
     def __init__(
         self,
@@ -144,12 +144,16 @@ class ModelClient:
         names: Names,
         listens: UpstreamProtocol | None,
         headers: Sequence[tuple[bytes, bytes]] = (),
+        *,
+        choice: ToolChoice,
     ) -> None:
         self._tools = middleware
         self._conversation = evolve(conversation, tools=tuple(map(names.offered, conversation.tools)))
         self._names = names
         self._listens = listens
         self._headers = headers
+        self._choice = choice
+        """Of the first reply; later ones may call what they like."""
         self._record: Record | None = None
 
     def _recorded(self, record: Record) -> None:
@@ -161,7 +165,8 @@ class ModelClient:
         past = (call.id for message in messages for call in message.calls)
         hearing = _Hearing(self._names, tell, CallIds(lambda: new_id(chat.CALL_ID), past))
         self._record = None
-        asked = evolve(self._conversation, messages=tuple(map(self._names.out, messages)))
+        asked = evolve(self._conversation, messages=tuple(map(self._names.out, messages)), choice=self._choice)
+        self._choice = ToolChoice()
         model = ModelSettings(asked.model)
         await self._call(chat.write_request(asked, model, stream=True), hearing, listener)
         fold = hearing.fold.close()

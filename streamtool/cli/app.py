@@ -309,7 +309,8 @@ def prompt(
     protocol: Annotated[
         str | None,
         typer.Option(
-            metavar="PROTOCOL", help="The protocol of the request: chat, messages or responses; default: guessed."
+            metavar="PROTOCOL",
+            help="The protocol of the request: chat, messages, responses, ollama or gemini; default: guessed.",
         ),
     ] = None,
 ) -> None:

@@ -205,6 +205,10 @@ def _at(place: str, key: str) -> str:
 
 PASSED: Final = "goes to an upstream of the same protocol; for others it is left out, and noted"
 """What becomes of a field that means something to its own origin only."""
+SAME: Final = "goes to an upstream of the same protocol; others have no place for it"
+"""What becomes of a part of a field that is read."""
+NATIVE: Final = "goes to an upstream that gets the tools natively"
+"""What becomes of a field of a tool that the model does not read as text."""
 _EXAMPLES: Final = 3
 """Examples of a tool's arguments that are read."""
 

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF009 - a default made by `setting` is an attrs field, not a value that instances share
 
+from fnmatch import fnmatchcase
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -195,11 +196,19 @@ class McpSettings:
     """Before the names of its tools, where two servers have the same."""
     timeout: float = setting(60.0)
     """Seconds for one call."""
+    hosted: tuple[str, ...] = setting(())
+    """Patterns over the labels and URLs by which a client's hosted `mcp` tool means this server; none: no client may.
+    """
+    web_search: str | None = setting(None)
+    """The tool of the server that is called in the place of a hosted search of the web."""
 
     def __attrs_post_init__(self) -> None:
+        place = f"mcp.{self.name}"
         if (self.command is None) == (self.url is None):
-            place = f"mcp.{self.name}"
             raise SettingsError(f"{place}: an MCP server has either a command or a url", param=place)
+        if self.web_search is not None and not any(fnmatchcase(self.web_search, pattern) for pattern in self.tools):
+            place += ".web_search"
+            raise SettingsError(f'{place}: "{self.web_search}" is not among the tools of the server', param=place)
 
 
 def check_forcing(way: ForcingSetting | None, protocol: str | None, path: str) -> None:

@@ -6,7 +6,7 @@ Source: the request types of openai-python 3.54.
 from collections.abc import Mapping
 from typing import Final
 
-from streamtool.protocols.fields import PASSED
+from streamtool.protocols.fields import NATIVE, PASSED
 
 REQUEST_FIELDS: Final[Mapping[str, str]] = {
     "model": "read",
@@ -52,5 +52,5 @@ TOOL_FIELDS: Final[Mapping[str, str]] = {
     "name": "read",
     "description": "read",
     "parameters": "read",
-    "strict": "goes to an upstream that gets the tools natively",
+    "strict": NATIVE,
 }

@@ -37,15 +37,14 @@ from streamtool.protocols.fields import (
     words,
 )
 from streamtool.protocols.gemini.parts import camel, read_contents, read_system
+from streamtool.protocols.gemini.request_fields import REQUEST_FIELDS
 from streamtool.protocols.gemini.schemas import json_schema
 from streamtool.settings import LimitSettings
 from streamtool.turns import unanswered
 
 Json = Any  # a decoded JSON value
 
-FIELDS: Final = frozenset(
-    {"model", "contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings"}
-)
+FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
 """The fields of the body that are understood, or mean nothing elsewhere; others are lost on the way to another
 protocol."""
 _MODELS: Final = "models/"

@@ -6,7 +6,7 @@ Source: the request types of anthropic-python 2.12.
 from collections.abc import Mapping
 from typing import Final
 
-from streamtool.protocols.fields import PASSED
+from streamtool.protocols.fields import NATIVE, PASSED
 
 REQUEST_FIELDS: Final[Mapping[str, str]] = {
     "model": "read",
@@ -49,7 +49,7 @@ TOOL_FIELDS: Final[Mapping[str, str]] = {
     "input_examples": "the first three stand in the tool prompt",
     "defer_loading": "the tool is offered when the conversation refers to it; at once, if only the origin could search",
     "allowed_callers": "a tool without `direct` is left out, and noted: programs run at the origin only",
-    "strict": "goes to an upstream that gets the tools natively",
+    "strict": NATIVE,
     "eager_input_streaming": "arguments are always streamed as they come",
-    "cache_control": "goes to an upstream that gets the tools natively",
+    "cache_control": NATIVE,
 }

@@ -41,16 +41,14 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
+from streamtool.protocols.ollama.request_fields import REQUEST_FIELDS
 from streamtool.protocols.pairing import CallIds
 from streamtool.settings import LimitSettings
 from streamtool.turns import unanswered
 
 Json = Any  # a decoded JSON value
 
-FIELDS: Final = frozenset(
-    {"model", "messages", "tools", "stream", "format", "options", "think", "keep_alive"}
-    | {"prompt", "system", "images"}
-)
+FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
 """The fields of the body that are understood, or mean nothing where no model is loaded; others are lost on the way to
 another protocol."""
 _NO_LIMIT: Final = 0

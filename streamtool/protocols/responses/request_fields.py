@@ -6,7 +6,7 @@ Source: the request types of openai-python 3.54.
 from collections.abc import Mapping
 from typing import Final
 
-from streamtool.protocols.fields import PASSED
+from streamtool.protocols.fields import NATIVE, PASSED
 
 _HOSTED: Final = "about tools that only the origin runs: left out, and noted"
 
@@ -55,6 +55,6 @@ TOOL_FIELDS: Final[Mapping[str, str]] = {
     "output_schema": "the tool prompt says what comes back",
     "defer_loading": "where the client runs `tool_search`, the tool is offered when it was found; else at once",
     "allowed_callers": "a tool without `direct` is left out, and noted: programs run at the origin only",
-    "strict": "goes to an upstream that gets the tools natively",
+    "strict": NATIVE,
     "async": "left out: a call is answered in the next request",
 }

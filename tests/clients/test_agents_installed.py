@@ -1,0 +1,190 @@
+"""Installed agents run the recipes of docs/recipes.md as they stand there: each reads a file with a tool of its own.
+
+`STREAMTOOL_AGENTS` is the folder of their commands (`node_modules/.bin`); an agent that is not there is skipped. Each
+has an empty home, an empty folder of work, and a proxy that leads to this machine only (which binds those that use the
+proxy of their environment, and no others). The model knows what to call, but what
+stands in the file it only learns from the agent: so the file is in the second request, or the agent has read nothing.
+"""
+
+import json
+import os
+import re
+import socket
+import socketserver
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import field, frozen
+from servers import uvicorn_server
+
+from streamtool.proxy import Proxy
+from streamtool.settings import load
+from streamtool.testing import Recorded, Script, ScriptedUpstream, text
+
+pytestmark = pytest.mark.agents
+PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+COMMANDS = Path(os.environ.get("STREAMTOOL_AGENTS", "."))
+ADDRESS = "127.0.0.1:8700"
+"""Where the recipes say that the proxy is."""
+WORD = "marigold"
+SECONDS = 200
+BYTES = 65536
+
+
+@frozen
+class Agent:
+    """An installed agent."""
+
+    heading: str
+    command: str
+    tool: str
+    """The tool of its own that reads a file."""
+    arguments: Callable[[Path], dict[str, Any]]
+    config: tuple[str, str] = ("", "")
+    """The language of a block in its recipe, and the file in its home that it is for."""
+    quiet: dict[str, str] = field(factory=dict)
+    """Keeps it from asking for what no recipe needs (updates, statistics)."""
+
+
+AGENTS = (
+    Agent(
+        "Claude Code",
+        "claude",
+        "Read",
+        lambda file: {"file_path": str(file)},
+        quiet={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+    ),
+    Agent(
+        "Codex",
+        "codex",
+        "exec_command",
+        lambda file: {"cmd": f"cat {file.name}"},
+        config=("toml", ".codex/config.toml"),
+    ),
+    Agent(
+        "opencode",
+        "opencode",
+        "read",
+        lambda file: {"filePath": str(file)},
+        config=("json", ".config/opencode/opencode.json"),
+        quiet={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
+    ),
+    Agent("Qwen Code", "qwen", "read_file", lambda file: {"file_path": str(file)}),
+    Agent(
+        "Gemini CLI",
+        "gemini",
+        "read_file",
+        lambda file: {"file_path": str(file)},
+        config=("json", ".gemini/settings.json"),
+    ),
+)
+
+
+def block(agent: Agent, language: str) -> str:
+    """A block of its recipe."""
+    section = PAGE.partition(f"\n## {agent.heading}\n")[2].partition("\n## ")[0]
+    found = re.search(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert found, agent.heading
+    return found[1]
+
+
+def model(agent: Agent, file: Path) -> Callable[[Recorded], Script]:
+    """Calls the tool where it is offered, and answers when it has seen the file."""
+    call = json.dumps({"name": agent.tool, "arguments": agent.arguments(file)})
+
+    def says(request: Recorded) -> Script:
+        said = json.dumps(request.json["messages"])
+        if WORD in said:
+            return text(f"It says {WORD[::-1]}.")
+        return text(f"<tool_call>{call}</tool_call>" if f"{agent.tool}(" in said else "Notes")
+
+    return says
+
+
+class Tunnel(socketserver.StreamRequestHandler):
+    """The only way to anywhere: it leads to this machine, and nowhere else."""
+
+    timeout = SECONDS
+
+    def handle(self) -> None:
+        asked = self.rfile.readline(BYTES).decode().split()
+        while self.rfile.readline(BYTES).strip():
+            pass
+        host, _, port = asked[1].rpartition(":") if asked[:1] == ["CONNECT"] else ("", "", "")
+        if host != "127.0.0.1":
+            self.wfile.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
+            return
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with socket.create_connection((host, int(port)), SECONDS) as there:
+            back = threading.Thread(target=pump, args=(there, self.connection))
+            back.start()
+            pump(self.connection, there)
+            back.join()
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    """Bytes from one to the other, to the end of either."""
+    with suppress(OSError):
+        while data := source.recv(BYTES):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def tunnel() -> Iterator[str]:
+    """The URL of a proxy that leads to this machine only."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Tunnel) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("agent", AGENTS, ids=[agent.command for agent in AGENTS])
+def test_an_agent_reads_a_file_by_the_recipe(agent: Agent, tmp_path: Path):
+    if not (COMMANDS / agent.command).exists():
+        pytest.skip(f"{agent.command} is not in STREAMTOOL_AGENTS")
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    file = work / "notes.txt"
+    file.write_text(f"The word is {WORD}.\n")
+    upstream = ScriptedUpstream(model(agent, file))
+    settings = load('[upstream.u]\nurl = "http://127.0.0.1:9"\n', {})
+    with tunnel() as out, uvicorn_server(Proxy(settings, apps={"u": upstream})) as server:
+        language, name = agent.config
+        if name:
+            (home / name).parent.mkdir(parents=True)
+            (home / name).write_text(block(agent, language).replace(ADDRESS, server.url.partition("//")[2]))
+        lines = block(agent, "sh").replace(ADDRESS, server.url.partition("//")[2])
+        done = subprocess.run(
+            ["/bin/sh", "-e", "-c", lines],
+            cwd=work,
+            env={
+                "PATH": f"{COMMANDS.resolve()}:{os.environ['PATH']}",
+                "HOME": str(home),
+                "HTTP_PROXY": out,
+                "HTTPS_PROXY": out,
+                "NO_PROXY": "127.0.0.1,localhost",
+                **agent.quiet,
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    told = f"{done.stdout}\n{done.stderr}"[-4000:]
+    assert done.returncode == 0, told
+    assert WORD[::-1] in done.stdout, told
+    read = [request for request in upstream.requests if WORD in json.dumps(request.json["messages"])]
+    assert read, told
