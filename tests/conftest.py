@@ -39,15 +39,17 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")  # the same examples in every run; `-m long` looks for new ones
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: a third of the time a test waits, for a socket or for a process."""
     return 1 + (os.cpu_count() or 1)
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector forget the thousands of collected tests, which it would look at again and again."""
+    """Let the garbage collector forget the thousands of collected tests, and look at the rest less often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

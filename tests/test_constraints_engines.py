@@ -84,7 +84,7 @@ def tool(name: str) -> Tool:
     return Tool(name.partition("/")[2], parameters=SCHEMAS[name])
 
 
-def some(format: str, count: int = 8) -> list[str]:
+def some(format: str, count: int = 5) -> list[str]:
     """Tools for a format, other ones for each."""
     return random.Random(format).sample(sorted(SCHEMAS), count)
 

@@ -37,7 +37,7 @@ TIMES = 8
 ALLOWED = 4
 FLOOR = 0.004
 """Seconds; what is shorter is not compared, since the collector of garbage alone may take as long."""
-SEEDS = 2
+SEEDS = 1
 """Of each kind and protocol."""
 
 

@@ -18,7 +18,7 @@ from statemachine.states import violations
 CASES = all_cases()
 SIZES = (0, 2, 7)
 """Whole, and in pieces; `check_events` and `check_ledger` take pieces of one and of three characters."""
-SPLITS = 24
+SPLITS = 12
 """At so many places a case is cut in two."""
 NEAR = 12
 

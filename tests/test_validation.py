@@ -489,7 +489,7 @@ def judged(schema, arguments: str) -> bool:
     return compiled is None or compiled.is_valid(json.loads(arguments))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(objects(SCHEMAS), st.dictionaries(NAMES, DOCUMENTS, max_size=4), st.sampled_from([None, 1]))
 def test_valid_documents_stay_and_mended_ones_validate(schema, document, indent):
     arguments = json.dumps(document, indent=indent)
