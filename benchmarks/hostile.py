@@ -20,7 +20,7 @@ import anyio.lowlevel
 from attrs import frozen
 from common import CLIENTS, Row, Table
 
-from streamtool.cli import garbage
+from streamtool.cli.garbage import Collector
 from streamtool.errors import RequestError
 from streamtool.exchange import Exchange
 from streamtool.http.middleware import ToolMiddleware
@@ -344,17 +344,19 @@ def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes,
     if key not in _apps:
         model = Model()
         app = ToolMiddleware(model, settings=Settings(app_protocol="chat", **asked.settings))
-        app.gate.quiet = garbage.quiet
         _apps[key] = model, app
     model, app = _apps[key]
     model.reply = asked.reply
     return body(client, asked, about), app
 
 
-async def blocked(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> Block:
-    """The exchange of this seed through the middleware, on a loop that has nothing else to do."""
+async def blocked(
+    client: str, seed: int, size: int = SIZE, about: str = "Hostile.", *, quiet: Callable[[], object] = lambda: None
+) -> Block:
+    """The exchange of this seed through the middleware, alone on its loop, and `quiet` behind it."""
     asked = hostile(seed, size)
     given, app = served(client, asked, about)
+    app.gate.quiet = quiet
     dog = Watchdog()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(dog.run)
@@ -368,11 +370,12 @@ async def blocked(client: str, seed: int, size: int = SIZE, about: str = "Hostil
 
 async def corpus(count: int, first: int, size: int) -> dict[tuple[str, str], Block]:
     """So many exchanges: the longest block of each client protocol and kind."""
+    quiet = Collector().quiet  # as in `serve`
     longest: dict[tuple[str, str], Block] = {}
     for seed in range(first, first + count):
         client = tuple(CLIENTS)[seed // len(KINDS) % len(CLIENTS)]
         key = client, KINDS[seed % len(KINDS)]
-        found = await blocked(client, seed, size, about=client)
+        found = await blocked(client, seed, size, about=client, quiet=quiet)
         longest[key] = max(longest.get(key, found), found, key=lambda block: block.seconds)
     return longest
 
@@ -437,7 +440,6 @@ def main(*arguments: str) -> None:
         for seed in range(-400, 0):
             list(timed(client, seed, 256))
     logging.disable()
-    garbage.begin()  # as `serve` does
     make = costs if arguments[0] == "costs" else blocks
     make(*map(int, arguments[make is costs :])).show()
 

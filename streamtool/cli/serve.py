@@ -17,8 +17,8 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from streamtool.cli import garbage
 from streamtool.cli.common import Screen, read_settings
+from streamtool.cli.garbage import Collector
 from streamtool.cli.servers.descriptors import affordable
 from streamtool.errors import SettingsError, StreamtoolError
 from streamtool.http.phrases import open_phrases
@@ -105,8 +105,7 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         screen.line(curl_line(listening, settings))
         screen.line()
         server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
-        garbage.begin()
-        proxy.when_quiet(garbage.quiet)
+        proxy.when_quiet(Collector().quiet)
         sys.setswitchinterval(_TURN)
         caught: list[int] = server.serve(proxy, sock)
         if signal.SIGINT in caught[:1]:
