@@ -250,6 +250,23 @@ async def test_a_client_without_tools_that_asked_for_one_document_gets_one_from_
         assert read(client, await reply.body(), stream=False).parts == ("Good morning.",)
 
 
+@both
+async def test_one_document_that_is_announced_as_a_stream_passes_as_it_is():
+    document = b' {"id": "x", "object": "chat.completion", "choices": [], "more": 1.50}'
+
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in (b"", document[:9], document[9:]):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    sent = json.dumps(write("chat", Ask(ASK.turns, stream=False))).encode()
+    async with stream_asgi(ToolMiddleware(app), body=sent) as reply:
+        assert await reply.body() == document
+
+
 # --- models and counts
 
 LISTS = {

@@ -8,19 +8,31 @@ from streamtool.exchange import Exchange
 from streamtool.http.asgi import Message, Receive, Send
 from streamtool.http.client_connection import ClientConnection
 
-_STREAMS = (b"text/event-stream", b"application/x-ndjson")
+_EVENTS = b"text/event-stream"
+_STREAMS = (_EVENTS, b"application/x-ndjson")
 
 
 def folded(exchange: Exchange, receive: Receive, send: Send) -> Send:
     """What the app calls instead of `send`: a stream becomes one document, all else passes."""
     client: ClientConnection | None = None
+    start: Message | None = None
+    """It announces a stream that has yet to begin."""
 
     async def take(message: Message) -> None:
-        nonlocal client
+        nonlocal client, start
         if message["type"] == "http.response.start" and _streams(message):
-            client = ClientConnection(exchange, receive, send)
-            exchange.respond(message["status"], message["headers"])
-        elif client is None:
+            start = message
+            return
+        if start is not None and message["type"] == "http.response.body":
+            if not message.get("body", b"") and message.get("more_body", False):
+                return
+            if _is_document(start, message):
+                await send(start)
+            else:
+                client = ClientConnection(exchange, receive, send)
+                exchange.respond(start["status"], start["headers"])
+            start = None
+        if client is None:
             await send(message)
         elif message["type"] == "http.response.body" and not client.complete:
             out = exchange.feed(message.get("body", b""))
@@ -33,7 +45,17 @@ def folded(exchange: Exchange, receive: Receive, send: Send) -> Send:
 
 
 def _streams(start: Message) -> bool:
-    """Whether a stream begins that can be read."""
-    headers = {bytes(name).lower(): bytes(value).lower() for name, value in start.get("headers", ())}
+    """Whether a stream is announced that can be read."""
+    headers = _lower(start)
     plain = headers.get(b"content-encoding", b"identity") in (b"identity", b"gzip", b"deflate")
     return plain and 200 <= start["status"] < 300 and headers.get(b"content-type", b"").startswith(_STREAMS)
+
+
+def _is_document(start: Message, first: Message) -> bool:
+    """Whether the body is one document, whatever was announced: no stream of events begins with a brace."""
+    events = _lower(start).get(b"content-type", b"").startswith(_EVENTS)
+    return events and bytes(first.get("body", b"")).lstrip().startswith(b"{")
+
+
+def _lower(start: Message) -> dict[bytes, bytes]:
+    return {bytes(name).lower(): bytes(value).lower() for name, value in start.get("headers", ())}
