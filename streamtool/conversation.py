@@ -190,6 +190,8 @@ class Conversation:
     tools: tuple[Tool, ...] = ()
     choice: ToolChoice = ToolChoice()
     stream: bool = False
+    background: bool = False
+    """The reply is made whether or not somebody reads it: as a stream, which is remembered for whoever asks for it."""
     include_usage: bool = False
     """Chat: the client asked for the usage chunk."""
     legacy_functions: bool = False

@@ -14,6 +14,7 @@
     │   ├── TooManyError         429
     │   └── HeaderTooLargeError  431
     ├── UnavailableError   503   the server has too many requests open, or is shutting down
+    ├── ReplyCancelled           the client has cancelled the reply, which was made in the background
     ├── AgentError               an agent found no answer
     ├── StoreError         503   what is remembered of earlier replies cannot be read at the moment
     └── UpstreamError      502   the upstream refused, sent an invalid reply, or failed
@@ -137,6 +138,10 @@ class UnavailableError(StreamtoolError):
     status = 503
     kind = "overloaded_error"
     headers = _LATER
+
+
+class ReplyCancelled(StreamtoolError):
+    """The client has cancelled the reply, which was made in the background."""
 
 
 class AgentError(StreamtoolError):

@@ -166,7 +166,8 @@ class Proxy:
         except StreamtoolError as error:
             await send_error(wire, error, send)
             return
-        await gate.run(app, scope, receive, send, wire, refused=self._tools.observers.refused)
+        refused, stored = self._tools.observers.refused, self._tools.stored.protocol(path)
+        await gate.run(app, scope, receive, send, wire, refused=refused, bounded=stored is None)
 
     def _app_at(self, path: str, scope: Scope) -> ASGIApp:
         """What serves the path. Raises MethodError, MediaTypeError, ForbiddenError, NotFoundError."""

@@ -46,7 +46,7 @@ from streamtool.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange
 from streamtool.exchange.encoding import decode_body
 from streamtool.http.answers import new_id, send_error
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, route_path, target
+from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, cancel_when_left, route_path, target
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.http.off_loop import off_loop, sized
 from streamtool.http.request_body import ClientLeft, read_body
@@ -105,6 +105,7 @@ class McpGateway:
         self._front = ToolMiddleware(self._chat, settings=front)
         self._front.observers = _Unobserved(front, anyio.current_time)
         self._front.store = self._through.store = behind.store
+        self._front.background = behind.background
         self._tools: dict[str, list[McpTool]] | None = None
         """By server, while they are open."""
 
@@ -178,7 +179,7 @@ class McpGateway:
         except ClientLeft:
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_leaves, receive, tasks.cancel_scope)
+            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             reply = _Reply(asked, send, self._settings.keepalive)
             with suppress(OSError):  # how a server tells that the client has left
                 await self._answer(asked, scope, reply)
@@ -253,13 +254,6 @@ def _server(settings: McpSettings) -> McpServer:
 
 def _allowed(tool: McpTool, settings: McpSettings) -> bool:
     return any(fnmatchcase(tool.own_name, pattern) for pattern in settings.tools)
-
-
-async def _leaves(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancel the scope when the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
 
 
 class _Unobserved(Observers):

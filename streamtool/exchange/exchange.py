@@ -3,9 +3,8 @@
     body ─▶ read_request ─▶ Conversation ─▶ project ─▶ write_request ─▶ request()       … the shell sends it …
     respond(), feed(), close() ─▶ ReplyReader ─▶ a ChoiceFilter per choice ─▶ ReplyWriter ─▶ bytes
 
-The client's protocol reads the request and writes the reply; the upstream's protocol, which the settings of the model
-name, does the rest. A request that has nothing to do with tools passes untouched if both are the same. Otherwise it is
-translated like any other, without a parser.
+The client's protocol reads the request and writes the reply; the upstream's protocol does the rest. A request that has
+nothing to do with tools passes untouched if both are the same, else it is translated without a parser.
 
 The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
 what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
@@ -19,8 +18,8 @@ write; before the last one it calls `remember`. Meanwhile it watches six attribu
 - `retry`: this attempt was not accepted: stop the upstream, send `request()` again.
 - `unread`: bytes of an event, or of arguments to check, that have not ended: to complete them may take long.
 
-A reply that is not streamed is made from the same events: the upstream is asked to stream all the same, nothing goes
-out before the end, and a failure is a status. Ids and the time come from outside.
+A reply that is not streamed is made from the same events: nothing goes out before the end, and a failure is a status.
+Ids and the time come from outside.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,7 +47,7 @@ from streamtool.reply import (
     Usage,
     UsageReport,
     in_pieces,
-)
+)  # fmt: skip
 from streamtool.settings import Settings
 
 
@@ -88,10 +87,7 @@ class Exchange:
         self._upstream = UpstreamResponse(asked.upstream, asked.conversation.options.n)
         self._rejected: Finding | None = None
         """Why another attempt follows this one."""
-        self.done = False
-        self.cut = False
-        self.lingers = False
-        self.retry = False
+        self.done = self.cut = self.lingers = self.retry = False
         self.unread = 0
 
     # --- the request -------------------------------------------------------------------------------------------------
@@ -142,12 +138,18 @@ class Exchange:
 
     def _next_attempt(self) -> None:
         self._response.headers.attempts += 1
-        self._choices.may_retry = self._may_retry()
+        settings, once = self._settings, self._choices.rules.native or self.conversation.options.n > 1
+        most = 1 if once else min(1 + settings.retries, settings.limits.attempts)
+        self._choices.may_retry = self._attempts < most
         if self._attempts > 1:
             self._upstream = UpstreamResponse(self.asked.upstream, self.conversation.options.n)
             self._choices.restart()
         self._rejected = None
         self.retry = False
+
+    def announce(self) -> bytes:
+        """The beginning of the reply before the upstream is asked, for a client that will ask for it by its id."""
+        return self._send([self._response.begin()])
 
     # --- the reply, as the shell reports it --------------------------------------------------------------------------
 
@@ -230,10 +232,13 @@ class Exchange:
 
     def record(self) -> Record:
         """What happened; complete once the exchange is done."""
-        choices = list(self._choices.filters.values())
-        return self._record.record(
-            self.asked, self._response, choices, quoted=self._choices.parsers.quoted, done=self.done
-        )
+        choices, quoted = list(self._choices.filters.values()), self._choices.parsers.quoted
+        return self._record.record(self.asked, self._response, choices, quoted=quoted, done=self.done)
+
+    def release(self) -> None:
+        """Let go of request and reply, which nobody asks for any more: cancelled tasks hold an exchange for long."""
+        self._choices.filters.clear()
+        del self.asked, self._choices, self._response, self._upstream
 
     @property
     def _attempts(self) -> int:
@@ -335,14 +340,6 @@ class Exchange:
         else:
             out.append(ending)
 
-    def _may_retry(self) -> bool:
-        settings = self._settings
-        return (
-            not self._choices.rules.native
-            and self.conversation.options.n == 1
-            and self._attempts < min(1 + settings.retries, settings.limits.attempts)
-        )
-
     def _end(self, out: list[ReplyEvent]) -> None:
         """The upstream's reply is over: another attempt, or the end of ours."""
         if self._failed:
@@ -387,7 +384,8 @@ class Exchange:
 
     def _falls_back(self, status: int, events: list[ReplyEvent]) -> bool:
         """Whether the upstream turned out not to support what it was asked for; the next attempt does without."""
-        if self._response.head is not None or self._attempts >= self._settings.limits.attempts:
+        announced = self.conversation.background and self._attempts == 1  # and nothing else was said
+        if (self._response.head and not announced) or self._attempts >= self._settings.limits.attempts:
             return False
         (failure,) = events
         assert type(failure) is ReplyFailure  # noqa: S101  the one event of an error response

@@ -7,7 +7,8 @@ request that has nothing to do with tools passes untouched if the upstream speak
 not, the request is translated.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from attrs import evolve
 
@@ -80,7 +81,7 @@ class ClientRequest:
             self.conversation = with_tools(self.conversation, self.transcripts)
             begun = prompting.format_of(self.conversation.messages, self.transcripts.recall)
             self.model = self.model if begun is None else self.model.going_on_in(begun)
-        self.forcing = CallForcing(self.model, self.upstream.NAME, self._lacks)
+        self.forcing = CallForcing(self.model, self.upstream.NAME, self._unsupported())
         self.dropped = self._not_honoured(client)
         """What could not be honoured, as far as it is known."""
         signs = self.native and not self.passthrough and PROTOCOLS[self.upstream.NAME].signs_calls
@@ -148,7 +149,7 @@ class ClientRequest:
     @property
     def passthrough(self) -> bool:
         """There is nothing to do: request and reply pass as they are."""
-        return self.same and not self.reads
+        return self.same and not (self.reads or self.conversation.background)
 
     @property
     def reads(self) -> bool:
@@ -228,14 +229,17 @@ class ClientRequest:
         """Whether an error that refuses this method may only quote the request."""
         return self.sent > _SEARCHED or says_refused(method, repr(self.conversation))
 
-    def _lacks(self, ability: str) -> bool:
+    def _unsupported(self) -> Callable[[str], bool]:
+        """Says whether the upstream is known to lack an ability."""
         known = self._services.capabilities
-        return known is not None and known.lacks(self._client, self._upstream_name, self.model.name, ability)
+        if known is None:
+            return _nothing
+        return partial(known.lacks, self._client, self._upstream_name, self.model.name)
 
     def _begins_native(self) -> bool:
         if self.plain or self.model.mode == "emulate":
             return False
-        return not (self.model.mode == "auto" and self._lacks("tools"))
+        return not (self.model.mode == "auto" and self._unsupported()("tools"))
 
     def _overridden(self, settings: Settings, templates: Templates | None) -> ModelSettings:
         """The model's settings under the headers of this request, where they are honoured."""
@@ -318,3 +322,8 @@ class ClientRequest:
             (b"content-length", str(len(body)).encode()),
             (b"accept-encoding", b"identity"),
         )
+
+
+def _nothing(_: str) -> bool:
+    """Nothing is known to be lacking."""
+    return False

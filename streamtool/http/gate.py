@@ -104,17 +104,19 @@ class Gate:
         wire: ClientProtocol,
         *,
         refused: Callable[[str, StreamtoolError, Headers], object],
+        bounded: bool = True,
     ) -> None:
         """Call the app with a request of the protocol `wire`, and tell the client if it raises a StreamtoolError.
 
         `refused` is called with the protocol's name, the error and the request's headers if the request may not begin.
+        One that is not `bounded` may begin however many are open: it asks for, or ends, what another has begun.
         Raises the app's error if the client cannot be told of it.
         """
         if ENTRY in scope:
             await app(scope, receive, send)
             return
         try:
-            client = self._admit(scope["headers"])
+            client = self._admit(scope["headers"], bounded=bounded)
         except StreamtoolError as error:
             refused(wire.NAME, error, scope["headers"])
             await send_error(wire, error, send)
@@ -132,12 +134,12 @@ class Gate:
         finally:
             self._leave(entry, client)
 
-    def _admit(self, headers: Headers) -> str:
+    def _admit(self, headers: Headers, *, bounded: bool) -> str:
         """The client that sends these headers, if its request may begin. Raises UnavailableError, TooManyError."""
         if self.draining:
             raise UnavailableError("the server is shutting down; send the request again", code="shutting_down")
         client, limits = client_of(headers), self._limits
-        if limits is None:
+        if limits is None or not bounded:
             return client
         if limits.exchanges and len(self._open) >= limits.exchanges:
             raise UnavailableError(

@@ -12,6 +12,7 @@ its own `receive` and `send`, untouched. Written on anyio: runs under asyncio se
 import logging
 import time
 from functools import partial
+from math import inf
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,10 +31,12 @@ from streamtool.http.asgi import (
     Scope,
     Send,
     json_answer,
+    nobody_leaves,
     route_path,
     target,
     with_key_in_header,
 )  # fmt: skip
+from streamtool.http.background import Background
 from streamtool.http.client_connection import ClientConnection
 from streamtool.http.folded import folded
 from streamtool.http.gate import ENTRY, Entry, Gate
@@ -47,7 +50,7 @@ from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import COUNTS, PROTOCOLS, at_path, client_protocol, counting
 from streamtool.settings import Settings, with_options
-from streamtool.state.replies import open_store, shelf
+from streamtool.state.replies import Shelf, open_store, shelf
 from streamtool.validation.validator import require_library
 
 UPSTREAM_KEY = "streamtool.upstream"
@@ -90,6 +93,7 @@ class ToolMiddleware:
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
         self.services = open_services(self.settings, self.templates, self.store)
+        self.background = Background()
         self.stored = StoredResponses(self.settings)
         self.gate = Gate(self.settings.limits)
 
@@ -114,12 +118,13 @@ class ToolMiddleware:
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if self.stored.protocol(path):
-                await json_answer(send, await self.stored.answer(self.store, scope))
+            if not bounded:
+                await self.stored.serve(self.store, self.background, scope, receive, send)
             else:
                 await self._serve(protocol, wire, scope, receive, send)
 
-        await self.gate.run(serve, scope, receive, send, wire, refused=self.observers.refused)
+        bounded = self.stored.protocol(path) is None
+        await self.gate.run(serve, scope, receive, send, wire, refused=self.observers.refused, bounded=bounded)
 
     async def _serve(self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:
         """A request to one of our paths."""
@@ -130,6 +135,7 @@ class ToolMiddleware:
         if protocol in COUNTS:
             await self._count(wire, scope, body, receive, send)
             return
+        memory = shelf(self.store, scope["headers"])
         begin = partial(
             Exchange,
             self.settings,
@@ -139,7 +145,7 @@ class ToolMiddleware:
             new_id=new_id,
             now=int(time.time()),
             clock=clock,
-            services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
+            services=evolve(self.services, memory=memory),
         )
         large = len(body) > LARGE or self.store.blocks
         try:
@@ -154,12 +160,26 @@ class ToolMiddleware:
                 await self._pass(exchange, scope, body, receive, send)
         else:
             del body, begin
-            run = _Run(self, exchange, scope, receive, send, large=large)
             try:
-                with entry.ends_by(run.end):
-                    await run.run()
+                if exchange.conversation.background:
+                    await self._make(exchange, memory, scope, receive, send, large=large)
+                else:
+                    run = _Run(self, exchange, scope, receive, send, large=large)
+                    with entry.ends_by(run.end):
+                        await run.run()
             finally:
                 watch.end(None if exchange.done else entry.error)
+                exchange.release()
+
+    async def _make(
+        self, exchange: Exchange, memory: Shelf, scope: Scope, receive: Receive, send: Send, *, large: bool
+    ) -> None:
+        """A response in the background."""
+        entry: Entry = scope[ENTRY]
+        with self.background.making(exchange, memory, self.settings.store.lease) as made:
+            run = _Run(self, exchange, scope, nobody_leaves, made.take, large=large)
+            with entry.ends_by(run.end):
+                await made.make(run.run, run.end, receive, send, self.settings.keepalive)
 
     def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
         """The scope with which the app is called."""
@@ -226,7 +246,9 @@ class ToolMiddleware:
 class _Run:
     """One exchange while it runs: the app on one side, the client on the other."""
 
-    __slots__ = ("_app", "_client", "_entry", "_exchange", "_large", "_left", "_lingers", "_middleware", "_scope")
+    __slots__ = (
+        "_app", "_client", "_ended", "_entry", "_exchange", "_large", "_left", "_lingers", "_middleware", "_scope",
+    )  # fmt: skip
 
     def __init__(
         self, middleware: ToolMiddleware, exchange: Exchange, scope: Scope, receive: Receive, send: Send, *, large: bool
@@ -235,6 +257,8 @@ class _Run:
         self._exchange = exchange
         self._scope = scope
         self._entry: Entry = scope[ENTRY]
+        self._ended: StreamtoolError | None = None
+        """With which it was ended early, beside that of its entry."""
         self._large = large
         """The request is not written on the event loop."""
         self._client = ClientConnection(exchange, receive, send)
@@ -245,14 +269,21 @@ class _Run:
         self._lingers = False
         """The app is given a moment to tell its counts."""
 
-    def end(self) -> None:
-        """End early, with the error of the entry."""
+    def end(self, error: StreamtoolError | None = None) -> None:
+        """End early, with this error or that of the entry."""
+        self._ended = self._ended or error
         self._stop(0)
+
+    @property
+    def _early(self) -> StreamtoolError | None:
+        """With which it has to end early."""
+        return self._ended or self._entry.error
 
     async def run(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                self._client.attend(tasks, self._middleware.settings.keepalive)
+                silent = self._exchange.conversation.background
+                self._client.attend(tasks, inf if silent else self._middleware.settings.keepalive)
                 templates, model = self._middleware.templates, self._exchange.asked.model
                 if templates.wants(model, self._scope["headers"]):
                     tasks.start_soon(templates.learn, model, self._scope["headers"])
@@ -292,7 +323,7 @@ class _Run:
         error: StreamtoolError
         try:
             with anyio.CancelScope() as self._app:
-                if self._entry.error is None:
+                if self._early is None:
                     await self._middleware.app(scope, receive, self._take)
             error = UpstreamError("the application ended without a whole response")
         except StreamtoolError as raised:
@@ -303,7 +334,7 @@ class _Run:
             error.__cause__ = raised
         self._app = None
         if not (exchange.done or exchange.retry or self._client.gone):
-            await self._client.write(exchange.fail(self._entry.error or error))
+            await self._client.write(exchange.fail(self._early or error))
 
     async def _take(self, message: Message) -> None:
         """What the app sends."""

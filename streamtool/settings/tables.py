@@ -176,6 +176,9 @@ class StoreSettings:
     size: int = setting(64 * 1024 * 1024, read.integer(0))
     """Bytes of all that is remembered; whoever holds most loses the oldest first. 0: nothing is."""
 
+    lease: float = setting(30.0)
+    """Seconds after which a response in the background has failed whose server says no more that it is at work."""
+
     def __attrs_post_init__(self) -> None:
         if self.file is not None and self.redis is not None:
             raise SettingsError("store: it is either in a file or on a Redis server, not in both", param="store")

@@ -171,7 +171,7 @@ def check_ended(response: Mapping[str, Json], rule: str, problems: Problems) -> 
         reason = details.get("reason") if isinstance(details, dict) else None
         if reason not in ("max_output_tokens", "content_filter"):
             problems.must(rule, f"the reason of an incomplete response is {reason!r}")
-    if status != "failed" or usage is not None:
+    if status not in ("failed", "cancelled") or usage is not None:
         _usage(usage, rule, problems)
 
 

@@ -218,17 +218,17 @@ class _ResponsesStream:
         if self._terminal is None:
             self._terminal = status
         response = item.get("response")
-        check_response(response, status, "R4", problems)
+        cancelled = status == "failed" and isinstance(response, dict) and response.get("status") == "cancelled"
+        check_response(response, "cancelled" if cancelled else status, "R4", problems)
         self._named(response)
         if not isinstance(response, dict):
             return
         check_ended(response, "R9", problems)
-        if status == "failed" and not self._error:
+        if status == "failed" and not (self._error or cancelled):
             problems.should("R11", "response.failed without an error event before")
         if status != "failed" and self._error:
             problems.must("R11", f"an error, and yet the response is {status}")
-        finals = [each.final for each in self._items if each.final is not None]
-        given = response.get("output") or []
+        finals, given = [each.final for each in self._items if each.final is not None], response.get("output") or []
         # what was running when the response failed may be told as far as it came
         spare = len(self._items) - len(finals) if status == "failed" else 0
         if given[: len(finals)] != finals or len(given) > len(finals) + spare:

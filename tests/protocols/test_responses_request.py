@@ -186,7 +186,6 @@ class TestMessages:
             ("reasoning", {"reasoning": "high"}),
             ("text", {"text": "json"}),
             ("text.format", {"text": {"format": "json"}}),
-            ("background", {"background": True}),
             ("conversation", {"conversation": "conv_1"}),
             ("prompt", {"prompt": {"id": "pmpt_1"}}),
         ],

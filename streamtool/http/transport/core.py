@@ -13,7 +13,7 @@ import httpx
 from attrs import evolve
 
 from statemachine import precompile
-from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.errors import RequestError, StreamtoolError, UpstreamError
 from streamtool.exchange import Exchange
 from streamtool.http.answers import new_id
 from streamtool.http.asgi import with_key_in_header
@@ -66,7 +66,7 @@ class TransportCore:
         """The exchange of a request. Raises RequestError."""
         headers = self._headers(protocol, request)
         try:
-            return Exchange(
+            exchange = Exchange(
                 self.settings,
                 protocol,
                 request.content,
@@ -76,9 +76,15 @@ class TransportCore:
                 clock=time.monotonic,
                 services=evolve(self.services, memory=shelf(self.store, headers)),
             )
+            if exchange.conversation.background:
+                raise RequestError(
+                    "A response in the background needs a server that makes it: leave `background` out.",
+                    param="background",
+                )
         except StreamtoolError as error:
             self.observers.refused(protocol.NAME, error, headers)
             raise
+        return exchange
 
     def watch(self, exchange: Exchange, protocol: ClientProtocol, request: httpx.Request) -> Watch:
         """The watch on an exchange that begins now."""

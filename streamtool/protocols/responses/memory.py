@@ -98,6 +98,12 @@ def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
         return []
     identity = string(raw, "previous_response_id")
     match recalled.value(identity, "previous_response_id"):
+        case {"status": str(status)}:
+            raise refused(
+                "previous_response_id",
+                f"Response {shown(identity)} is {status.replace('_', ' ')}: only what is complete can be gone on from.",
+                code="previous_response_not_complete",
+            )
         case {"input": [*before], "output": [*after]}:
             return [item for item in (*before, *after) if isinstance(item, dict)]
     raise refused(
@@ -131,15 +137,18 @@ def memories(conversation: Conversation, response: bytes) -> list[tuple[str, byt
     if conversation.raw.get("store") is False:
         return []
     fields = wire.decode_tolerant(response)
-    items = conversation.raw.get("input")
-    if isinstance(items, str):
-        items = [{"type": "message", "role": "user", "content": items}]
     id, output = fields["id"], fields.pop("output")
     return [
-        (id, wire.encode({"input": items or [], "output": output})),
+        (id, wire.encode({"input": items_of(conversation), "output": output})),
         (head_key(id), wire.encode(fields)),
         *((item["id"], wire.encode(item)) for item in output),
     ]
+
+
+def items_of(conversation: Conversation) -> list[Json]:
+    """All items of the request."""
+    items = conversation.raw.get("input") or []
+    return [{"type": "message", "role": "user", "content": items}] if isinstance(items, str) else items
 
 
 def head_key(id: str) -> str:

@@ -33,7 +33,6 @@ Json = Any  # a decoded JSON value
 FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
 """The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
 _CANNOT: Final = {
-    "background": "Replies are not made in the background: leave `background` out and read the reply.",
     "conversation": "Conversations are not kept here: send the items in `input`, or use `previous_response_id`.",
     "prompt": "Prompts are not stored here: send the text in `instructions` and `input`.",
 }
@@ -55,6 +54,9 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) 
     for key, sentence in _CANNOT.items():
         if raw.get(key) not in (None, False):
             raise refused(key, sentence)
+    background = flag(raw, "background")
+    if background and raw.get("store") is False:
+        raise refused("background", "A response in the background is stored: leave `store` out, or set it to true.")
     given = all_items(raw, recall, limits, len(body))
     if given.changed:
         raw = {**raw, "input": [item for _, item in given.items]}
@@ -74,7 +76,8 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) 
         model=model,
         messages=messages,
         tools=offer.tools,
-        stream=flag(raw, "stream"),
+        stream=flag(raw, "stream") or background,
+        background=background,
         options=_options(raw),
         dropped=(*offer.dropped, *given.dropped, *items.dropped),
         raw=raw,
@@ -89,7 +92,7 @@ def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
     to what it does not hold may have to do with tools, and so has no such conversation.
     """
     raw = body_fields(body, limits)
-    if any(raw.get(key) not in (None, False) for key in (*_CANNOT, "previous_response_id")):
+    if any(raw.get(key) not in (None, False) for key in (*_CANNOT, "background", "previous_response_id")):
         return None
     if raw.get("tools") not in (None, []) or raw.get("tool_choice") not in (None, "auto", "none"):
         return None

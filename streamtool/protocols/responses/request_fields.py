@@ -28,7 +28,7 @@ REQUEST_FIELDS: Final[Mapping[str, str]] = {
     "text": "`format` is read",
     "user": "read",
     "safety_identifier": "read, like `user`",
-    "background": "refused",
+    "background": "read",
     "conversation": "refused",
     "prompt": "refused: prompts are not stored here",
     "max_tool_calls": _HOSTED,

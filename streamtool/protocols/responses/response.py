@@ -50,7 +50,7 @@ def _echo(conversation: Conversation) -> dict[str, Json]:
     raw = conversation.raw
     choice = raw.get("tool_choice") or "auto"
     return {
-        "background": False,
+        "background": conversation.background,
         "instructions": raw.get("instructions"),
         "max_output_tokens": raw.get("max_output_tokens"),
         "max_tool_calls": raw.get("max_tool_calls"),

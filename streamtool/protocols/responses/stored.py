@@ -42,6 +42,16 @@ class StoredResponse:
     output: list[Json]
 
     @property
+    def background(self) -> bool:
+        """It is, or was, made in the background."""
+        return self.head.get("background") is True
+
+    @property
+    def status(self) -> str:
+        """How it stands."""
+        return str(self.head.get("status"))
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """All under which something of it is remembered."""
         items = (item.get("id") for item in self.output if isinstance(item, dict))
@@ -53,9 +63,14 @@ class StoredResponse:
         ids = (item.get("call_id") for item in self.output if isinstance(item, dict))
         return tuple(id for id in ids if isinstance(id, str))
 
+    @property
+    def whole(self) -> dict[str, Json]:
+        """The response object."""
+        return {**self.head, "output": self.output}
+
     def write(self) -> bytes:
-        """The response object as it was."""
-        return wire.encode({**self.head, "output": self.output})
+        """The response object as JSON."""
+        return wire.encode(self.whole)
 
 
 def read_stored(id: str, recall: Recall) -> StoredResponse:

@@ -5,7 +5,8 @@ What a client may rely on, whatever the upstream did (each is needed by the stri
 each with its own id and its index, added before anything of it is sent and done before the next; a `done` event and the
 final response that hold, byte for byte, what was streamed; arguments that are one JSON object, unless the call is
 incomplete; one terminal event, last, which is `response.completed`, `response.incomplete` or, after an `error` event,
-`response.failed`.
+`response.failed`. No event is known for a response that was cancelled: it is `response.failed` without an error, and
+the response in it says `cancelled`.
 
 Theory of operation. One item is open at a time: a message, reasoning, or a call. A delta of it is a template, made when
 the item is opened, and one JSON string; the string is kept as it was written, behind those before it, and the events
@@ -21,7 +22,7 @@ from typing import Final, Literal, assert_never
 from attrs import Factory, define
 
 from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
+from streamtool.errors import ReplyCancelled, StreamtoolError
 from streamtool.protocols import wire
 from streamtool.protocols.body_sniffer import too_large
 from streamtool.protocols.responses.response import ResponseObject, error_code
@@ -387,8 +388,12 @@ class ReplyWriter(StreamWriter):
         self._ended = True
         response = self._begin(out)
         self._end_item(out, complete=False)
-        code = error_code(error)
-        fields = {"code": error.code or code, "message": error.message, "param": error.param}
-        self._send(b"error", wire.encode(fields)[1:-1], out)
-        failed = response.write(b"failed", self._output.joined(), error={"code": code, "message": error.message})
+        output = self._output.joined()
+        if isinstance(error, ReplyCancelled):
+            failed = response.write(b"cancelled", output)
+        else:
+            code = error_code(error)
+            fields = {"code": error.code or code, "message": error.message, "param": error.param}
+            self._send(b"error", wire.encode(fields)[1:-1], out)
+            failed = response.write(b"failed", output, error={"code": code, "message": error.message})
         self._send(b"response.failed", b'"response":' + failed, out)
