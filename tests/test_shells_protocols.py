@@ -357,6 +357,37 @@ async def test_every_other_count_is_an_estimate(protocol: Any):
         assert json.loads(await reply.body())["type"] == "error"
 
 
+@both
+async def test_the_input_of_a_response_is_counted_with_what_came_before():
+    upstream = ScriptedUpstream(said("chat", "Good morning."))
+    app = ToolMiddleware(upstream)
+    counts = []
+    sent = {"model": "m", "input": "hi" * 500}
+    async with stream_asgi(app, "/v1/responses", body=json.dumps(sent).encode()) as reply:
+        sent["previous_response_id"] = json.loads(await reply.body())["id"]
+    for more in (("previous_response_id",), ()):
+        fields = {key: value for key, value in sent.items() if key not in more}
+        async with stream_asgi(app, "/v1/responses/input_tokens", body=json.dumps(fields).encode()) as reply:
+            assert await reply.head() == 200
+            told = json.loads(await reply.body())
+        assert told["object"] == "response.input_tokens"
+        counts.append(told["input_tokens"])
+    assert 200 < counts[0] < counts[1] < 700
+    assert len(upstream.requests) == 1
+
+
+@both
+async def test_an_upstream_of_responses_counts_itself():
+    upstream = ScriptedUpstream(Script((b'{"input_tokens": 321}',), content_type="application/json"))
+    sent = {**write("responses", ASK), "store": False}
+    app = ToolMiddleware(upstream, app_protocol="responses")
+    async with stream_asgi(app, "/v1/responses/input_tokens", body=json.dumps(sent).encode()) as reply:
+        assert json.loads(await reply.body()) == {"object": "response.input_tokens", "input_tokens": 321}
+    asked = upstream.requests[0]
+    assert (asked.path, {*asked.json}) == ("/v1/responses/input_tokens", {"model", "input"})
+    assert "ping" in json.dumps(asked.json["input"])
+
+
 # --- SDKs without a server
 
 

@@ -155,8 +155,8 @@ class BackgroundResponse:
     """A response that this process makes. `begun` are its first events."""
 
     __slots__ = (
-        "_conversation", "_kept", "_last", "_lease", "_leased", "_memory", "_request_id", "_stop", "_streamed", "_written",
-        "id", "log",
+        "_conversation", "_kept", "_last", "_lease", "_leased", "_memory", "_request_id", "_stop", "_streamed",
+        "_written", "id", "log",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, begun: bytes, memory: Shelf, lease: float) -> None:

@@ -206,7 +206,8 @@ class ToolMiddleware:
                 body,
                 receive=receive,
                 upstream_key=UPSTREAM_KEY,
-                services=self.services,
+                services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
+                blocks=self.store.blocks,
             )
         except StreamtoolError as error:
             await send_error(wire, error, send)

@@ -41,10 +41,11 @@ _LOOKS: Final = 20
 class StoredResponses:
     """The paths below those of `settings` at which Responses are served."""
 
-    __slots__ = ("_keepalive", "_paths")
+    __slots__ = ("_keepalive", "_others", "_paths")
 
     def __init__(self, settings: Settings) -> None:
         self._keepalive = settings.keepalive
+        self._others = frozenset(settings.paths)
         self._paths = tuple(path + "/" for path, protocol in settings.paths.items() if protocol == responses.NAME)
 
     def protocol(self, path: str) -> str | None:
@@ -90,7 +91,7 @@ class StoredResponses:
     def _place(self, path: str) -> tuple[str, str] | None:
         """The id and what stands behind it."""
         for before in self._paths:
-            if path.startswith(before):
+            if path.startswith(before) and path not in self._others:
                 id, _, rest = path.removeprefix(before).partition("/")
                 return (id, rest) if id and rest in _METHODS else None
         return None

@@ -1,5 +1,5 @@
-"""Counts the tokens of a request (`POST /v1/messages/count_tokens`, Gemini's `countTokens`) as they will be: with the
-tool prompt.
+"""Counts the tokens of a request (`POST /v1/messages/count_tokens`, `/v1/responses/input_tokens`, Gemini's
+`countTokens`) as they will be: with the tool prompt.
 
 An upstream that speaks the client's protocol is asked, with the tools and results as the text that it would get. Every
 other upstream cannot be asked, and the count is that of `prompting.window`.
@@ -17,10 +17,11 @@ from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
 from streamtool.exchange import Services, decode_body
 from streamtool.http.asgi import ASGIApp, Receive, Scope, ask
-from streamtool.http.off_loop import sized
+from streamtool.http.off_loop import off_loop, sized
 from streamtool.prompting.window import CountTokens, prompt_tokens
 from streamtool.protocols import wire
 from streamtool.protocols.interfaces import CountingProtocol
+from streamtool.protocols.registry import upstream_name
 from streamtool.settings import ModelSettings, Settings
 from streamtool.state.clients import client_of
 
@@ -52,13 +53,14 @@ class TokenCount:
     ) -> "TokenCount":
         """The request of a client. Raises RequestError for what cannot be read or projected."""
         given = tuple((name.lower(), value) for name, value in headers)
-        conversation = protocol.read_count(decode_body(body, given, settings.limits.body), settings.limits)
+        recall = () if services.memory is None or protocol.memories is None else (services.memory.demand,)
+        conversation = protocol.read_count(decode_body(body, given, settings.limits.body), settings.limits, *recall)
         model = settings.for_model(conversation.model)
         if services.templates is not None:
             model = model.with_template(services.templates.of(model, client_of(given)))
         tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
         projected = prompting.project(conversation, model, model.format, open_end=True)
-        if (model.protocol or protocol.NAME) != protocol.NAME:
+        if upstream_name(protocol.NAME, model.protocol) != protocol.NAME:
             return cls(protocol, projected, model, tokenizer, None, ())
         written = protocol.write_count_request(projected, model)
         kept = [pair for pair in given if pair[0].startswith(_KEPT)]
@@ -93,9 +95,14 @@ async def count_tokens(
     receive: Receive,
     upstream_key: str,
     services: Services,
+    blocks: bool,
 ) -> bytes:
-    """The JSON body that answers the count. Raises RequestError for what cannot be read or projected."""
-    counting = await sized(partial(TokenCount.read, settings, protocol, body, scope["headers"], services), len(body))
+    """The JSON body that answers the count; `blocks`: what is remembered may take long to read.
+
+    Raises RequestError for what cannot be read or projected.
+    """
+    read = partial(TokenCount.read, settings, protocol, body, scope["headers"], services)
+    counting = await (off_loop(read) if blocks else sized(read, len(body)))
     told = None
     if counting.request is not None:
         inner = dict(scope)

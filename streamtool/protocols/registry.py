@@ -86,6 +86,8 @@ ROWS: Final = (
     ProtocolRow(
         "responses",
         paths=("/v1/responses",),
+        count="input_tokens",
+        count_paths=("/v1/responses/input_tokens",),
         assumed=False,
         endings=("/responses",),
         forcing=("prompt", "schema"),
@@ -247,7 +249,12 @@ def counting(client: "ClientProtocol") -> "CountingProtocol":
     return cast("CountingProtocol", client)
 
 
+def upstream_name(client: str, name: str | None) -> str:
+    """The name of the protocol to speak to an upstream; None: what the client speaks, if that may be assumed."""
+    return name or (client if PROTOCOLS[client].assumed else "chat")
+
+
 def upstream_protocol_for(client: "ClientProtocol", name: str | None) -> "UpstreamProtocol":
     """The protocol to speak to an upstream; None: what the client speaks, if that may be assumed, else `chat`."""
-    name = name or (client.NAME if PROTOCOLS[client.NAME].assumed else "chat")
+    name = upstream_name(client.NAME, name)
     return cast("UpstreamProtocol", client) if name == client.NAME else UPSTREAMS[name]  # at the client's own address

@@ -271,3 +271,13 @@ def constraint(forcing: Forcing) -> dict[str, Json]:
             return {"grammar": forcing.value}
         case "prefill":
             return {}
+
+
+def count_in(body: bytes, key: str) -> int | None:
+    """The number of tokens that an upstream tells under the key; None if it does not."""
+    try:
+        value = decode_tolerant(body)
+    except ValueError:
+        return None
+    tokens = value.get(key) if isinstance(value, dict) else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None

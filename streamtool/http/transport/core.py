@@ -116,14 +116,15 @@ class TransportCore:
 
     def count(self, protocol: ClientProtocol, request: httpx.Request) -> tuple[TokenCount, httpx.Request | None]:
         """A count of tokens, and what to ask the upstream for it, if it can be asked. Raises RequestError."""
-        count = TokenCount.read(
-            self.settings, counting(protocol), request.content, self._headers(protocol, request), self.services
-        )
+        headers = self._headers(protocol, request)
+        services = evolve(self.services, memory=shelf(self.store, headers))
+        count = TokenCount.read(self.settings, counting(protocol), request.content, headers, services)
         if count.request is None:
             return count, None
         url = self._moved(request.url, count.path, query=request.url.query)
-        headers = list(count.headers)
-        asked = type(request)("POST", url, headers=headers, content=count.request, extensions=request.extensions)
+        asked = type(request)(
+            "POST", url, headers=list(count.headers), content=count.request, extensions=request.extensions
+        )
         return count, asked
 
     def _moved(self, url: httpx.URL, path: str, *, query: bytes | None) -> httpx.URL:

@@ -106,12 +106,7 @@ def write_count_request(conversation: Conversation, model: ModelSettings) -> byt
 
 def read_count_reply(body: bytes) -> int | None:
     """The number of tokens; None if the upstream did not tell it."""
-    try:
-        value = wire.decode_tolerant(body)
-    except ValueError:
-        return None
-    tokens = value.get("totalTokens") if isinstance(value, dict) else None
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None
+    return wire.count_in(body, "totalTokens")
 
 
 def _turns(messages: Sequence[Message], model: ModelSettings, *, same: bool) -> tuple[Json, list[dict[str, Json]]]:

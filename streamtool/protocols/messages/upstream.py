@@ -80,12 +80,7 @@ def write_count_request(conversation: Conversation, model: ModelSettings) -> byt
 
 def read_count_reply(body: bytes) -> int | None:
     """The number of tokens; None if the upstream did not tell it."""
-    try:
-        value = wire.decode_tolerant(body)
-    except ValueError:
-        return None
-    tokens = value.get("input_tokens") if isinstance(value, dict) else None
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None
+    return wire.count_in(body, "input_tokens")
 
 
 def _body(conversation: Conversation, model: ModelSettings) -> Body:

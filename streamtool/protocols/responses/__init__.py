@@ -9,16 +9,19 @@ under which their helpers, the AI SDK, LangChain and pydantic-ai read a stream; 
 """
 
 from streamtool.protocols.body_sniffer import read_error, read_models
-from streamtool.protocols.responses.complete import write_complete, write_error
+from streamtool.protocols.responses.complete import write_complete, write_count, write_error
 from streamtool.protocols.responses.memory import memories
 from streamtool.protocols.responses.reader import ReplyReader
-from streamtool.protocols.responses.request import FIELDS, read_request, read_unread
+from streamtool.protocols.responses.request import FIELDS, read_count, read_request, read_unread
 from streamtool.protocols.responses.stored import read_stored, write_deleted, write_input_items
 from streamtool.protocols.responses.upstream import (
     HEADERS,
     KEY_HEADER,
     MODELS_PATH,
+    count_path,
+    read_count_reply,
     request_path,
+    write_count_request,
     write_request,
 )
 from streamtool.protocols.responses.writer import ReplyWriter

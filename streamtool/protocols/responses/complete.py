@@ -60,6 +60,11 @@ def _events(choice: Choice) -> Iterator[ReplyEvent]:
     yield ReplyFinish(0, choice.reason or Reason.STOP, choice.stop_sequence)
 
 
+def write_count(tokens: int) -> bytes:
+    """The JSON body that tells how many tokens a conversation has."""
+    return wire.encode({"object": "response.input_tokens", "input_tokens": tokens})
+
+
 def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001 — stands in a header
     """The JSON body of an error; its HTTP status is `error.status`, and the request's id travels in a header."""
     fields = {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}

@@ -85,6 +85,11 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) 
     return with_choice(conversation, raw, hosted=bool(offer.dropped))
 
 
+def read_count(body: bytes, limits: LimitSettings, recall: Recall = _nothing) -> Conversation:
+    """The conversation whose tokens are to be counted; raises as `read_request` does."""
+    return read_request(body, limits, recall)
+
+
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
     """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
 

@@ -39,6 +39,10 @@ _OURS: Final = frozenset(
     | {"tools", "tool_choice", "parallel_tool_calls"}
 )
 """Fields that are written from the conversation."""
+_COUNTED: Final = frozenset(
+    {"model", "input", "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls", "truncation"}
+)
+"""Fields of a request for a count."""
 
 
 def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
@@ -46,13 +50,33 @@ def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001 
     return "/v1/responses"
 
 
+def count_path(model: ModelSettings) -> str:  # noqa: ARG001  other protocols name it in the path
+    """Where tokens are counted."""
+    return "/v1/responses/input_tokens"
+
+
+def write_count_request(conversation: Conversation, model: ModelSettings) -> bytes:
+    """The JSON body that asks how many tokens the conversation has."""
+    body = _body(conversation, model)
+    return wire.encode_request({key: value for key, value in body.items() if key in _COUNTED})
+
+
+def read_count_reply(body: bytes) -> int | None:
+    """The number of tokens; None if the upstream did not tell it."""
+    return wire.count_in(body, "input_tokens")
+
+
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
     """The JSON body that asks the model of the upstream for the next reply."""
     if conversation.options.n > 1:
         raise RequestError("This upstream gives one reply at a time; ask for them one at a time.", param="n")
+    if conversation.protocol == "responses" and not conversation.messages:  # a request that nobody here could read
+        return wire.encode_request({**conversation.raw, "model": model.name})
+    return wire.encode_request({**_body(conversation, model), "stream": stream})
+
+
+def _body(conversation: Conversation, model: ModelSettings) -> dict[str, Json]:
     raw, same = conversation.raw, conversation.protocol == "responses"
-    if same and not conversation.messages:  # a request that nobody here could read
-        return wire.encode_request({**raw, "model": model.name})
     custom = {call.id for message in conversation.messages for call in message.calls if call.custom}
     body: dict[str, Json] = {
         "model": model.name,
@@ -69,8 +93,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
         body["text"] = text
     if conversation.tools:
         body.update(_tools(conversation, same=same))
-    body["stream"] = stream
-    return wire.encode_request(body)
+    return body
 
 
 def _options(options: Options) -> dict[str, Json]:
