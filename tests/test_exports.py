@@ -18,7 +18,7 @@ from streamtool.protocols.interfaces import (
     ListingProtocol,
     UpstreamProtocol,
 )
-from streamtool.protocols.registry import ROWS
+from streamtool.protocols.registry import BESIDE, COUNTS, ROWS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
@@ -87,7 +87,7 @@ def test_protocol_packages_offer_what_the_interfaces_ask_for(row):
         UpstreamProtocol: True,
         AddressedProtocol: row.addressed,
         ListingProtocol: row.lists,
-        CountingProtocol: row.count,
+        CountingProtocol: row.name in map(BESIDE.get, COUNTS),
     }
     sides = [side for side, offered in asked.items() if offered]
     for name in {name for side in sides for name in vars(side) if not name.startswith("_")}:

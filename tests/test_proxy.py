@@ -472,7 +472,7 @@ def test_a_connection_is_used_again_after_a_reply_that_ended_by_itself():
 
 
 def test_an_upstream_that_goes_on_after_the_end_is_left(monkeypatch):
-    monkeypatch.setattr("streamtool.http.middleware.GRACE", 0.05)
+    monkeypatch.setattr("streamtool.http.served_exchange.GRACE", 0.05)
     upstream = RawUpstream()
     try:
         upstream.reset(http_stream(b"".join(s for s in text("Hi").steps if isinstance(s, bytes))))

@@ -63,6 +63,7 @@ def test_nothing_set_gives_the_defaults():
         "/v1/messages/count_tokens": "count_tokens",
         "/v1/responses": "responses",
         "/v1/responses/input_tokens": "input_tokens",
+        "/v1/responses/compact": "compact",
         "/api/chat": "ollama",
         "/api/generate": "ollama",
         "/v1beta/models/{model}:generateContent": "gemini",

@@ -8,18 +8,30 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from dialects import USAGE, refusal, said
 from redis_server import redis_server
 from servers import Served, hypercorn_server, uvicorn_server, wait_for
 
 from streamtool import ToolMiddleware, sample
 from streamtool.proxy import Proxy
 from streamtool.settings import StoreSettings
+from streamtool.testing import ScriptedUpstream
 
 TOOL: Any = {
     "type": "function",
     "name": "get_weather",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
+
+
+class Posts:
+    """An app that answers nothing but what is posted: servers are asked whether they are there."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await (self._app if scope["method"] == "POST" else sample.app)(scope, receive, send)
 
 
 @pytest.fixture(params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
@@ -125,6 +137,41 @@ def test_methods_and_paths_that_are_not_served_are_refused(serve: Any):
         assert client.get("/v1/responses/resp_1/other").status_code == 404
         foreign = client.delete("/v1/responses/resp_1", headers={"origin": "https://evil.example"})
         assert foreign.status_code == 403
+
+
+def test_a_conversation_is_compacted_and_gone_on_from(serve: Any, client_of: Any):
+    upstream = ScriptedUpstream(said("chat", "Fine."), said("chat", "The user likes tea."), said("chat", "Tea, then."))
+    client = client_of(serve(ToolMiddleware(Posts(upstream)))).responses
+    first = client.create(model="m", input="I like tea.", tools=[TOOL], instructions="Be kind.")
+    compacted = client.compact(
+        model="m", previous_response_id=first.id, input="What do I like?", instructions="Be brief."
+    )
+    assert compacted.object == "response.compaction"
+    assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
+    assert len({item.id for item in compacted.output}) == 3
+    assert compacted.usage.output_tokens == USAGE[1]
+    asked = upstream.requests[1].json["messages"]
+    assert asked[0] == {"role": "system", "content": "Be brief."}
+    assert "Sum up" in asked[-1]["content"]
+    kept: Any = [item.model_dump(exclude_none=True, warnings=False) for item in compacted.output]
+    client.create(model="m", input=[*kept, {"role": "user", "content": "So?"}])
+    went_on = [message["content"] for message in upstream.requests[2].json["messages"]]
+    assert "The user likes tea." in "\n".join(went_on)
+    assert went_on[-1] == "So?"
+
+
+def test_what_cannot_be_compacted_is_told(serve: Any, client_of: Any):
+    upstream = ScriptedUpstream(said("chat", "Too lo", "length"), refusal("chat"), said("chat", "Ok."))
+    client = client_of(serve(ToolMiddleware(Posts(upstream)))).responses
+    with pytest.raises(openai.InternalServerError, match="no whole summary"):
+        client.compact(model="m", input="I like tea.")
+    with pytest.raises(openai.RateLimitError):
+        client.compact(model="m", input="I like tea.")
+    with pytest.raises(openai.BadRequestError, match="input"):
+        client.compact(model="m")
+    foreign: Any = [{"type": "compaction", "encrypted_content": "gAAAA"}, {"role": "user", "content": "So?"}]
+    client.create(model="m", input=foreign)
+    assert "gAAAA" not in str(upstream.requests[-1].json)
 
 
 @pytest.mark.parametrize("kind", ["file", "redis"])

@@ -54,7 +54,7 @@ from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
 from streamtool.protocols.interfaces import ClientProtocol, Headers
-from streamtool.protocols.registry import COUNTS, at_path, client_protocol
+from streamtool.protocols.registry import BESIDE, at_path, client_protocol
 from streamtool.protocols.wire import KEY_HEADERS
 from streamtool.reply import (
     ReplyAccumulator,
@@ -121,7 +121,7 @@ class McpGateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = at_path(self._settings.paths, route_path(scope)) if scope["type"] == "http" else None
-        if protocol is None or protocol in COUNTS or scope["method"] != "POST":
+        if protocol is None or protocol in BESIDE or scope["method"] != "POST":
             await self._behind(scope, receive, send)
             return
         wire = client_protocol(protocol, target(scope))

@@ -136,8 +136,8 @@ def with_key_in_header(scope: Scope, name: str) -> Scope:
     return {**scope, "query_string": rest, "headers": [*scope["headers"], *((b"x-goog-api-key", key) for key in keys)]}
 
 
-async def json_answer(send: Send, body: bytes, *, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
+async def json_answer(send: Send, body: bytes, *, status: int = 200, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """Answer with a JSON body."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -35,10 +35,8 @@ class ProtocolRow:
     """The field of a query in which a client's key may come; "": only headers bear it."""
     lists: tuple[tuple[str, str], ...] = ()
     """The paths at which clients are told of models, and their methods."""
-    count: str = ""
-    """In the settings, what a path is for at which tokens are counted; "": nobody counts them."""
-    count_paths: tuple[str, ...] = ()
-    """The paths at which clients have their tokens counted."""
+    beside: tuple[tuple[str, str], ...] = ()
+    """The paths at which clients ask for something else than a reply, and for what, as the settings have it."""
     assumed: bool = True
     """An app behind its clients speaks it as well, if nobody says otherwise; else `chat`."""
     endings: tuple[str, ...] = ()
@@ -75,8 +73,7 @@ ROWS: Final = (
     ProtocolRow(
         "messages",
         paths=("/v1/messages",),
-        count="count_tokens",
-        count_paths=("/v1/messages/count_tokens",),
+        beside=(("/v1/messages/count_tokens", "count_tokens"),),
         endings=("/messages",),
         hosts=("api.anthropic.com",),
         forcing=("prompt", "prefill", "schema"),
@@ -86,8 +83,7 @@ ROWS: Final = (
     ProtocolRow(
         "responses",
         paths=("/v1/responses",),
-        count="input_tokens",
-        count_paths=("/v1/responses/input_tokens",),
+        beside=(("/v1/responses/input_tokens", "input_tokens"), ("/v1/responses/compact", "compact")),
         assumed=False,
         endings=("/responses",),
         forcing=("prompt", "schema"),
@@ -114,8 +110,9 @@ ROWS: Final = (
         model_in_path=True,
         query_key="key",
         lists=(("/v1beta/models", "GET"), ("/v1beta/models/{model}", "GET")),
-        count="gemini_count_tokens",
-        count_paths=("/v1beta/models/{model}:countTokens", "/v1/models/{model}:countTokens"),
+        beside=tuple(
+            (f"{version}/models/{{model}}:countTokens", "gemini_count_tokens") for version in ("/v1beta", "/v1")
+        ),
         hosts=("generativelanguage.googleapis.com",),
         forcing=("prompt", "schema"),
         prefill=False,
@@ -139,13 +136,16 @@ CLIENT_NAMES: Final = tuple(row.name for row in ROWS if row.paths)
 """What a client may speak."""
 UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS)
 """What an upstream may speak."""
-COUNTS: Final[Mapping[str, str]] = MappingProxyType({row.count: row.name for row in ROWS if row.count})
-"""What a path is for at which tokens are counted, in the place of a protocol, and the protocol of the count."""
+COMPACT: Final = "compact"
+"""In the place of a protocol: a conversation is to be compacted."""
+BESIDE: Final[Mapping[str, str]] = MappingProxyType({what: row.name for row in ROWS for _, what in row.beside})
+"""What clients ask for beside replies, in the place of a protocol, and the protocol in which they do."""
+COUNTS: Final = frozenset(BESIDE) - {COMPACT}
+"""In the place of a protocol: tokens are to be counted."""
 PATHS: Final[Mapping[str, str]] = MappingProxyType(
-    {path: row.name for row in ROWS for path in row.paths}
-    | {path: row.count for row in ROWS for path in row.count_paths}
+    {path: row.name for row in ROWS for path in row.paths} | {path: what for row in ROWS for path, what in row.beside}
 )
-"""The paths that are ours, and the protocol that each speaks, or `count_tokens`."""
+"""The paths that are ours, and the protocol that each speaks, or what it is for."""
 LISTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {path: (row.name, method) for row in ROWS for path, method in row.lists}
 )
@@ -188,7 +188,7 @@ def protocol_near(paths: Mapping[str, str], path: str) -> str:
     if name is None and listed is not None:
         return listed[0]
     beside = (row.name for row in ROWS if row.paths and row.paths[0].split("/", 2)[1:2] == first)
-    return COUNTS.get(name or "", name) or next(beside, "chat")
+    return BESIDE.get(name or "", name) or next(beside, "chat")
 
 
 def protocol_of_host(host: str | None) -> str:
@@ -237,7 +237,7 @@ def client_protocol(name: str | None, target: str = "") -> "ClientProtocol":
 
     `target` is the path that was asked for, with its query, where it may tell what the body does not.
     """
-    name = COUNTS.get(name or "", name) or "chat"
+    name = BESIDE.get(name or "", name) or "chat"
     package: Any = CLIENTS[name]
     if not (target and PROTOCOLS[name].addressed):
         return cast("ClientProtocol", package)

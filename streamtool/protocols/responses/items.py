@@ -3,7 +3,7 @@
 The input is one flat list: messages, reasoning, calls and results are items of their own. Neighbouring items of the
 assistant become one message with its calls, neighbouring results one message of the user. Items without `type` that
 have a role are messages. What only the origin's own tools leave behind (`web_search_call`), and what only the origin
-can read (`compaction`), is left out and recorded; it does not part the items around it.
+can read (a `compaction` that is not ours), is left out and recorded; it does not part the items around it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from streamtool.conversation import Message, Part, ToolCall, ToolResult
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, list_of, object_at, refused, shown, string, words
+from streamtool.protocols.responses.compaction import summary
 from streamtool.protocols.responses.parts import content
 from streamtool.protocols.responses.typed_calls import TYPED_CALLS, TYPED_RESULTS, typed_call, typed_result
 
@@ -85,6 +86,8 @@ class _Turns:
                 self._program(fields, place)
             case str() if kind in TYPED_RESULTS:
                 self._result(typed_result(kind, fields, place), fields)
+            case "compaction" if said := summary(fields):
+                self._message(said, place)
             case "additional_tools":
                 self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
             case str():

@@ -102,7 +102,7 @@ def write_input_items(response: StoredResponse, asked: Mapping[str, str]) -> byt
         raise RequestError(f"`limit` is a number from 1 to {_LARGEST_PAGE}.", param="limit")
     if order not in ("asc", "desc"):
         raise RequestError("`order` is asc or desc.", param="order")
-    items = [_listed(item, response.id, place) for place, item in enumerate(response.given) if isinstance(item, dict)]
+    items = [listed(item, response.id, place) for place, item in enumerate(response.given) if isinstance(item, dict)]
     if order == "desc":
         items.reverse()
     if after is not None:
@@ -116,7 +116,7 @@ def write_input_items(response: StoredResponse, asked: Mapping[str, str]) -> byt
     return wire.encode(fields)
 
 
-def _listed(item: dict[str, Json], response: str, place: int) -> dict[str, Json]:
+def listed(item: dict[str, Json], response: str, place: int) -> dict[str, Json]:
     """The item with all that a listed one has: type, id, and content in parts."""
     kind = item.get("type") or "message"
     made = f"{_PREFIXES.get(kind, 'item')}_{response.removeprefix('resp_')}_in{place}"

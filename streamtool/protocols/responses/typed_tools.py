@@ -135,7 +135,7 @@ ITEMS: Final = {
     "mcp_list_tools": "left out",
     "mcp_approval_request": "left out",
     "mcp_approval_response": "left out",
-    "compaction": "left out",
+    "compaction": "text, if it was made here; else left out",
     "compaction_trigger": "left out",
     "configuration_update": "left out",
 }
