@@ -140,7 +140,7 @@ class Proxy:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope)
-        near = self._tools.stored.protocol(path) or protocol_near(self.settings.paths, asked_path(scope))
+        near = self._tools.remembers(path) or protocol_near(self.settings.paths, asked_path(scope))
         wire = client_protocol(near, target(scope))
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
         send = self._origins.answering(scope, send)
@@ -166,8 +166,8 @@ class Proxy:
         except StreamtoolError as error:
             await send_error(wire, error, send)
             return
-        refused, stored = self._tools.observers.refused, self._tools.stored.protocol(path)
-        await gate.run(app, scope, receive, send, wire, refused=refused, bounded=stored is None)
+        refused, bounded = self._tools.observers.refused, self._tools.remembers(path) is None
+        await gate.run(app, scope, receive, send, wire, refused=refused, bounded=bounded)
 
     def _app_at(self, path: str, scope: Scope) -> ASGIApp:
         """What serves the path. Raises MethodError, MediaTypeError, ForbiddenError, NotFoundError."""
@@ -176,7 +176,7 @@ class Proxy:
             _check_method(scope, path, "POST")
             self._origins.check_type(scope)
             return self._host or self._tools
-        if allowed := self._tools.stored.allowed(path):
+        if allowed := self._tools.stored.allowed(path) or self._tools.conversations.allowed(path):
             _check_method(scope, path, *allowed)
             return self._tools
         lists = path == MODELS or path.startswith(MODELS + "/")

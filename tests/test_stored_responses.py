@@ -160,6 +160,45 @@ def test_a_conversation_is_compacted_and_gone_on_from(serve: Any, client_of: Any
     assert went_on[-1] == "So?"
 
 
+def test_a_conversation_is_kept_and_gone_on_from(serve: Any, client_of: Any):
+    upstream = ScriptedUpstream(said("chat", "Fine."), said("chat", "Tea."), said("chat", "Hm."))
+    served = serve(ToolMiddleware(Posts(upstream)))
+    client, other = client_of(served), client_of(served, "two")
+    kept = client.conversations.create(metadata={"a": "b"}, items=[{"role": "user", "content": "I like tea."}])
+    assert client.conversations.retrieve(kept.id) == kept
+    first = client.responses.create(model="m", input="Do you?", conversation=kept.id)
+    assert first.conversation.id == kept.id
+    client.responses.create(model="m", input="What do I like?", conversation={"id": kept.id})
+    asked = [message["content"] for message in upstream.requests[1].json["messages"]]
+    assert asked[-2:] == ["Fine.", "What do I like?"]
+    assert "I like tea." in "".join(asked[:-2])
+    items = list(client.conversations.items.list(kept.id, order="asc", limit=2))
+    assert [item.content[0].text for item in items] == ["I like tea.", "Do you?", "Fine.", "What do I like?", "Tea."]
+    assert len({item.id for item in items}) == 5
+    assert client.conversations.items.retrieve(items[1].id, conversation_id=kept.id) == items[1]
+    assert client.conversations.items.delete(items[3].id, conversation_id=kept.id) == kept
+    added = client.conversations.items.create(kept.id, items=[{"role": "user", "content": "And milk."}])
+    assert [item.content[0].text for item in added.data] == ["And milk."]
+    assert added.data[0].id not in {item.id for item in items}
+    client.responses.create(model="m", input="Hm?", conversation=kept.id, store=False)
+    now = client.conversations.items.list(kept.id)
+    assert [item.content[0].text for item in now] == ["And milk.", "Tea.", "Fine.", "Do you?", "I like tea."]
+    assert client.conversations.update(kept.id, metadata={"c": "d"}).metadata == {"c": "d"}
+    for ask in (other.conversations.retrieve, other.conversations.delete, other.conversations.items.list):
+        with pytest.raises(openai.NotFoundError):
+            ask(kept.id)
+    with pytest.raises(openai.NotFoundError) as raised:
+        other.responses.create(model="m", input="Hm?", conversation=kept.id)
+    assert raised.value.code == "conversation_not_found"
+    with pytest.raises(openai.BadRequestError, match="either"):
+        client.responses.create(model="m", input="Hm?", conversation=kept.id, previous_response_id=first.id)
+    with pytest.raises(openai.NotFoundError, match="Item"):
+        client.conversations.items.retrieve("msg_none", conversation_id=kept.id)
+    assert client.conversations.delete(kept.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(kept.id)
+
+
 def test_what_cannot_be_compacted_is_told(serve: Any, client_of: Any):
     upstream = ScriptedUpstream(said("chat", "Too lo", "length"), refusal("chat"), said("chat", "Ok."))
     client = client_of(serve(ToolMiddleware(Posts(upstream)))).responses

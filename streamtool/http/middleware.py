@@ -39,6 +39,7 @@ from streamtool.http.off_loop import LARGE, clock, off_loop
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.served_exchange import ServedExchange
 from streamtool.http.services import open_services
+from streamtool.http.stored_conversations import StoredConversations
 from streamtool.http.stored_responses import StoredResponses
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
@@ -84,6 +85,7 @@ class ToolMiddleware:
         self.services = open_services(self.settings, self.templates, self.store)
         self.background = Background()
         self.stored = StoredResponses(self.settings)
+        self.conversations = StoredConversations(self.settings)
         self.gate = Gate(self.settings.limits)
 
     async def drain(self, seconds: float) -> None:
@@ -99,7 +101,7 @@ class ToolMiddleware:
         if scope["type"] == "http":
             path = route_path(scope)
             protocol = at_path(self.settings.paths, path) if scope["method"] == "POST" else None
-            protocol = protocol or self.stored.protocol(path)
+            protocol = protocol or self.remembers(path)
         if protocol is None:
             await self.app(scope, receive, send)
             return
@@ -107,13 +109,21 @@ class ToolMiddleware:
         scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if not bounded:
+            if self.conversations.protocol(path):
+                body = await self._body(wire, scope, receive, send) if scope["method"] == "POST" else b""
+                if body is not None:
+                    await self.conversations.serve(self.store, scope, body, send)
+            elif not bounded:
                 await self.stored.serve(self.store, self.background, scope, receive, send)
             else:
                 await self._serve(protocol, wire, scope, receive, send)
 
-        bounded = self.stored.protocol(path) is None
+        bounded = self.remembers(path) is None
         await self.gate.run(serve, scope, receive, send, wire, refused=self.observers.refused, bounded=bounded)
+
+    def remembers(self, path: str) -> str | None:
+        """The protocol of a path at which clients ask for what is remembered; None: it is none of those."""
+        return self.stored.protocol(path) or self.conversations.protocol(path)
 
     async def _serve(self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:
         """A request to one of our paths."""

@@ -187,6 +187,7 @@ class TestMessages:
             ("text", {"text": "json"}),
             ("text.format", {"text": {"format": "json"}}),
             ("conversation", {"conversation": "conv_1"}),
+            ("conversation", {"conversation": 5}),
             ("prompt", {"prompt": {"id": "pmpt_1"}}),
         ],
     )

@@ -149,7 +149,7 @@ class TestText:
         check(data)
         head = '{"id":"resp_1","object":"response","created_at":7,'
         echo = (
-            '"model":"m","background":false,"instructions":null,"max_output_tokens":null,"max_tool_calls":null,'
+            '"model":"m","background":false,"conversation":null,"instructions":null,"max_output_tokens":null,"max_tool_calls":null,'
             '"metadata":{},"parallel_tool_calls":true,"previous_response_id":null,"prompt_cache_key":null,'
             '"reasoning":{"effort":null,"summary":null},"safety_identifier":null,"store":true,"temperature":null,'
             '"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_p":null,"truncation":"disabled",'

@@ -11,6 +11,15 @@ under which their helpers, the AI SDK, LangChain and pydantic-ai read a stream; 
 from streamtool.protocols.body_sniffer import read_error, read_models
 from streamtool.protocols.responses.compaction import read_compaction, write_compaction
 from streamtool.protocols.responses.complete import write_complete, write_count, write_error
+from streamtool.protocols.responses.conversations import (
+    CONVERSATION_ID,
+    extended,
+    new_conversation,
+    read_conversation,
+    updated,
+    write_conversation_deleted,
+)
+from streamtool.protocols.responses.listing import write_list
 from streamtool.protocols.responses.memory import memories
 from streamtool.protocols.responses.reader import ReplyReader
 from streamtool.protocols.responses.request import FIELDS, read_count, read_request, read_unread

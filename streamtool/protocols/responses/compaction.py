@@ -13,8 +13,8 @@ from attrs import frozen
 from streamtool.errors import UpstreamError
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, body_fields, model_name
+from streamtool.protocols.responses.listing import listed
 from streamtool.protocols.responses.memory import Recall, all_items
-from streamtool.protocols.responses.stored import listed
 from streamtool.settings import LimitSettings
 
 Json = Any  # a decoded JSON value

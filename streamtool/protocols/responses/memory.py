@@ -1,12 +1,14 @@
 """What a request refers to without sending it: an earlier response, or single items of earlier replies.
 
 A client of this protocol may leave out what the server has already seen: `previous_response_id` stands for all items of
-an earlier request and its reply, an `item_reference` for one item that an earlier reply made. `all_items` puts the
-items back; `memories` says what has to be kept so that it can. Where and for how long is the caller's business: here
-are only ids and bytes. What is recalled counts as if it stood in the body, so a short request cannot become a huge one.
+an earlier request and its reply, `conversation` for those that it holds, an `item_reference` for one item that an
+earlier reply made. `all_items` puts the items back; `memories` says what has to be kept so that it can. Where and for
+how long is the caller's business: here are only ids and bytes. What is recalled counts as if it stood in the body, so a
+short request cannot become a huge one.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from attrs import frozen
@@ -15,6 +17,7 @@ from streamtool.conversation import Conversation
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, object_at, refused, shown, string
+from streamtool.protocols.responses.conversations import StoredConversation, conversation_id, read_conversation
 from streamtool.protocols.responses.typed_calls import SPELLINGS
 from streamtool.settings import LimitSettings
 
@@ -38,6 +41,8 @@ class StoredInput:
     """Bytes of the body and of all that was recalled."""
     changed: bool
     """Not all of it stood in the body."""
+    conversation: StoredConversation | None = None
+    """The one to which the request and its reply belong."""
 
 
 class _Recalled:
@@ -50,15 +55,20 @@ class _Recalled:
         self._limit = limit
         self.size = size
 
-    def value(self, identity: str, place: str) -> Json:
+    def data(self, identity: str, place: str) -> bytes | None:
         """What was remembered under the id; None if nothing was."""
         data = self._recall(identity)
-        if data is None:
-            return None
-        self.size += len(data)
+        self.size += len(data or b"")
         if self.size > self._limit:
             sentence = f"The request and what it refers to are together larger than {self._limit} bytes (limits.body)."
             raise TooLargeError(sentence, param=place, code="request_too_large")
+        return data
+
+    def value(self, identity: str, place: str) -> Json:
+        """The same, decoded."""
+        data = self.data(identity, place)
+        if data is None:
+            return None
         try:
             return wire.repaired(wire.decode_tolerant(data))
         except ValueError:
@@ -68,8 +78,11 @@ class _Recalled:
 def all_items(raw: Fields, recall: Recall, limits: LimitSettings, size: int) -> StoredInput:
     """The items that the request means: those of the earlier response, then its own, references replaced by items."""
     recalled = _Recalled(recall, size, limits.body)
-    previous = _previous(raw, recalled)
+    previous, conversation = _previous(raw, recalled), _conversation(raw, recalled)
     items = [("previous_response_id", item) for item in previous]
+    if conversation is not None:
+        previous = list(conversation.items)
+        items = [("conversation", item) for item in previous]
     dropped: list[str] = []
     value = raw.get("input")
     if isinstance(value, str):
@@ -78,7 +91,7 @@ def all_items(raw: Fields, recall: Recall, limits: LimitSettings, size: int) -> 
         value = []
     elif not isinstance(value, list) or not (value or previous):
         raise refused("input", "Give `input`: a string, or a list of items.")
-    changed = bool(previous)
+    changed = bool(previous) or conversation is not None
     for position, item in enumerate(value):
         place = f"input[{position}]"
         fields = object_at(item, place, "An input item is an object.")
@@ -90,7 +103,7 @@ def all_items(raw: Fields, recall: Recall, limits: LimitSettings, size: int) -> 
                 continue
             fields = found
         items.append((place, fields))
-    return StoredInput(tuple(items), tuple(dict.fromkeys(dropped)), recalled.size, changed)
+    return StoredInput(tuple(items), tuple(dict.fromkeys(dropped)), recalled.size, changed, conversation)
 
 
 def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
@@ -111,6 +124,11 @@ def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
         f"Previous response with id {shown(identity)} not found: send all items in `input` instead.",
         code="previous_response_not_found",
     )
+
+
+def _conversation(raw: Fields, recalled: _Recalled) -> StoredConversation | None:
+    id = conversation_id(raw)
+    return None if id is None else read_conversation(id, partial(recalled.data, place="conversation"))
 
 
 def _is_reference(fields: Fields) -> bool:
@@ -138,7 +156,9 @@ def memories(conversation: Conversation, response: bytes) -> list[tuple[str, byt
         return []
     fields = wire.decode_tolerant(response)
     id, output = fields["id"], fields.pop("output")
+    kept = conversation.raw.get("conversation")
     return [
+        *([(kept.id, kept.adding([*items_of(conversation), *output]).memory())] if kept else []),
         (id, wire.encode({"input": items_of(conversation), "output": output})),
         (head_key(id), wire.encode(fields)),
         *((item["id"], wire.encode(item)) for item in output),

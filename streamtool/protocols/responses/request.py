@@ -33,9 +33,10 @@ Json = Any  # a decoded JSON value
 FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
 """The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
 _CANNOT: Final = {
-    "conversation": "Conversations are not kept here: send the items in `input`, or use `previous_response_id`.",
     "prompt": "Prompts are not stored here: send the text in `instructions` and `input`.",
 }
+_NOT_ALONE: Final = (*_CANNOT, "background", "conversation", "previous_response_id")
+"""Fields with which a body cannot pass as it came."""
 _HAS_NO_TOOLS: Final = frozenset({"message", "reasoning", None})
 """Types of items that have nothing to do with tools."""
 
@@ -59,7 +60,7 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) 
         raise refused("background", "A response in the background is stored: leave `store` out, or set it to true.")
     given = all_items(raw, recall, limits, len(body))
     if given.changed:
-        raw = {**raw, "input": [item for _, item in given.items]}
+        raw = {**raw, "input": [item for _, item in given.items], "conversation": given.conversation}
     items = read_items(given.items)
     messages = items.messages
     instructions = words(raw, "instructions")
@@ -97,7 +98,7 @@ def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
     to what it does not hold may have to do with tools, and so has no such conversation.
     """
     raw = body_fields(body, limits)
-    if any(raw.get(key) not in (None, False) for key in (*_CANNOT, "background", "previous_response_id")):
+    if any(raw.get(key) not in (None, False) for key in _NOT_ALONE):
         return None
     if raw.get("tools") not in (None, []) or raw.get("tool_choice") not in (None, "auto", "none"):
         return None

@@ -29,7 +29,7 @@ REQUEST_FIELDS: Final[Mapping[str, str]] = {
     "user": "read",
     "safety_identifier": "read, like `user`",
     "background": "read",
-    "conversation": "refused",
+    "conversation": "read",
     "prompt": "refused: prompts are not stored here",
     "max_tool_calls": _HOSTED,
     "access_programs": PASSED,

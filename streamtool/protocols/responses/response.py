@@ -51,6 +51,7 @@ def _echo(conversation: Conversation) -> dict[str, Json]:
     choice = raw.get("tool_choice") or "auto"
     return {
         "background": conversation.background,
+        "conversation": (kept := raw.get("conversation")) and {"id": kept.id},
         "instructions": raw.get("instructions"),
         "max_output_tokens": raw.get("max_output_tokens"),
         "max_tool_calls": raw.get("max_tool_calls"),

@@ -35,7 +35,8 @@ KEY_HEADER: Final = b"authorization"
 MODELS_PATH: Final = "/v1/models"
 
 _OURS: Final = frozenset(
-    {"model", "input", "instructions", "stream", "background", "previous_response_id", "max_output_tokens", "text"}
+    {"model", "input", "instructions", "stream", "background", "previous_response_id", "conversation"}
+    | {"max_output_tokens", "text"}
     | {"tools", "tool_choice", "parallel_tool_calls"}
 )
 """Fields that are written from the conversation."""
