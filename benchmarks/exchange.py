@@ -93,6 +93,7 @@ def through_exchange(client: str, upstream: str, kind: str, count: int) -> Calla
 _TEXT: dict[str, Callable[[Any], str]] = {
     "chat": lambda value: value["choices"][0]["delta"]["content"],
     "messages": lambda value: value["delta"]["text"],
+    "responses": lambda value: value["delta"],
     "ollama": lambda value: value["message"]["content"],
     "gemini": lambda value: value["candidates"][0]["content"]["parts"][0]["text"],
     "completions": lambda value: value["choices"][0]["text"],

@@ -82,6 +82,7 @@ AGENTS = (
         lambda file: {"file_path": str(file)},
         config=("json", ".gemini/settings.json"),
     ),
+    Agent("Continue", "cn", "Read", lambda file: {"filepath": str(file)}, config=("yaml", ".continue/config.yaml")),
 )
 
 
