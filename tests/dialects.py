@@ -234,6 +234,8 @@ class Ask:
     """`auto`, `none`, `required` or a tool's name."""
     parallel: bool = True
     n: int = 1
+    form: Any = None
+    """JSON Schema of the answer."""
 
 
 def write(protocol: str, ask: Ask) -> dict[str, Any]:
@@ -276,6 +278,8 @@ def _write_chat(ask: Ask) -> dict[str, Any]:
         body["parallel_tool_calls"] = False
     if ask.n > 1:
         body["n"] = ask.n
+    if ask.form is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ask.form}}
     return body
 
 
@@ -312,6 +316,8 @@ def _write_messages(ask: Ask) -> dict[str, Any]:
             choice["disable_parallel_tool_use"] = True
         if choice != {"type": "auto"}:
             body["tool_choice"] = choice
+    if ask.form is not None:
+        body["output_config"] = {"format": {"type": "json_schema", "schema": ask.form}}
     return body
 
 
@@ -337,6 +343,8 @@ def _write_responses(ask: Ask) -> dict[str, Any]:
         body["tool_choice"] = ask.choice if known else {"type": "function", "name": ask.choice}
     if not ask.parallel:
         body["parallel_tool_calls"] = False
+    if ask.form is not None:
+        body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": ask.form}}
     return body
 
 

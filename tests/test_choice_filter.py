@@ -10,7 +10,7 @@ from streamtool.conversation import Conversation, Options, Tool, ToolChoice
 from streamtool.policy import CallIds, ChoiceFilter, Rules, rules_for
 from streamtool.policy.choice_state import ChoiceState, Tally
 from streamtool.policy.fabricated_results import FabricatedResultFilter
-from streamtool.policy.held_text import ForcedCallHold, OpeningFilter
+from streamtool.policy.held_text import OpeningFilter, TextHold
 from streamtool.policy.text_filter import VisibleText
 from streamtool.reply import Reason, ReplyCallStart, ReplyEvent, ReplyFinish, ReplyReasoningDelta, ReplyTextDelta
 from streamtool.settings import LimitSettings, Settings
@@ -45,7 +45,7 @@ CLOSED = ReplyFinish(0, Reason.STOP)
 
 def test_text_waits_for_a_forced_call_and_reasoning_only_behind_text():
     sink, tally = Sink(), Tally()
-    stage = ForcedCallHold(rules("required"), tally, sink)
+    stage = TextHold(rules("required"), tally, sink, active=True)
     before, after = ReplyReasoningDelta(0, "hm"), ReplyReasoningDelta(0, "so")
     (text,) = said("Well.")
     for event in (before, text, after):
@@ -59,7 +59,7 @@ def test_text_waits_for_a_forced_call_and_reasoning_only_behind_text():
 
 def test_beyond_the_limit_nothing_waits_for_a_forced_call():
     sink = Sink()
-    stage = ForcedCallHold(rules("required", held=5), Tally(), sink)
+    stage = TextHold(rules("required", held=5), Tally(), sink, active=True)
     texts = said("Well", ", now", " then")
     for event in texts:
         stage.feed(event, [])

@@ -6,6 +6,7 @@ one is the beginning of the same reply. Both are bounded, and in the end the cli
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from test_retries import (
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.policy import FAILURES, ProposedCall, WholeReply
 from streamtool.settings import LimitSettings, Settings
-from streamtool.testing import Pause, Script, ScriptedUpstream, assert_valid, stream_asgi
+from streamtool.testing import Hold, Pause, Script, ScriptedUpstream, assert_valid, stream_asgi
 
 AFTER = Ask((("user", "Ping it."), ("call", "call_1", "ping", {"x": 1}), ("result", "call_1", "pong")), TOOLS)
 OTHER = '<tool_call>{"name": "read_file", "arguments": {}}</tool_call>'
@@ -37,6 +38,9 @@ MEANT = '<tool_call>{"name" = ping, 5}</tool_call>'
 WAITED = '<tool_call>{"name": "ping", "arguments": {"x": 1 : 2}}</tool_call>'
 THOUGHT = f"<think>I need a ping. {CALL}"
 PROSE = "The answer is what it always was."
+WORD = '{"word": "pong"}'
+FORM = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+FORMED = Ask(ASK.turns, TOOLS, form=FORM)
 
 
 @frozen
@@ -62,7 +66,7 @@ class Class:
     """What the record, and the header where it has not left yet, then say to be missing."""
 
     def asked(self, stream: bool) -> Ask:
-        return Ask(self.ask.turns, TOOLS, stream, self.choice)
+        return Ask(self.ask.turns, TOOLS, stream, self.choice, form=self.ask.form)
 
 
 COMPLETE = Settings(arguments="complete")
@@ -95,6 +99,19 @@ CLASSES = {
     "schema": Class("schema", UNFIT, settings=COMPLETE, last=(("ping", {"x": 0, "y": 1}),), unmet="schema"),
     "schema, behind text": Class("schema", f"So.\n{UNFIT}", shown="So.", settings=COMPLETE, unmet="schema"),
     "empty": Class("empty", "", PROSE, parts=(PROSE,), ask=AFTER, last=(), unmet="empty"),
+    "answer, no JSON": Class("answer", PROSE, WORD, parts=(WORD,), ask=FORMED, last=(PROSE,), unmet="answer"),
+    "answer, fenced": Class(
+        "answer",
+        f"```json\n{WORD}\n```",
+        WORD,
+        parts=(WORD,),
+        ask=FORMED,
+        last=(f"```json\n{WORD}\n```",),
+        unmet="answer",
+    ),
+    "answer, another form": Class(
+        "answer", '{"word": 5}', WORD, parts=(WORD,), ask=FORMED, last=('{"word": 5}',), unmet="answer"
+    ),
     "only reasoning": Class("only reasoning", THOUGHT, settings=DROP, last=(), unmet="only reasoning"),
 }
 RETRIED = [name for name, found in CLASSES.items() if not found.shown]
@@ -170,7 +187,7 @@ async def test_nothing_is_seen_of_a_retried_attempt(client: str, stream: bool, n
     assert (talk.causes, talk.records[0].unmet) == ((found.cause,), None)
     first, second = (request.json["messages"] for request in talk.upstream.requests)
     assert second[:-1] == first[:-1]
-    asked = first[-1]["content"].partition("\n\nFor this reply:")[0]
+    asked = re.split("\n\n(?:For this reply:|When you answer)", first[-1]["content"])[0]
     assert second[-1]["content"].startswith(f"{asked}\n\n")  # the correction stands in the tail
     assert not found.reply or found.reply not in json.dumps(second, ensure_ascii=False)
     straight, _, alone = await talked(client, name, found.again, stream=stream)
@@ -245,7 +262,7 @@ async def test_each_correction_is_worded_differently_and_leaves_no_trace(name: s
     assert len({asked, *tails}) == 3
     corrections = [tail.removeprefix(asked).strip() for tail in tails]
     assert all(len(text) > 20 for text in corrections)
-    free = found.choice == "auto" and found.cause not in ("empty", "only reasoning")
+    free = found.choice == "auto" and found.cause not in ("empty", "only reasoning", "answer")
     assert {"If the task is done, say so in plain text." in text for text in corrections} == {free}
     later = Ask((*found.ask.turns, ("assistant", "Well."), ("user", "And now?")), TOOLS)
     await talk.ask("chat", later)
@@ -336,3 +353,23 @@ async def test_what_the_callers_stop_string_cut_off_is_missing_all_the_same(stre
     talk, got, _ = await talked("chat", "required, behind text", PROSE, stream=stream, stop=["always"])
     assert (got.parts, talk.causes) == ((PROSE.partition("always")[0],), ())
     assert talk.records[0].unmet == MISSING
+
+
+@both
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_text_before_a_call_is_no_answer_and_goes_out_with_it(stream: bool):
+    talk = ModelClient(f"So.\n{CALL}")
+    got = await talk.ask("chat", Ask(ASK.turns, TOOLS, stream, form=FORM))
+    assert meant(got.parts) == meant(("So.", *CALLED))
+    assert talk.causes == ()
+
+
+@both
+async def test_an_answer_that_is_not_checked_goes_out_as_it_comes():
+    upstream = ScriptedUpstream(Script((*said("chat", PROSE, size=8).steps[:3], Hold())))
+    app = ToolMiddleware(upstream, answers="pass")
+    sent = json.dumps(write("chat", Ask(ASK.turns, TOOLS, form=FORM))).encode()
+    async with stream_asgi(app, body=sent) as reply:
+        data = b""
+        while PROSE[:8].encode() not in data:
+            data += await anext(reply)

@@ -67,8 +67,8 @@ class Choices:
 
     @property
     def waiting(self) -> int:
-        """Characters of arguments that wait until they can be checked, beyond those for which that takes no time."""
-        if not self.rules.tools.complete:
+        """Characters that wait until they can be checked, beyond those for which that takes no time."""
+        if not (self.rules.tools.complete or self.rules.text.form):
             return 0
         return max(0, sum(choice.waiting for choice in self.filters.values()) - _CHECKED)
 

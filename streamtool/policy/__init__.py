@@ -10,7 +10,8 @@ from streamtool.policy.capabilities import (
 )
 from streamtool.policy.choice_filter import ChoiceFilter
 from streamtool.policy.evidence import EndOfReply, Evidence, ProposedCall, RefusedRequest, WholeReply
-from streamtool.policy.failures import FAILURES, Failure, Finding, Outcome, find, register
+from streamtool.policy.failure import Failure, Finding, Outcome
+from streamtool.policy.failures import FAILURES, find, register
 from streamtool.policy.forcing import can_force, forcing, forcing_method_for
 from streamtool.policy.null_parser import NullParser, TextParser
 from streamtool.policy.opened_reasoning import OpenedReasoning

@@ -22,7 +22,8 @@ from streamtool.policy.call_filter import CallFilter
 from streamtool.policy.call_ids import CallIds
 from streamtool.policy.choice_state import ChoiceState, Tally
 from streamtool.policy.evidence import EndOfReply
-from streamtool.policy.failures import CALL_MISSING, Finding, find
+from streamtool.policy.failure import Finding
+from streamtool.policy.failures import CALL_MISSING, find
 from streamtool.policy.null_parser import TextParser
 from streamtool.policy.opened_reasoning import OpenedReasoning
 from streamtool.policy.rules import Rules
@@ -93,8 +94,8 @@ class ChoiceFilter:
 
     @property
     def waiting(self) -> int:
-        """Characters of arguments that wait for the end of their call."""
-        return self._calls.waiting
+        """Characters that wait to be checked: of arguments for the end of their call, of an answer for its own."""
+        return self._calls.waiting + self._text.waiting
 
     @property
     def first_call_at(self) -> float | None:
@@ -180,6 +181,7 @@ class ChoiceFilter:
                 refused=state.refused,
                 unread=state.unread,
                 reasoned=state.reasoned,
+                answer=self._text.answer,
                 incomplete=state.incomplete,
                 stopped=state.stop_sequence is not None,
             )

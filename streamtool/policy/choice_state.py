@@ -5,7 +5,7 @@
 
 from attrs import define, field
 
-from streamtool.policy.failures import Finding
+from streamtool.policy.failure import Finding
 
 
 @define

@@ -106,6 +106,12 @@ def empty_reply(end: EndOfReply) -> str | None:
     return _found(end.rules.answer_due and not end.refused)
 
 
+def answer_unfit(end: EndOfReply) -> str | None:
+    """An answer that has not the form that the client has asked for."""
+    form = end.rules.text.form
+    return None if form is None or end.calls or not end.answer.strip() else form.violation(end.answer)
+
+
 def thought_only(end: EndOfReply) -> str | None:
     """Reasoning, and neither an answer nor a call behind it; a call inside of it counts for nothing."""
     return _found(end.rules.text.answers and end.reasoned and not (end.refused or end.calls))

@@ -95,6 +95,8 @@ class EndOfReply(Evidence):
     """The text ended at a stop sequence of the caller."""
     reasoned: bool = False
     """The model has written reasoning."""
+    answer: str = ""
+    """Text that waits because it has to have a form."""
 
 
 @frozen(kw_only=True)

@@ -1,4 +1,5 @@
-"""The stages of visible text that hold it back: until a forced call comes, or while an opening may be a denial.
+"""The stages of visible text that hold it back: until a forced call comes, until an answer that has to have a form is
+whole, or while an opening may be a denial.
 
 Each of them holds whole events, so that what passes in the end can still go out as the events that came.
 """
@@ -12,22 +13,33 @@ from streamtool.policy.stages import Content, Stage
 from streamtool.reply import ReplyEvent, ReplyTextDelta
 
 
-class ForcedCallHold:
-    """Holds text back until a forced call has committed, so that nothing is visible of an attempt without one.
+class TextHold:
+    """Holds text back until it is known whether the attempt is accepted, so that nothing is visible of one that is not.
 
-    Reasoning waits only behind text, to keep the order.
+    Text waits for a forced call to commit, or for the end of an answer that has to have a form. Reasoning waits only
+    behind text, to keep the order.
     """
 
     __slots__ = ("_held", "_limit", "_next", "_size", "_tally", "active")
 
-    def __init__(self, rules: Rules, tally: Tally, then: Stage) -> None:
+    def __init__(self, rules: Rules, tally: Tally, then: Stage, *, active: bool) -> None:
         self._limit = rules.text.held
         self._tally = tally
         self._next = then
         self._held: list[Content] = []
         self._size = 0
-        self.active = rules.forced
+        self.active = active
         """Text waits."""
+
+    @property
+    def text(self) -> str:
+        """The text that waits."""
+        return "".join(event.text for event in self._held if type(event) is ReplyTextDelta)
+
+    @property
+    def size(self) -> int:
+        """Characters that wait."""
+        return self._size
 
     @property
     def holds(self) -> bool:

@@ -15,6 +15,7 @@ from streamtool.conversation import Conversation, Json, Tool
 from streamtool.policy.refusals import Phrases
 from streamtool.settings import Settings
 from streamtool.turns import Turn, turn
+from streamtool.validation.answer_form import AnswerForm
 from streamtool.validation.validator import Validator
 
 CUSTOM: Mapping[str, Json] = {
@@ -71,6 +72,8 @@ class TextRules:
     """Characters of text that may wait for a forced call."""
     answers: bool = False
     """The choice is free, and reasoning alone is no answer."""
+    form: AnswerForm | None = None
+    """An answer waits until it is whole, and is not accepted if it has another form."""
     kept: bool = False
     """What the model writes is kept: the reply may be continued, and the next prompt may repeat it."""
 
@@ -158,9 +161,18 @@ def rules_for(
             stop=conversation.options.stop,
             held=settings.limits.held,
             answers=free and not one_object,
+            form=_form(conversation, settings) if alone else None,
             kept=(offered or conversation.has_tool_history) and alone,
         ),
     )
+
+
+def _form(conversation: Conversation, settings: Settings) -> AnswerForm | None:
+    """The form of an answer that no upstream is held to, since calls are text, too."""
+    output = conversation.options.output
+    emulated = conversation.tools or conversation.has_tool_history
+    wanted = settings.answers == "check" and output is not None and not output.foreign and emulated
+    return AnswerForm.of(output) if wanted and output is not None else None
 
 
 def _callable_tools(conversation: Conversation, settings: Settings) -> CallableTools:

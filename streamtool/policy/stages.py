@@ -1,6 +1,6 @@
 """The stages that text and reasoning pass on their way to the client, in this order:
 
-    ForcedCallHold ─▶ OpeningFilter ─▶ FabricatedResultFilter ─▶ VisibleText
+    TextHold (a forced call) ─▶ OpeningFilter ─▶ TextHold (an answer) ─▶ FabricatedResultFilter ─▶ VisibleText
 
 Each stage has `feed` and `close` and hands on what passes to the next one. `close` says that what waits has to go out
 now, in order; more may follow. Text that no stage has to look at never comes here: the choice filter sends it out

@@ -2,7 +2,7 @@
 
 from streamtool.policy.choice_state import ChoiceState, Tally
 from streamtool.policy.fabricated_results import FabricatedResultFilter
-from streamtool.policy.held_text import ForcedCallHold, OpeningFilter
+from streamtool.policy.held_text import OpeningFilter, TextHold
 from streamtool.policy.rules import Rules
 from streamtool.policy.stages import Content
 from streamtool.policy.stop_sequences import StopSequences
@@ -56,31 +56,44 @@ class VisibleText:
 class TextFilter:
     """The stages of one choice."""
 
-    __slots__ = ("_hold", "_rules", "_state", "_visible", "fabricated", "opening")
+    __slots__ = ("_answer", "_hold", "_rules", "_state", "_visible", "fabricated", "opening")
 
     def __init__(self, choice: int, rules: Rules, state: ChoiceState, tally: Tally) -> None:
         self._rules = rules
         self._state = state
         self._visible = VisibleText(choice, state, rules.text.stop)
         self.fabricated = FabricatedResultFilter(choice, state, tally, self._visible)
-        self.opening = OpeningFilter(rules, state, tally, self.fabricated)
-        self._hold = ForcedCallHold(rules, tally, self.opening)
+        self._answer = TextHold(rules, tally, self.fabricated, active=rules.text.form is not None)
+        self.opening = OpeningFilter(rules, state, tally, self._answer)
+        self._hold = TextHold(rules, tally, self.opening, active=rules.forced)
 
     @property
     def idle(self) -> bool:
         """No stage has anything to do, so text may go out directly."""
-        active = self._hold.active or self.opening.active or self.fabricated.active or self._visible.active
-        return not (active or self._state.over)
+        holding = self._hold.active or self.opening.active or self._answer.active
+        return not (holding or self.fabricated.active or self._visible.active or self._state.over)
 
     @property
     def holds(self) -> bool:
-        """Text waits for a forced call, or for the end of the opening."""
-        return self._hold.holds or self.opening.holds
+        """Text waits for a forced call, for the end of the opening, or of the answer."""
+        return self._hold.holds or self.opening.holds or self._answer.holds
+
+    @property
+    def answer(self) -> str:
+        """The answer that waits."""
+        return self._answer.text
+
+    @property
+    def waiting(self) -> int:
+        """Characters of it."""
+        return self._answer.size
 
     def restart(self) -> None:
         """The next attempt begins."""
         self._hold.restart(active=self._rules.forced and not self._state.calls)
         self.opening.restart()
+        fresh = not (self._state.calls or self._state.visible)
+        self._answer.restart(active=self._rules.text.form is not None and fresh)
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
         """Text or reasoning that the model has written."""

@@ -58,6 +58,8 @@ class Settings:
     unknown_tools: Literal["retry", "text", "drop", "deliver"] = setting("retry")
     refusals: Literal["retry", "pass"] = setting("retry")
     """A reply that denies its tools or its environment, or announces a call and makes none, is asked for again."""
+    answers: Literal["check", "pass"] = setting("check")
+    """Beside tools an answer that has to have a form waits, and is asked for again if it has another one."""
     phrases: str | None = setting(None)
     """A file of further phrases by which that is recognised."""
     invalid: Literal["deliver", "error"] = setting("deliver")
