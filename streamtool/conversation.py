@@ -193,7 +193,7 @@ class Conversation:
     background: bool = False
     """The reply is made whether or not somebody reads it: as a stream, which is remembered for whoever asks for it."""
     include_usage: bool = False
-    """Chat: the client asked for the usage chunk."""
+    """A stream is to tell its counts of tokens where the protocol does so on demand only (Chat)."""
     legacy_functions: bool = False
     """Chat: tools came as `functions`; the call goes back as `function_call`."""
     options: Options = Options()

@@ -4,13 +4,18 @@ import json
 from typing import Any
 
 import anthropic
+import fastapi
 import httpx
 import httpx2
 import ollama
 import openai
+import pydantic
 import pytest
 import trio
-from dialects import ALL_CLIENTS, CLIENTS, PATHS, UPSTREAMS, Ask, events, read, refusal, said, write
+from dialects import ALL_CLIENTS, CLIENTS, PATHS, UPSTREAMS, Ask, events, path, read, refusal, said, write
+from fastapi.exception_handlers import request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
 from google import genai
 from langchain_openai import ChatOpenAI
 
@@ -718,3 +723,47 @@ async def test_what_an_upstream_of_ollamas_kind_shows_of_a_model_is_passed_on():
     async with stream_asgi(Proxy(settings, transport=network), "/api/show", body=asked) as reply:
         assert await reply.body() == b'{"capabilities": ["vision"]}'
     assert [(request.url.path, request.content) for request in network.requests] == [("/api/show", asked)]
+
+
+# --- what is not known by everybody
+
+
+class Asked(pydantic.BaseModel):
+    """A request as a strict app knows it."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    model: str
+    messages: list[dict[str, Any]]
+    stream: bool = False
+    max_tokens: int | None = None
+
+
+def strict(refused: list[Any]) -> fastapi.FastAPI:
+    """An app that streams, and refuses what it does not know."""
+    app = fastapi.FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def answer(_: Asked) -> StreamingResponse:
+        return StreamingResponse(iter(said("chat", CALL).steps), media_type="text/event-stream")
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(request: fastapi.Request, error: RequestValidationError) -> fastapi.Response:
+        refused.append(error.errors())
+        return await request_validation_exception_handler(request, error)
+
+    return app
+
+
+@both
+@clients
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_an_app_that_forbids_fields_gets_none_that_the_client_has_not_sent(client: str, stream: bool):
+    refused: list[Any] = []
+    app = ToolMiddleware(strict(refused), app_protocol="chat")
+    ask = Ask(ASK.turns, ASK.tools, stream=stream)
+    sent = {key: value for key, value in write(client, ask).items() if key != "stream_options"}
+    for _ in range(2):
+        async with stream_asgi(app, path(client, stream=stream), body=json.dumps(sent).encode()) as reply:
+            assert await reply.head() == 200
+            assert read(client, await reply.body(), stream=stream).parts[1][0] == "ping"
+        assert len(refused) == (0 if client == "chat" and stream else 1)

@@ -99,7 +99,7 @@ class Agent:
         whole = strict and mine.mode != "native" and is_whole(mine.format)
         self._plan = Plan(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
         self._listens = upstream_protocol_for(CLIENTS["chat"], mine.protocol) if whole else None
-        self._asked = Conversation("chat", model, (), raw=dict(options or {}))
+        self._asked = Conversation("chat", model, (), include_usage=True, raw=dict(options or {}))
         self._system = () if system is None else (Message("system", (TextPart(system),)),)
         self._headers = tuple(headers)
         self._first = ToolChoice("required") if first_call else ToolChoice()

@@ -19,6 +19,7 @@ from streamtool.exchange.call_forcing import CallForcing
 from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.interfaces import Memory, Services, Templates, UpstreamRequest
 from streamtool.policy import (
+    USAGE_REFUSED,
     Finding,
     RefusedRequest,
     Rules,
@@ -187,6 +188,12 @@ class ClientRequest:
         return self.model.opener(thinking=False if options.effort == "none" else options.thinking)
 
     @property
+    def _asks_usage(self) -> bool:
+        """Counts of tokens are asked for although the client has not done so."""
+        streams = self.same and self.conversation.stream  # then it is the client's business
+        return not (streams or self._unsupported()("usage"))
+
+    @property
     def emulates(self) -> bool:
         """Tools and past calls reach the upstream as text."""
         return not (self.native or self.plain)
@@ -208,8 +215,20 @@ class ClientRequest:
         current = self.forcing.current
         method = None if self.native or current is None else current.way
         becomes_text = self.native and self.model.mode == "auto"
-        found = find(RefusedRequest(status=status, message=message, native=becomes_text, forcing=method))
+        refused = RefusedRequest(
+            status=status,
+            message=message,
+            native=becomes_text,
+            forcing=method,
+            asks_usage=self._asks_usage,
+        )
+        found = find(refused)
         known = self._services.capabilities
+        if found is not None and found.failure is USAGE_REFUSED:
+            if known is None:
+                return None
+            known.learn(self._client, self._upstream_name, self.model.name, "usage")
+            return found
         if self.forcing.doubted and known is not None:  # it was not the constraint
             known.forget(self._client, self._upstream_name, self.model.name, self.forcing.doubted)
         if found is not None:
@@ -274,7 +293,8 @@ class ClientRequest:
         options = evolve(self.conversation.options, stop=())  # only we know which text is visible
         if options.output is not None and options.output.foreign and not self.same:
             options = evolve(options, output=None)
-        asked = evolve(self.conversation, options=options)
+        usage = self.conversation.include_usage or self._asks_usage
+        asked = evolve(self.conversation, options=options, include_usage=usage)
         if not self.emulates:
             projected = asked
         else:

@@ -11,7 +11,7 @@ from streamtool.policy.capabilities import (
 from streamtool.policy.choice_filter import ChoiceFilter
 from streamtool.policy.evidence import EndOfReply, Evidence, ProposedCall, RefusedRequest, WholeReply
 from streamtool.policy.failure import Failure, Finding, Outcome
-from streamtool.policy.failures import FAILURES, find, register
+from streamtool.policy.failures import FAILURES, USAGE_REFUSED, find, register
 from streamtool.policy.forcing import can_force, forcing, forcing_method_for
 from streamtool.policy.null_parser import NullParser, TextParser
 from streamtool.policy.opened_reasoning import OpenedReasoning
@@ -22,6 +22,7 @@ from streamtool.policy.rules import Rules, rules_for
 
 __all__ = [
     "FAILURES",
+    "USAGE_REFUSED",
     "CallIds",
     "ChoiceFilter",
     "EndOfReply",

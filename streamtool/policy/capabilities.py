@@ -33,6 +33,14 @@ def proves_tools_denied(message: str, request: str) -> bool:
     return denies_tools(message) and _SAYS.search(request) is None
 
 
+_USAGE: Final = re.compile(r"stream_options|include_usage", re.IGNORECASE)
+
+
+def denies_usage(status: int, message: str) -> bool:
+    """Whether an upstream's error is about the field by which it is asked for its counts of tokens."""
+    return status in _REFUSALS and _USAGE.search(message[:4000]) is not None
+
+
 RefusedPart = Literal["method", "constraint", "unclear"]
 """What an upstream refuses of a request that forces a call: the method; this one constraint, whose schema it names or
 cannot read; or it does not say."""

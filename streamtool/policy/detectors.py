@@ -3,7 +3,7 @@
 The detail may be empty; None says that the failure did not happen.
 """
 
-from streamtool.policy.capabilities import RefusedPart, denies_tools, refused_part
+from streamtool.policy.capabilities import RefusedPart, denies_tools, denies_usage, refused_part
 from streamtool.policy.evidence import (
     CheckedArguments,
     EndOfReply,
@@ -21,6 +21,11 @@ def _found(shown: bool) -> str | None:
 
 
 # --- requests: the next attempt asks for less, and nobody is corrected
+
+
+def usage_refused(refused: RefusedRequest) -> str | None:
+    """The upstream does not know the field by which it is asked for its counts of tokens."""
+    return _found(refused.asks_usage and denies_usage(refused.status, refused.message))
 
 
 def tools_unsupported(refused: RefusedRequest) -> str | None:

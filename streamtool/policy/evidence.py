@@ -39,6 +39,8 @@ class RefusedRequest(Evidence):
     """The request offered the tools natively, and the mode lets them become text instead."""
     forcing: ForcingMethod | None
     """The method by which the request forced a call."""
+    asks_usage: bool = False
+    """The request asked for counts of tokens by a field that the client has not sent."""
 
 
 @frozen(kw_only=True)

@@ -52,7 +52,14 @@ _BROKEN: Final = (
 """The corrections of a call that cannot be read, wherever that is detected."""
 
 _request = partial(Failure[RefusedRequest], on=RefusedRequest, outcome=Outcome.RETRIED, demands_call=False)
+USAGE_REFUSED: Final = _request(
+    "usage unsupported",
+    detect=detectors.usage_refused,
+    when="the upstream refuses a field that the client has not sent, which asks for counts of tokens; the next attempt "
+    "does without",
+)
 _REQUESTS: Final = (
+    USAGE_REFUSED,
     _request(
         "tools unsupported",
         detect=detectors.tools_unsupported,

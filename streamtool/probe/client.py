@@ -160,6 +160,7 @@ class ProbeClient:
             self.model.name,
             tuple(Message(role, (TextPart(text),)) for role, text in turns),
             tools=tools,
+            include_usage=True,
             options=Options(stop=stop, max_tokens=tokens if self.bounded else None),
             forcing=forcing,
         )

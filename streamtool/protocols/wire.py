@@ -207,7 +207,7 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
     fields: Mapping[str, Json] = error if isinstance(error, Mapping) else {}
     message = error if isinstance(error, str) else fields.get("message") or fields.get("detail")
     if isinstance(message, list):  # FastAPI's: what is wrong in each field
-        message = "; ".join(str(item.get("msg")) for item in message if isinstance(item, dict))
+        message = "; ".join(_wrong_field(item) for item in message if isinstance(item, dict))
     if not isinstance(message, str) or not message.strip():
         message = "The upstream reported an error without saying which."
     message = _mend(message)
@@ -225,6 +225,12 @@ def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
         param=_mend(param) if isinstance(param, str) else None,
         code=word,
     ).quoting()
+
+
+def _wrong_field(item: Mapping[str, Json]) -> str:
+    """What FastAPI says of one field, and which it is."""
+    place = [str(name) for name in item.get("loc") or () if name != "body"] if isinstance(item.get("loc"), list) else []
+    return ": ".join((".".join(place), str(item.get("msg")))) if place else str(item.get("msg"))
 
 
 def _status(*candidates: Json) -> int | None:

@@ -463,7 +463,7 @@ class TestErrors:
             (b'[{"error":{"message":"m"}}]', "m"),
             (b'\xef\xbb\xbf{"error":{"message":"m"}}', "m"),
             (b'{"message":null,"detail":"m"}', "m"),
-            (b'{"detail":[{"loc":["body","n"],"msg":"too large"},{"msg":"too odd"}]}', "too large; too odd"),
+            (b'{"detail":[{"loc":["body","n"],"msg":"too large"},{"msg":"too odd"}]}', "n: too large; too odd"),
             (b"{}", "The upstream reported an error without saying which."),
             (b"\xff", "\ufffd"),
         ],

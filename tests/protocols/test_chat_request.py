@@ -434,7 +434,9 @@ class TestUpstream:
         assert "tool_choice" not in body
 
     def test_a_whole_reply_read_as_a_stream_asks_for_its_usage(self):
-        assert self.written(read(stream=False))["stream_options"] == {"include_usage": True}
+        wanted = evolve(read(stream=False), include_usage=True)
+        assert self.written(wanted)["stream_options"] == {"include_usage": True}
+        assert "stream_options" not in self.written(wanted, stream=False)
         assert "stream_options" not in self.written(read(stream=True))
         assert "stream_options" not in self.written(read(stream=False), stream=False)
 

@@ -119,7 +119,9 @@ class TestPrompt:
 
 class TestRequest:
     def write(self, stream=True, **more):
-        return json.loads(write_request(Conversation("chat", "asked", (HI,), **more), MODEL, stream=stream))
+        return json.loads(
+            write_request(Conversation("chat", "asked", (HI,), include_usage=True, **more), MODEL, stream=stream)
+        )
 
     def test_where_it_goes(self):
         assert completions.request_path(MODEL, stream=True) == "/v1/completions"

@@ -76,7 +76,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     if stream:
         given = raw.get("stream_options") if same else None
         stream_options = dict(given) if isinstance(given, Mapping) else {}
-        if not (same and conversation.stream):  # a whole reply states its usage, and so do all other protocols
+        if conversation.include_usage:
             stream_options["include_usage"] = True
         if stream_options:
             body["stream_options"] = stream_options

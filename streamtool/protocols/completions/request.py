@@ -47,7 +47,7 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
         body["n"] = conversation.options.n
     body["stop"] = list(dict.fromkeys((*template.stop, *conversation.options.stop)))[:_STOPS]
     body["stream"] = stream
-    if stream:
+    if stream and conversation.include_usage:
         body["stream_options"] = {"include_usage": True}
     return wire.encode_request(body)
 
