@@ -4,6 +4,7 @@
           └─▶ browsers, key ─▶ /metrics, if they are wanted
                           └─▶ gate ─▶ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
                                     │ /v1/models, /api/tags … ─▶ a list of what all upstreams have
+                                    │ /v1/completions ─▶ the upstream that the model's rule names, as it is
                                     │ `passthrough` ─▶ the first upstream, as it is
                                     │ everything else: 404 (an upstream has paths that delete)
 
@@ -14,6 +15,7 @@ the server shuts down. Without any upstream in the settings it serves the embedd
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import httpx
@@ -21,18 +23,22 @@ from attrs import evolve
 
 from streamtool.agent.hosted_work import is_asked_for
 from streamtool.agent.mcp_gateway import McpGateway
-from streamtool.errors import AuthenticationError, MethodError, NotFoundError, StreamtoolError
+from streamtool.errors import AuthenticationError, MethodError, NotFoundError, RequestError, StreamtoolError
+from streamtool.exchange import decode_body
 from streamtool.http.answers import send_error
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, route_path, target, with_key_in_header
+from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send, route_path, target, with_key_in_header
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models, asked_path
+from streamtool.http.off_loop import sized
 from streamtool.http.origins import Origins
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.storing import close_store_async
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
 from streamtool.observe.observers import OnExchange
+from streamtool.protocols import wire
+from streamtool.protocols.fields import body_fields, model_name
 from streamtool.protocols.registry import LISTS, PROTOCOLS, at_path, client_protocol, protocol_near
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.state.clients import ClientNames
@@ -40,6 +46,10 @@ from streamtool.state.clients import ClientNames
 HEALTH = "/healthz"
 READY = "/readyz"
 METRICS = "/metrics"
+COMPLETIONS = "/v1/completions"
+"""Where a client asks for the continuation of a text: there are no tools, so there is nothing to do but to route it."""
+_COMPLETE = ("chat", "completions", "ollama")
+"""Protocols of servers that have this path, too."""
 _VERB = ":"
 """Between a model and what it is asked to do, in paths of Gemini's."""
 
@@ -186,6 +196,10 @@ class Proxy:
             return self._list
         if path in self.settings.passthrough:
             return self._pass
+        if path == COMPLETIONS:
+            _check_method(scope, path, "POST")
+            self._origins.check_type(scope)
+            return self._complete
         raise NotFoundError(f"nothing is served at {path}; served are {', '.join(self.settings.paths)} and {MODELS}")
 
     async def _list(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,8 +210,35 @@ class Proxy:
             return
         await _answer(send, await self._models.answer({**scope, "method": "GET"}, asked_path(scope), body, receive))
 
+    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the upstream of the model, as it is but for the model's name. Raises RequestError."""
+        limits = self.settings.limits
+        try:
+            body = await read_body(scope, receive, limits)
+        except ClientLeft:
+            return
+        given = await sized(partial(decode_body, body, scope["headers"], limits.body), len(body))
+        raw = await sized(partial(body_fields, given, limits), len(given))
+        model = self.settings.for_model(model_name(raw))
+        upstream = model.upstream or next(iter(self.settings.upstreams.values()))
+        if upstream.wire_protocol not in _COMPLETE:
+            raise RequestError(
+                f"the upstream of this model has no {COMPLETIONS}: it speaks {upstream.wire_protocol}; "
+                "ask at /v1/chat/completions",
+                param="model",
+            )
+        if model.name != raw["model"]:
+            given = wire.encode_request({**raw, "model": model.name})
+        headers = [pair for pair in scope["headers"] if pair[0] not in (b"content-encoding", b"content-length")]
+        pieces = [given]
+
+        async def replay() -> Message:
+            return {"type": "http.request", "body": pieces.pop()} if pieces else await receive()
+
+        await self._pass({**scope, "headers": headers, UPSTREAM_KEY: upstream.name}, replay, send)
+
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """To the first upstream, as it is."""
+        """To the upstream that the scope names, else the first one, as it is."""
         try:
             await self._route(scope, receive, send)
         except StreamtoolError as error:  # which nobody else writes into the log
