@@ -6,7 +6,7 @@ from typing import Any
 
 import dialects
 import pytest
-from agent.native import gemini_reply, native_call
+from agent.native import gemini_reply, messages_reply, native_call, ollama_reply, responses_reply
 from agent.parts import events_of, only, scripted, story
 from dialects import CLIENTS, PATHS, Ask, read, write
 
@@ -95,6 +95,37 @@ def native_gemini() -> ScriptedUpstream:
     return ScriptedUpstream(say)
 
 
+def native_messages() -> ScriptedUpstream:
+    return ScriptedUpstream(
+        messages_reply({"type": "tool_use", "id": "toolu_a", "name": "run_code", "input": {"code": CODE}}),
+        messages_reply(
+            {"type": "tool_use", "id": "toolu_b", "name": "set_state", "input": {"key": "result", "value": 42}}
+        ),
+        messages_reply({"type": "text", "text": "All done."}),
+    )
+
+
+def native_ollama() -> ScriptedUpstream:
+    return ScriptedUpstream(
+        ollama_reply(tool_calls=[{"function": {"name": "run_code", "arguments": {"code": CODE}}}]),
+        ollama_reply(tool_calls=[{"function": {"name": "set_state", "arguments": {"key": "result", "value": 42}}}]),
+        ollama_reply(content="All done."),
+    )
+
+
+def native_responses() -> ScriptedUpstream:
+    def call(id: str, name: str, **arguments: Any) -> Script:
+        item = {"type": "function_call", "id": f"fc_{id}", "call_id": f"call_{id}", "name": name}
+        return responses_reply({**item, "arguments": json.dumps(arguments), "status": "completed"})
+
+    said = {"type": "output_text", "text": "All done.", "annotations": []}
+    return ScriptedUpstream(
+        call("a", "run_code", code=CODE),
+        call("b", "set_state", key="result", value=42),
+        responses_reply({"type": "message", "id": "msg_1", "role": "assistant", "content": [said]}),
+    )
+
+
 UPSTREAMS = {
     ("chat", "emulate"): emulated_chat,
     ("chat", "native"): native_chat,
@@ -102,6 +133,15 @@ UPSTREAMS = {
     ("gemini", "native"): native_gemini,
     ("gemini", "rescue"): native_gemini,
     ("gemini", "auto"): native_gemini,
+    **{
+        (protocol, mode): made
+        for mode in ("native", "rescue", "auto")
+        for protocol, made in (
+            ("messages", native_messages),
+            ("ollama", native_ollama),
+            ("responses", native_responses),
+        )
+    },
 }
 
 
@@ -118,9 +158,9 @@ async def test_the_same_task_gives_the_same_executions_in_either_mode(protocol, 
     assert events[-1].reason is Reason.STOP
     first = upstream.requests[0].json
     assert ("tools" in first) == (mode != "emulate")
-    assert ("Executes code in a sandbox." in json.dumps(first.get("systemInstruction", first.get("messages")))) == (
-        mode == "emulate"
-    )
+    assert (
+        "Executes code in a sandbox." in json.dumps({key: value for key, value in first.items() if key != "tools"})
+    ) == (mode == "emulate")
 
 
 @both
