@@ -128,7 +128,7 @@ class Exchange:
         rejected, correction, continued = self._rejected, None, None
         if rejected is not None:
             first = self._choices[0]
-            correction = rejected.correction(self.conversation, self._attempts)
+            correction = rejected.correction(self.conversation, self._attempts, native=self.asked.native)
             continued = first.written if first.state.visible else None
         attempt = self.asked.attempt(self._attempts + 1, correction=correction, continued=continued)
         self._next_attempt()
@@ -138,8 +138,8 @@ class Exchange:
 
     def _next_attempt(self) -> None:
         self._response.headers.attempts += 1
-        settings, once = self._settings, self._choices.rules.native or self.conversation.options.n > 1
-        most = 1 if once else min(1 + settings.retries, settings.limits.attempts)
+        settings, alone = self._settings, self.conversation.options.n == 1
+        most = 1 if not alone else min(1 + settings.retries, settings.limits.attempts)
         self._choices.may_retry = self._attempts < most
         if self._attempts > 1:
             self._upstream = UpstreamResponse(self.asked.upstream, self.conversation.options.n)
@@ -319,7 +319,8 @@ class Exchange:
         self._record.reason = event.reason
         choice.close(event.reason, out)
         found = choice.failure(event.reason)
-        if found is not None and found.asks_again and self._choices.may_retry:
+        judged = not self._choices.rules.native or choice.state.rejected is not None  # natively only what was held
+        if found is not None and found.asks_again and judged and self._choices.may_retry:
             self._rejected = found
             return
         self._finished(choice, event, out, unmet=found)

@@ -296,7 +296,7 @@ class ClientRequest:
         usage = self.conversation.include_usage or self._asks_usage
         asked = evolve(self.conversation, options=options, include_usage=usage)
         if not self.emulates:
-            projected = asked
+            projected = asked if correction is None else prompting.corrected(asked, correction)
         else:
             projected = prompting.project(
                 asked,

@@ -124,7 +124,7 @@ def thought_only(end: EndOfReply) -> str | None:
 
 def announced_only(end: EndOfReply) -> str | None:
     """The last sentence announces a call that is not there."""
-    watched = end.rules.refusals.watched and not end.calls and not end.stopped
+    watched = end.rules.refusals.announcements and not end.calls and not end.stopped
     return announced(end.text, end.rules.refusals.phrases) if watched else None
 
 

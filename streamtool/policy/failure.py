@@ -52,6 +52,8 @@ class Failure(Generic[E]):
     """The setting that switches it, for the docs; "": it is always on."""
     corrections: tuple[str, ...] = field(default=(), repr=False)
     """What the model is told after its first, second, … try. `{detail}` and `{tool}` are filled in."""
+    native: tuple[str, ...] = field(default=(), repr=False)
+    """The same for a model that has its tools natively. (): it is not asked again."""
     demands_call: bool = True
     """The correction asks for a call, so it has to leave a way out to a model that needs none."""
     in_record: bool = True
@@ -79,19 +81,18 @@ class Finding:
         """Another attempt is made, if one may follow."""
         return self.failure.outcome is not Outcome.DELIVERED
 
-    def correction(self, conversation: Conversation, attempt: int) -> str:
-        """What the model is told after its `attempt`-th try (1 is the first)."""
+    def correction(self, conversation: Conversation, attempt: int, *, native: bool = False) -> str:
+        """What the model is told after its `attempt`-th try (1 is the first); `native`: it has its tools natively."""
         choice = conversation.choice
         tool = f" The tool to call is `{choice.names[0]}`." if len(choice.names) == 1 else ""
-        text = self._wording(attempt, tool)
+        text = self._wording(attempt, tool, (native and self.failure.native) or self.failure.corrections)
         return text + _EXIT if self.failure.demands_call and choice.mode != "required" else text
 
     @property
     def answer(self) -> str:
         """What the model is told of a call that the agent does not execute, or of a reply that it does not accept."""
-        return self._wording(1, "")
+        return self._wording(1, "", self.failure.corrections)
 
-    def _wording(self, attempt: int, tool: str) -> str:
-        corrections = self.failure.corrections
+    def _wording(self, attempt: int, tool: str, corrections: tuple[str, ...]) -> str:
         text = corrections[(attempt - 1) % len(corrections)]
         return text.replace("{tool}", tool).replace("{detail}", self.detail)

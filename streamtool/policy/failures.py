@@ -96,6 +96,11 @@ _OPENINGS: Final = (
             "The tools above are real, and a call is only text that you write. Write the call that helps here.",
             "Begin your reply with a call of one of the tools above, in the form that was shown.",
         ),
+        native=(
+            "You do have tools in this conversation. Call the one that helps: its result comes in the next message.",
+            "The tools of this conversation are real, and you can call them. Call the one that helps.",
+            "Begin your reply with a call of one of your tools.",
+        ),
         detail_is_ours=True,
     ),
     Failure(
@@ -112,6 +117,11 @@ _OPENINGS: Final = (
             ),
             "What you cannot do yourself, a tool does when you write its call. Write the call now.",
             "Begin your reply with the call of a tool that does it, in the form that was shown.",
+        ),
+        native=(
+            "You need no access of your own: your tools act for you. Call the one that does what is needed.",
+            "What you cannot do yourself, a tool does when you call it. Call it now.",
+            "Begin your reply with the call of a tool that does it.",
         ),
         detail_is_ours=True,
     ),
@@ -168,6 +178,11 @@ _CALLS: Final = (
             "The arguments of your call do not fit the tool. {detail} Write the call again, with arguments that fit.",
             "The arguments are still wrong. {detail} Correct them and write the whole call again.",
             "{detail} Write the call once more, and keep exactly to that schema.",
+        ),
+        native=(
+            "The arguments of your call did not fit the tool, and it was not made. {detail} Call the tool again.",
+            "The arguments are still wrong. {detail} Call the tool with arguments that fit.",
+            "{detail} Call the tool once more, and keep exactly to that schema.",
         ),
     ),
 )

@@ -54,7 +54,9 @@ class RefusalRules:
     """How refusals are recognised."""
 
     watched: bool = False
-    """Tools are offered and none is forced: a reply that denies them, or only announces a call, is asked for again."""
+    """Tools are offered and none is forced: a reply that denies them is asked for again."""
+    announcements: bool = False
+    """So is one that only announces a call."""
     environment: bool = False
     """Some tool acts on files, commands or the network, so the model need not say that it cannot."""
     phrases: Phrases | None = None
@@ -137,7 +139,8 @@ def rules_for(
     choice = conversation.choice
     offered = bool(conversation.tools)
     alone = conversation.options.n == 1 and not native
-    free = offered and choice.mode == "auto" and alone
+    may_deny = offered and choice.mode == "auto" and conversation.options.n == 1
+    free = may_deny and alone
     correctable = alone and choice.mode != "none"
     forced = choice.mode == "required" and not native
     return Rules(
@@ -152,8 +155,9 @@ def rules_for(
         truncated=settings.truncated,
         answer_due=free and turn(conversation.messages) is Turn.NEXT_DECISION,
         refusals=RefusalRules(
-            watched=free and settings.refusals == "retry",
-            environment=free and any(map(_acts, conversation.tools)),
+            watched=may_deny and settings.refusals == "retry",
+            announcements=free and settings.refusals == "retry",
+            environment=may_deny and any(map(_acts, conversation.tools)),
             phrases=phrases,
         ),
         text=TextRules(

@@ -7,6 +7,17 @@ from streamtool.prompting.history import calls_text, result_text
 from streamtool.prompting.projection import project
 from streamtool.prompting.tool_prompt import Contract, contract
 from streamtool.prompting.transcripts import format_of, key, words
-from streamtool.prompting.turn_instructions import choice_text
+from streamtool.prompting.turn_instructions import choice_text, corrected
 
-__all__ = ["Contract", "calls_text", "choice_text", "contract", "format_of", "key", "project", "result_text", "words"]
+__all__ = [
+    "Contract",
+    "calls_text",
+    "choice_text",
+    "contract",
+    "corrected",
+    "format_of",
+    "key",
+    "project",
+    "result_text",
+    "words",
+]

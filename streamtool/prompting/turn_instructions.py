@@ -8,7 +8,9 @@ holds one call at most is a rule of the tool prompt, since clients say it in eve
 
 import json
 
-from streamtool.conversation import OutputFormat, ToolChoice
+from attrs import evolve
+
+from streamtool.conversation import Conversation, Message, OutputFormat, TextPart, ToolChoice
 
 
 def choice_text(choice: ToolChoice) -> str:
@@ -50,3 +52,12 @@ def output_text(output: OutputFormat | None) -> str:
 def tail(choice: ToolChoice, correction: str | None, output: OutputFormat | None = None) -> str:
     """Everything that stands after the last message; empty when there is nothing to say."""
     return "\n\n".join(text for text in (correction, choice_text(choice), output_text(output)) if text)
+
+
+def corrected(conversation: Conversation, correction: str) -> Conversation:
+    """The conversation with a correction as the user's last words, for a model that has its tools natively."""
+    *before, last = conversation.messages
+    said = Message("user", (TextPart(correction),))
+    if last.role == "user" and not last.results:  # not every upstream takes two messages of the user in a row
+        return evolve(conversation, messages=(*before, evolve(said, content=(*last.content, *said.content))))
+    return evolve(conversation, messages=(*before, last, said))

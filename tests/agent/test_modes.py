@@ -163,6 +163,51 @@ async def test_the_same_task_gives_the_same_executions_in_either_mode(protocol, 
     ) == (mode == "emulate")
 
 
+NATIVE_CALLS = {
+    "chat": native_call("run_code", "{}"),
+    "messages": messages_reply({"type": "tool_use", "id": "toolu_a", "name": "run_code", "input": {}}),
+    "responses": responses_reply(
+        {"type": "function_call", "id": "fc_a", "call_id": "call_a", "name": "run_code", "arguments": "{}"}
+    ),
+    "ollama": ollama_reply(tool_calls=[{"function": {"name": "run_code", "arguments": {}}}]),
+    "gemini": gemini_reply({"functionCall": {"name": "run_code", "args": {}}}),
+}
+DENIED = "I'm sorry, but I don't have access to any tools."
+
+
+@both
+@pytest.mark.parametrize("protocol", NATIVE_CALLS)
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_native_model_that_denies_its_tools_is_asked_again(protocol, stream):
+    kind = "application/x-ndjson" if protocol == "ollama" else "text/event-stream"
+    denial = Script(tuple(getattr(dialects, protocol)([DENIED[:9], DENIED[9:]], "stop")), 200, kind)
+    upstream = ScriptedUpstream(denial, NATIVE_CALLS[protocol])
+    app = ToolMiddleware(upstream, mode="native", app_protocol=protocol)
+    ask = Ask((("user", "Run it."),), (("run_code", "Runs.", {"type": "object"}),), stream=stream)
+    client = (
+        "messages" if protocol == "chat" else "chat"
+    )  # one that speaks like its upstream gets what it says as it is
+    async with stream_asgi(app, PATHS[client], body=json.dumps(write(client, ask)).encode()) as reply:
+        got = read(client, await reply.body(), stream=stream)
+    assert [part[0] for part in got.parts] == ["run_code"]
+    assert len(upstream.requests) == 2
+    asked = json.dumps(upstream.requests[1].json)
+    assert "You do have tools in this conversation." in asked
+    assert "in the form that was shown" not in asked
+    assert "Runs." in asked
+
+
+@both
+async def test_a_native_model_is_not_asked_again_for_what_was_seen():
+    said = f"Let me see. {DENIED}"
+    upstream = scripted(said, "never")
+    app = ToolMiddleware(upstream, mode="native", app_protocol="chat")
+    ask = Ask((("user", "Run it."),), (("run_code", "Runs.", {"type": "object"}),))
+    async with stream_asgi(app, PATHS["messages"], body=json.dumps(write("messages", ask)).encode()) as reply:
+        assert read("messages", await reply.body(), stream=True).parts == (said,)
+    assert len(upstream.requests) == 1
+
+
 @both
 @pytest.mark.parametrize("protocol", dialects.UPSTREAMS)
 async def test_any_upstream_will_do(protocol):
