@@ -14,7 +14,7 @@ import pytest
 from agent.parts import Switch, plain, scripted
 from google import genai
 from google.genai import types
-from servers import uvicorn_server
+from servers import uvicorn_server, wait_for
 
 from streamtool.errors import SettingsError
 from streamtool.proxy import Proxy
@@ -209,3 +209,18 @@ def test_a_compressed_request_is_carried_out():
 def test_a_search_by_a_tool_that_is_not_allowed_is_a_mistake_in_the_settings():
     with pytest.raises(SettingsError, match=r'mcp.search.web_search: "steps" is not among the tools'):
         load(FILE.replace('tools = ["steps"]', 'tools = ["wait"]'))
+
+
+def test_a_response_in_the_background_is_carried_out_too():
+    with serving(ADD, "It is 42.") as (url, _):
+        made = responses(url, MCP, background=True)
+        assert made.status == "in_progress"
+        found: list[Any] = []
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+
+            def ended() -> bool:
+                found.append(client.responses.retrieve(made.id))
+                return found[-1].status != "in_progress"
+
+            wait_for(ended, "the response ends")
+        assert (found[-1].status, found[-1].output_text) == ("completed", "It is 42.")
