@@ -21,7 +21,7 @@ from servers import Process, RawUpstream, Served, http_stream, hypercorn_server,
 
 from streamtool import Settings, ToolMiddleware, ToolTransport
 from streamtool.proxy import Proxy
-from streamtool.settings import LimitSettings, UpstreamSettings
+from streamtool.settings import LimitSettings, StoreSettings, UpstreamSettings
 from streamtool.testing import assert_valid, stream_asgi, validate_responses_stream
 
 WORDS = ["One ", "two ", "three ", "four."]
@@ -190,6 +190,9 @@ def test_what_cannot_be_made_in_the_background_is_refused(serve: Any, client_of:
         ask(client, store=False)
     with pytest.raises(openai.BadRequestError, match="input"):
         client.create(model="m", input=[], background=True)
+    forgetful = client_of(serve(ToolMiddleware(upstream, store=StoreSettings(size=0))))
+    with pytest.raises(openai.BadRequestError, match="store.size"):
+        ask(forgetful)
     upstream.go()
     made = ended(client, ask(client).id)
     with pytest.raises(openai.BadRequestError, match="leave `stream` out"):

@@ -177,8 +177,10 @@ class ToolMiddleware:
     async def _make(
         self, exchange: Exchange, memory: Shelf, scope: Scope, receive: Receive, send: Send, *, large: bool
     ) -> None:
-        """A response in the background."""
+        """A response in the background. Raises RequestError where nobody could ask for it."""
         entry: Entry = scope[ENTRY]
+        if not self.settings.store.size:
+            raise RequestError("Nothing is remembered here (store.size): leave `background` out.", param="background")
         with self.background.making(exchange, memory, self.settings.store.lease) as made:
             run = ServedExchange(self, exchange, scope, nobody_leaves, made.take, large=large)
             with entry.ends_by(run.end):
