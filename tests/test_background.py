@@ -191,7 +191,7 @@ def test_what_cannot_be_made_in_the_background_is_refused(serve: Any, client_of:
     with pytest.raises(openai.BadRequestError, match="input"):
         client.create(model="m", input=[], background=True)
     forgetful = client_of(serve(ToolMiddleware(upstream, store=StoreSettings(size=0))))
-    with pytest.raises(openai.BadRequestError, match="store.size"):
+    with pytest.raises(openai.BadRequestError, match=r"store\.size"):
         ask(forgetful)
     upstream.go()
     made = ended(client, ask(client).id)
