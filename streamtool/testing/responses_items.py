@@ -48,6 +48,10 @@ class StreamedItem:
     pieces: list[str] = Factory(list)
     """Of arguments."""
     value_done: bool = False
+    commands: list[list[str]] = Factory(list)
+    """Of a shell, each in pieces."""
+    commanding: bool = False
+    """The last command is not done."""
     final: dict[str, Json] | None = None
 
     @property
@@ -136,6 +140,8 @@ class StreamedItems:
                 problems.must("R7", f"`{key}` of {where} is not what was streamed")
             if not isinstance(final.get(key), list) and item.added.get(key) is not None:
                 problems.must("R7", f"`{key}` of {where} is no list")
+        if item.kind == "shell_call":
+            self._commanded(item, final, where)
         if item.kind in VALUES:
             if final.get(VALUES[item.kind]) != "".join(item.pieces):
                 problems.must("R7", f"`{VALUES[item.kind]}` of {where} is not what was streamed")
@@ -218,6 +224,40 @@ class StreamedItems:
             self._problems.must("R7", f"the delta is no string: {frame}")
         else:
             pieces.append(event["delta"])
+
+    # --- the commands of a shell
+
+    def command(self, frame: SseFrame, event: dict[str, Json], step: str) -> None:
+        problems = self._problems
+        item = self._open(frame, event, named=False)
+        if item is None:
+            return
+        if item.kind != "shell_call":
+            problems.must("R7", f"the open item is a {item.kind}: {frame}")
+            return
+        if item.commanding == (step == "added"):
+            problems.must("R7", f"{'a' if item.commanding else 'no'} command is open: {frame}")
+            return
+        if step == "added":
+            item.commands.append([])
+        index: Json = event.get("command_index")
+        if index != len(item.commands) - 1 or isinstance(index, bool):
+            problems.must("R7", f"command_index {index!r} instead of {len(item.commands) - 1}: {frame}")
+        if step == "added" and event.get("command") != "":
+            problems.must("R7", f"a command does not begin empty: {frame}")
+        if step != "added":
+            self._grow(frame, event, item.commands[-1], "command", step)
+        item.commanding = step != "done"
+
+    def _commanded(self, item: StreamedItem, final: dict[str, Json], where: str) -> None:
+        """What the item says at its end; one that is incomplete may hold none, so that half a command never runs."""
+        problems = self._problems
+        action: Json = final.get("action")
+        commands = action.get("commands") if isinstance(action, dict) else None
+        if commands != ["".join(pieces) for pieces in item.commands] and not (item.incomplete and commands == []):
+            problems.must("R7", f"the commands of {where} are not what was streamed")
+        if item.commanding and not item.incomplete:
+            problems.must("R7", f"{where} is complete, but its last command was not said to be done")
 
     # --- the end
 

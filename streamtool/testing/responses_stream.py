@@ -111,6 +111,8 @@ class _ResponsesStream:
                 self._items.value(frame, item, _ARGUMENTS[stem], step)
             case _, "added" | "done" if stem in _PARTS:
                 self._items.part(frame, item, _PARTS[stem], step)
+            case _, "added" | "delta" | "done" if stem == "response.shell_call_command":
+                self._items.command(frame, item, step)
             case _:
                 self._problems.must("R12", f"unknown type {kind!r}: {frame}")
 
