@@ -23,6 +23,7 @@ LAYERS = (
         "streamtool.kept",
         "streamtool.protocols.registry",
         "streamtool.sse",
+        "streamtool.json_string",
     ),
     (
         "streamtool.protocols",

@@ -281,6 +281,18 @@ async def test_a_toolset_reaches_an_upstream_of_messages_as_it_came():
     assert upstream.requests[0].json["messages"] == body["messages"]
 
 
+@both
+@pytest.mark.parametrize("mode", ["native", "rescue"])
+async def test_a_member_that_is_forced_has_its_own_name_at_an_upstream_of_messages(mode):
+    """The upstream is sent the toolset as it came, so it knows no `browser.navigate`."""
+    upstream = ScriptedUpstream(said("messages", "Fine."))
+    body = asking("browser_toolset_20260801", tool_choice={"type": "tool", "name": "navigate"}, stream=True)
+    middleware = ToolMiddleware(upstream, app_protocol="messages", mode=mode)
+    async with stream_asgi(middleware, "/v1/messages", body=json.dumps(body).encode()) as reply:
+        assert await reply.head() == 200
+    assert upstream.requests[0].json["tool_choice"] == body["tool_choice"]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_official_client_of_messages_gets_calls_of_typed_tools(stream):
     text = calling("browser.navigate", {"url": "https://a.test/"}) + calling("bash", {"command": "ls"})

@@ -75,11 +75,15 @@ tables name every type that the official SDKs know. A type that they do not name
 ## Responses
 
 {head}{_rows(responses.TYPED_TOOLS)}
-The call is added when it begins and is whole when it is done; no events tell its pieces. An `apply_patch_call` needs
-its operation, so it is added when it is done. A whole patch (`*** Begin Patch`) that the model writes for a single
-operation becomes an item for each of its files. Arguments that make no item leave the call `incomplete`, and the
-response too; an `apply_patch_call`, which cannot be incomplete, is left out then. With
-[`arguments = "complete"`](settings.md) the model is asked again.
+The call is added when it begins and is whole when it is done. In between, the client hears the commands of `shell` as
+the model writes them: `response.shell_call_command.added`, `.delta` and `.done`. They wait for the end of the call if
+anything but `timeout_ms` and `max_output_length` stands before `commands`; those two come with the item. A
+`shell_call` that ends `incomplete` holds no command, so that half a command never runs. The other items have no events
+for their pieces (openai 3.54), so they come when they are whole. An `apply_patch_call` needs its operation, and is
+added when it is done. A whole patch (`*** Begin Patch`) that the model writes for a single operation becomes an item
+for each of its files. Arguments that make no item leave the call `incomplete`, and the response too; an
+`apply_patch_call`, which cannot be incomplete, is left out then. With [`arguments = "complete"`](settings.md) the model
+is asked again.
 
 A choice names such a tool by its type. In the history, calls and results become text as those of functions do, and the
 tools of a `tool_search_output` join the others. What a program called is history as it is; the program itself is told

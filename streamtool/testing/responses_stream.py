@@ -7,21 +7,9 @@ three times: in pieces, when it is done, and in the final response. The three mu
 from collections.abc import Mapping
 from typing import Any, Final
 
-from attrs import Factory, define
-
-from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, check_object, event, frames, reading
-from streamtool.testing.responses_complete import (
-    PARTS,
-    VALUES,
-    check_calls,
-    check_ended,
-    check_item,
-    check_logprobs,
-    check_part,
-    check_response,
-    check_status,
-    text_key,
-)
+from streamtool.testing.framing import Headers, Problems, SseFrame, Violation, event, frames, reading
+from streamtool.testing.responses_complete import check_calls, check_ended, check_response
+from streamtool.testing.responses_items import StreamedItems
 
 Json = Any  # a decoded JSON value
 
@@ -36,42 +24,6 @@ _ARGUMENTS: Final = {
     "response.custom_tool_call_input": "custom_tool_call",
 }
 _PARTS: Final = {"response.content_part": "content", "response.reasoning_summary_part": "summary"}
-_INDEX: Final = {"content": "content_index", "summary": "summary_index"}
-_SAME: Final = ("type", "id", "call_id", "name", "namespace", "role")
-
-
-@define
-class _Part:
-    """A part that is open."""
-
-    key: str
-    """The list it stands in, `content` or `summary`."""
-    kind: Json
-    pieces: list[str] = Factory(list)
-    text_done: bool = False
-
-
-@define
-class _Item:
-    """An item as far as it came."""
-
-    added: dict[str, Json]
-    known: bool
-    part: _Part | None = None
-    lists: dict[str, list[Json]] = Factory(lambda: {"content": [], "summary": []})
-    """The parts that are done."""
-    pieces: list[str] = Factory(list)
-    """Of arguments."""
-    value_done: bool = False
-    final: dict[str, Json] | None = None
-
-    @property
-    def kind(self) -> str:
-        return str(self.added.get("type"))
-
-    @property
-    def incomplete(self) -> bool:
-        return self.final is None or self.final.get("status") == "incomplete"
 
 
 def validate_responses_stream(
@@ -99,7 +51,7 @@ class _ResponsesStream:
     def __init__(self, request: Mapping[str, Json] | None) -> None:
         self._request = request
         self._problems = Problems()
-        self._items: list[_Item] = []
+        self._items = StreamedItems(self._problems)
         self._sequence = 0
         self._name: tuple[Json, ...] | None = None  # id, time and model of the response
         self._before: Json = None  # type of the event before, keepalives left out
@@ -146,19 +98,21 @@ class _ResponsesStream:
             case (("response.completed" | "response.incomplete" | "response.failed"), _):
                 self._terminate(step, item)
             case "response.output_item.added", _:
-                self._added(frame, item)
+                self._items.added(frame, item)
             case "response.output_item.done", _:
-                self._ended(frame, item)
+                self._items.ended(frame, item)
             case "error", _:
                 self._failure(item)
             case "keepalive", _:
                 pass
             case _, "delta" | "done" if stem in _TEXTS:
-                self._text(frame, item, _TEXTS[stem], step)
+                self._items.text(frame, item, _TEXTS[stem], step)
             case _, "delta" | "done" if stem in _ARGUMENTS:
-                self._value(frame, item, _ARGUMENTS[stem], step)
+                self._items.value(frame, item, _ARGUMENTS[stem], step)
             case _, "added" | "done" if stem in _PARTS:
-                self._part(frame, item, _PARTS[stem], step)
+                self._items.part(frame, item, _PARTS[stem], step)
+            case _, "added" | "delta" | "done" if stem == "response.shell_call_command":
+                self._items.command(frame, item, step)
             case _:
                 self._problems.must("R12", f"unknown type {kind!r}: {frame}")
 
@@ -228,153 +182,12 @@ class _ResponsesStream:
             problems.should("R11", "response.failed without an error event before")
         if status != "failed" and self._error:
             problems.must("R11", f"an error, and yet the response is {status}")
-        finals, given = [each.final for each in self._items if each.final is not None], response.get("output") or []
+        finals = self._items.finals()
+        given = response.get("output") or []
         # what was running when the response failed may be told as far as it came
         spare = len(self._items) - len(finals) if status == "failed" else 0
         if given[: len(finals)] != finals or len(given) > len(finals) + spare:
             problems.must("R9", f"the output is not what was streamed: {len(given)} items, {len(finals)} streamed")
-
-    # --- items
-
-    def _added(self, frame: SseFrame, event: dict[str, Json]) -> None:
-        problems = self._problems
-        if self._items and self._items[-1].final is None:
-            problems.must("R6", f"an item begins while one is open: {frame}")
-        index: Json = event.get("output_index")
-        item: Json = event.get("item")
-        if index != len(self._items) or isinstance(index, bool):
-            problems.must("R5", f"output_index {index!r} instead of {len(self._items)}: {frame}")
-        where = f"item {index!r}"
-        known = check_item(item, where, "R5", problems)
-        self._items.append(_Item(item if isinstance(item, dict) else {}, known))
-        if not known:
-            return
-        kind, status = item["type"], item.get("status")
-        if status != "in_progress" and (status is not None or kind in ("message", "function_call")):
-            problems.must("R5", f"{where} begins with status {status!r}")
-        for key in (*PARTS[kind], VALUES.get(kind)):
-            if key is not None and item.get(key):
-                problems.must("R5", f"{where} does not begin empty: {frame}")
-
-    def _open(self, frame: SseFrame, event: dict[str, Json], *, named: bool = True) -> _Item | None:
-        """The open item, if the event is about it; `named` events have its id."""
-        problems = self._problems
-        if not self._items or self._items[-1].final is not None:
-            problems.must("R6", f"no item is open: {frame}")
-            return None
-        item = self._items[-1]
-        if event.get("output_index") != len(self._items) - 1:
-            problems.must("R6", f"output_index {event.get('output_index')!r} is not the open item: {frame}")
-            return None
-        if named and event.get("item_id") != item.added.get("id"):
-            problems.must("R6", f"item_id {event.get('item_id')!r} is not the open item: {frame}")
-        return item if item.known else None
-
-    def _ended(self, frame: SseFrame, event: dict[str, Json]) -> None:
-        problems = self._problems
-        item, final = self._open(frame, event, named=False), event.get("item")
-        if not isinstance(final, dict):
-            problems.must("R6", f"the item is no object: {frame}")
-            final = {}
-        if item is None:
-            if self._items and event.get("output_index") == len(self._items) - 1 and not self._items[-1].known:
-                self._items[-1].final = final
-            return
-        item.final = final
-        where = f"item {len(self._items) - 1}"
-        for key in _SAME:
-            if final.get(key) != item.added.get(key):
-                problems.must("R6", f"`{key}` of {where} was {item.added.get(key)!r} and ends as {final.get(key)!r}")
-        check_status(final, where, "R7", problems)
-        if item.part is not None:
-            problems.must("R7", f"{where} ends while a part is open")
-        for key in PARTS[item.kind]:
-            if (final.get(key) or []) != item.lists[key]:
-                problems.must("R7", f"`{key}` of {where} is not what was streamed")
-            if not isinstance(final.get(key), list) and item.added.get(key) is not None:
-                problems.must("R7", f"`{key}` of {where} is no list")
-        if item.kind in VALUES:
-            if final.get(VALUES[item.kind]) != "".join(item.pieces):
-                problems.must("R7", f"`{VALUES[item.kind]}` of {where} is not what was streamed")
-            if item.value_done and item.incomplete:
-                problems.must("R7", f"{where} is incomplete, but its arguments were said to be done")
-            elif not item.value_done and not item.incomplete:
-                problems.must("R7", f"{where} is complete, but its arguments were not said to be done")
-
-    # --- parts and arguments
-
-    def _part(self, frame: SseFrame, event: dict[str, Json], key: str, step: str) -> None:
-        problems = self._problems
-        item = self._open(frame, event)
-        if item is None:
-            return
-        given: Json = event.get("part")
-        kinds = PARTS[item.kind].get(key, ())
-        where = f"item {len(self._items) - 1}"
-        if event.get(_INDEX[key]) != len(item.lists[key]):
-            problems.must("R7", f"{_INDEX[key]} {event.get(_INDEX[key])!r} instead of {len(item.lists[key])}: {frame}")
-        check_part(given, kinds, where, "R7", problems)
-        if not isinstance(given, dict):
-            return
-        text = given.get(text_key(given.get("type")))
-        if step == "added":
-            if item.part is not None:
-                problems.must("R7", f"a part begins while one is open: {frame}")
-            item.part = _Part(key, given.get("type"))
-            if text != "" or given.get("annotations") or given.get("logprobs"):
-                problems.must("R7", f"a part does not begin empty: {frame}")
-            return
-        part, item.part = item.part, None
-        if part is None or part.key != key or part.kind != given.get("type"):
-            problems.must("R7", f"no such part is open: {frame}")
-        else:
-            if not part.text_done:
-                problems.must("R7", f"a part ends before its text is done: {frame}")
-            if text != "".join(part.pieces):
-                problems.must("R7", f"the part is not what was streamed: {frame}")
-        item.lists[key].append(given)
-
-    def _text(self, frame: SseFrame, event: dict[str, Json], kind: str, step: str) -> None:
-        problems = self._problems
-        item = self._open(frame, event)
-        if item is None:
-            return
-        part = item.part
-        if part is None or part.kind != kind:
-            problems.must("R7", f"no part of type {kind} is open: {frame}")
-            return
-        index = _INDEX[part.key]
-        if event.get(index) != len(item.lists[part.key]):
-            problems.must("R7", f"{index} {event.get(index)!r} is not the open part: {frame}")
-        if kind == "output_text":
-            check_logprobs(event, str(frame), problems)
-        if part.text_done:
-            problems.must("R7", f"{frame} behind the text's end")
-        part.text_done |= step == "done"
-        self._grow(frame, event, part.pieces, text_key(kind), step)
-
-    def _value(self, frame: SseFrame, event: dict[str, Json], kind: str, step: str) -> None:
-        problems = self._problems
-        item = self._open(frame, event)
-        if item is None:
-            return
-        if item.kind != kind:
-            problems.must("R7", f"the open item is a {item.kind}: {frame}")
-            return
-        if item.value_done:
-            problems.must("R7", f"{frame} behind the arguments' end")
-        item.value_done |= step == "done"
-        self._grow(frame, event, item.pieces, VALUES[kind], step)
-
-    def _grow(self, frame: SseFrame, event: dict[str, Json], pieces: list[str], key: str, step: str) -> None:
-        """A piece joins the others, or the whole is compared with them."""
-        if step == "done":
-            if event.get(key) != "".join(pieces):
-                self._problems.must("R7", f"`{key}` is not what was streamed: {frame}")
-        elif not isinstance(event.get("delta"), str):
-            self._problems.must("R7", f"the delta is no string: {frame}")
-        else:
-            pieces.append(event["delta"])
 
     # --- the whole
 
@@ -387,14 +200,5 @@ class _ResponsesStream:
             problems.should("R9", "no response.failed behind the error")
         elif self._terminal is None:
             problems.must("R9", "no terminal event")
-        for position, item in enumerate(self._items):
-            last = position == len(self._items) - 1
-            if item.final is None and not (broken and last):
-                problems.must("R6", f"item {position} is not done")
-            if item.final is not None and item.incomplete and self._terminal == "completed":
-                problems.must("R9", f"item {position} is incomplete in a completed response")
-            if item.kind == "function_call":
-                text = "".join(item.pieces)
-                check_object(text, f"the arguments of item {position}", "R8", problems, cut=item.incomplete)
-        added = [item.added for item in self._items if item.known]
-        check_calls(added, self._request, problems, cut=broken or self._terminal == "incomplete")
+        self._items.end(self._terminal, broken=broken)
+        check_calls(self._items.begun(), self._request, problems, cut=broken or self._terminal == "incomplete")

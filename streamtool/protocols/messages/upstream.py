@@ -151,7 +151,8 @@ def _tools(conversation: Conversation, *, same: bool) -> Body:
     offered = [tool for tool in conversation.tools if named or not choice.names or tool.name in choice.names]
     written = [*(sent.get(tool.name) or _tool(tool) for tool in offered), *later]
     fields: Body = {"tools": list({id(item): item for item in written}.values())}  # a toolset is one
-    wanted = _choice(choice)
+    own = {tool.name: tool.name[len(tool.namespace) + 1 :] for tool in offered if tool.namespace and tool.name in sent}
+    wanted = _choice(choice, own)
     if wanted is not None:
         fields["tool_choice"] = wanted
     return fields
@@ -169,15 +170,18 @@ def _tool(tool: Tool) -> Body:
     return fields
 
 
-def _choice(choice: ToolChoice) -> Json:
-    """The value of `tool_choice`; None where it would only say the default."""
+def _choice(choice: ToolChoice, own: Mapping[str, str]) -> Json:
+    """The value of `tool_choice`; None where it would only say the default.
+
+    `own`: how the members of toolsets are named there; the upstream is sent their toolsets, not our names.
+    """
     if choice.mode == "none":
         return {"type": "none"}
     one = {} if choice.parallel else {"disable_parallel_tool_use": True}
     if choice.mode == "auto":
         return {"type": "auto", **one} if one else None
     if len(choice.names) == 1:
-        return {"type": "tool", "name": choice.names[0], **one}
+        return {"type": "tool", "name": own.get(choice.names[0], choice.names[0]), **one}
     return {"type": "any", **one}
 
 

@@ -2,6 +2,7 @@
 
 The model writes arguments by the schema of `typed_tools`; the client receives an item of the tool's own type. It is
 added when the call begins, if the type of the item allows one that says nothing yet, and whole when the call is done.
+In between, the commands of a shell are told as they are written (`shell_commands`); no other item has events for that.
 Arguments that do not make an item leave it incomplete, as a call that was cut.
 """
 
@@ -14,6 +15,7 @@ from streamtool.conversation import Part, TextPart, ToolCall, ToolResult
 from streamtool.protocols import wire
 from streamtool.protocols.fields import Fields, list_of, string
 from streamtool.protocols.responses.parts import content, part
+from streamtool.protocols.responses.shell_commands import CommandEvent, ShellCommands
 
 Json = Any  # a decoded JSON value
 
@@ -34,6 +36,8 @@ class Spelling:
     """The item's own fields, made of the arguments; several if they make several items, none if they make no sense."""
     read: Callable[[Fields], Json]
     """The arguments, made of an item."""
+    flows: bool = False
+    """The client hears the item's commands as they are written."""
 
 
 @define(eq=False)
@@ -42,10 +46,14 @@ class TypedCall:
 
     index: int
     """Its number in the events."""
+    place: int
+    """The index of its (first) item in the output."""
     id: str
     spelling: Spelling
     arguments: bytearray = Factory(bytearray)
     """As far as they came; in one buffer, since a list of pieces takes ten times the memory."""
+    commands: ShellCommands = Factory(lambda self: ShellCommands(self.place), takes_self=True)
+    """What was told of the call's commands, if its `spelling` flows."""
 
     def feed(self, text: str) -> int:
         """Take a piece of the arguments; how many bytes it has."""
@@ -53,8 +61,22 @@ class TypedCall:
         self.arguments += piece
         return len(piece)
 
-    def items(self) -> list[Fields]:
-        """The fields of the items that the arguments make."""
+    def told(self, text: str) -> list[CommandEvent]:
+        """What the client hears of this piece of the arguments."""
+        return self.commands.feed(text) if self.spelling.flows else []
+
+    def close(self) -> tuple[list[Fields], list[CommandEvent]]:
+        """The fields of the items that the arguments make, and what the client has yet to hear before.
+
+        No items if the client has heard other commands (of a key given twice, say): nobody knows which are meant.
+        """
+        items = self._items()
+        if not items or not self.spelling.flows:
+            return items, []
+        left = self.commands.close(items[0]["action"]["commands"])
+        return ([], []) if left is None else (items, left)
+
+    def _items(self) -> list[Fields]:
         text = wire.repaired(self.arguments.decode("utf-8", "surrogatepass"))
         try:
             value = wire.decode_tolerant(text.encode()) if text.strip() else {}
@@ -309,7 +331,7 @@ def _found(fields: Fields, place: str) -> tuple[Part, ...]:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 _SPELLINGS: Final = (
-    Spelling("shell", "shell_call", "sh", _shell_item([], {}), _shell, _shell_arguments),
+    Spelling("shell", "shell_call", "sh", _shell_item([], {}), _shell, _shell_arguments, flows=True),
     Spelling("local_shell", "local_shell_call", "lsh", _local_shell_item([], {}), _local_shell, _local_shell_arguments),
     Spelling("apply_patch", "apply_patch_call", "apc", None, _patch, _patch_arguments),
     Spelling("computer", "computer_call", "cu", {"actions": [], **_NO_CHECKS}, _computer, _computer_arguments),

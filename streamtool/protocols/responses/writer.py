@@ -11,9 +11,9 @@ the response in it says `cancelled`.
 Theory of operation. One item is open at a time: a message, reasoning, or a call. A delta of it is a template, made when
 the item is opened, and one JSON string; the string is kept as it was written, behind those before it, and the events
 that close the item are made of them. So what was sent is what is repeated, and a delta costs the same wherever it
-stands. The call of a typed tool is kept until it is whole (`typed_calls`). The ids of items are the reply's own id with
-a number: they need no chance, and are new in the conversation because the reply's id is. White space after a call waits
-until it is known whether text follows.
+stands. The call of a typed tool is kept until it is whole; the commands of a shell flow, too (`typed_calls`). The ids
+of items are the reply's own id with a number: they need no chance, and are new in the conversation because the reply's
+id is. White space after a call waits until it is known whether text follows.
 """
 
 import re
@@ -72,7 +72,7 @@ class _Item:
     blank: bool = True
     """The call has no arguments yet but white space."""
     typed: TypedCall | None = None
-    """The call of a typed tool, which goes out when it is whole; `call` is not set."""
+    """The call of a typed tool, whose item goes out when it is whole; `call` is not set."""
 
     @property
     def is_call(self) -> bool:
@@ -321,7 +321,7 @@ class ReplyWriter(StreamWriter):
     # --- calls of typed tools
 
     def _open_typed(self, event: ReplyCallStart, spelling: Spelling, out: Out) -> None:
-        typed = TypedCall(event.index, event.id or self._output.id("call"), spelling)
+        typed = TypedCall(event.index, len(self._output.done), event.id or self._output.id("call"), spelling)
         self._item = _Item("typed", typed=typed)
         if spelling.begins is not None:
             self._open("typed", typed.fields(spelling.begins), out)
@@ -333,11 +333,16 @@ class ReplyWriter(StreamWriter):
         self._output.held += typed.feed(event.text)
         if self._output.held > HELD:
             self._fail(too_large(), out)
+            return
+        for name, fields in typed.told(event.text):
+            self._send(name, fields, out)
 
     def _end_typed(self, typed: TypedCall | None, out: Out, *, complete: bool) -> None:
         """End the call with the items that its arguments make; a call that is cut, or makes none, is incomplete."""
         assert typed is not None  # noqa: S101  it is what is open
-        items = typed.items() if complete else []
+        items, left = typed.close() if complete else ([], [])
+        for name, fields in left:
+            self._send(name, fields, out)
         if not items:
             self._output.cut = True
             if self._item.id:
