@@ -374,17 +374,11 @@ class ReplyWriter(StreamWriter):
             self._fail(no_reason(), out)
             return
         self._ended = True
-        output = self._output.joined()
-        if self._reason is Reason.FILTER:
-            why = "content_filter"
-        elif self._output.cut or self._reason is Reason.LENGTH:
-            why = "max_output_tokens"
-        else:
-            self.response = response.write(b"completed", output, usage=self._usage)
-            self._send(b"response.completed", b'"response":' + self.response, out)
-            return
-        self.response = response.write(b"incomplete", output, usage=self._usage, why=why)
-        self._send(b"response.incomplete", b'"response":' + self.response, out)
+        cut = self._output.cut or self._reason is Reason.LENGTH
+        why = "content_filter" if self._reason is Reason.FILTER else "max_output_tokens" if cut else None
+        status = b"completed" if why is None else b"incomplete"
+        self.response = response.write(status, self._output.joined(), usage=self._usage, why=why)
+        self._send(b"response." + status, b'"response":' + self.response, out)
 
     def _fail(self, error: StreamtoolError, out: Out) -> None:
         """The reply breaks: what is open ends as incomplete, so that no client takes it for whole."""
