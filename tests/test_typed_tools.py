@@ -705,6 +705,28 @@ async def test_a_result_of_a_local_shell_may_have_the_id_of_the_call_as_its_own(
     assert "a.py" in json.dumps(upstream.requests[0].json)
 
 
+def test_an_output_without_a_call_id_answers_the_only_call_that_it_can_mean():
+    """The types of the SDK (openai 3.54) let a `function_call_output` leave it out."""
+    called = [
+        {"type": "function_call", "call_id": f"call_{name}", "name": name, "namespace": space, "arguments": "{}"}
+        for name, space in (("f", None), ("g", "group"), ("g", None))
+    ]
+    answers: list[dict[str, Any]] = [
+        {"type": "function_call_output", "name": "g", "namespace": "group", "output": "1"},
+        {"type": "function_call_output", "call_id": None, "name": "f", "output": "2"},
+        {"type": "function_call_output", "output": "3"},
+    ]
+    called[2]["call_id"] = "call_last"
+    asked = {"role": "user", "content": "Go."}
+    request: dict[str, Any] = {"model": "m", "input": [asked, *called, *answers]}
+    conversation = read_request(json.dumps(request).encode(), LimitSettings())
+    assert [result.id for result in conversation.messages[-1].results] == ["call_g", "call_f", "call_last"]
+    for unclear in ([answers[2]], [*answers, answers[2]], [{**answers[1], "name": "other"}]):
+        request["input"] = [asked, *called, *unclear]
+        with pytest.raises(StreamtoolError, match="say which in `call_id`"):
+            read_request(json.dumps(request).encode(), LimitSettings())
+
+
 @both
 async def test_the_model_reads_what_surrounds_a_tool():
     skill = {"name": "charts", "description": "Draws.", "path": "/skills/charts"}

@@ -85,6 +85,9 @@ for each of its files. Arguments that make no item leave the call `incomplete`, 
 `apply_patch_call`, which cannot be incomplete, is left out then. With [`arguments = "complete"`](settings.md) the model
 is asked again.
 
+A call of `apply_patch` that the request does not offer is an unknown call, even if a shell is offered: nothing in a
+request says whether the client's shell takes `apply_patch` as a command, and elsewhere the call would only fail there.
+
 A choice names such a tool by its type. In the history, calls and results become text as those of functions do, and the
 tools of a `tool_search_output` join the others. What a program called is history as it is; the program itself is told
 with its `program_output`. The other items:

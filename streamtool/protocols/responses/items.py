@@ -36,8 +36,8 @@ class _Turns:
     """Makes messages of items; those of one turn are gathered until an item of another one comes."""
 
     __slots__ = (
-        "_calls", "_content", "_names", "_programs", "_raw", "_reasoning", "_results", "_said", "dropped", "messages",
-        "tools",
+        "_calls", "_content", "_names", "_programs", "_raw", "_reasoning", "_results", "_said", "_waiting", "dropped",
+        "messages", "tools",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -45,6 +45,7 @@ class _Turns:
         self.tools: list[tuple[str, list[Json]]] = []
         self.dropped: list[str] = []
         self._names: dict[str, str] = {}  # of the calls seen so far, by id
+        self._waiting: dict[str, dict[str, None]] = {}  # ids of the calls without a result, by name
         self._programs: dict[str, str] = {}  # that the origin has begun to run, by id
         self._raw: list[Fields] = []  # of the turn that is gathered: the assistant's, or results
         self._said = False
@@ -60,12 +61,10 @@ class _Turns:
                 self._message(fields, place)
             case "function_call" | "custom_tool_call":
                 self._assistant(fields)
-                call = _call(fields, place, custom=kind == "custom_tool_call")
-                self._names[call.id] = call.name
-                self._calls.append(call)
+                self._called(_call(fields, place, custom=kind == "custom_tool_call"))
             case "function_call_output" | "custom_tool_call_output":
                 output = content(fields, "output", place, optional=True)
-                self._result(ToolResult(string(fields, "call_id", place), output), fields)
+                self._result(ToolResult(self._answered(fields, place), output), fields)
             case "reasoning":
                 self._assistant(fields)
                 self._reasoning += _thoughts(fields)
@@ -73,9 +72,7 @@ class _Turns:
                 self.dropped.append(f"input item of type {kind}")
             case str() if kind in TYPED_CALLS:
                 self._assistant(fields)
-                call = typed_call(kind, fields, place)
-                self._names[call.id] = call.name
-                self._calls.append(call)
+                self._called(typed_call(kind, fields, place))
             case "tool_search_output":
                 self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
                 if words(fields, "call_id", place) in self._names:  # the client has searched
@@ -118,16 +115,37 @@ class _Turns:
         identity = string(fields, "call_id", place)
         self._assistant(fields)
         arguments = wire.encode({"code": self._programs.get(identity, "")}).decode()
-        self._calls.append(ToolCall(identity, "program", arguments))
-        self._names[identity] = "program"
+        self._called(ToolCall(identity, "program", arguments))
         self._result(ToolResult(identity, content(fields, "result", place, optional=True)), fields)
+
+    def _called(self, call: ToolCall) -> None:
+        self._calls.append(call)
+        self._names[call.id] = call.name
+        self._waiting.setdefault(call.name, {})[call.id] = None
+
+    def _answered(self, fields: Fields, place: str) -> str:
+        """The id of the call that an output answers. One that does not say it answers the only call it can mean."""
+        if fields.get("call_id") is not None:
+            return string(fields, "call_id", place)
+        name, namespace = words(fields, "name", place), words(fields, "namespace", place)
+        full = f"{namespace}.{name}" if namespace else name
+        groups = [self._waiting.get(full, {})] if full else self._waiting.values()
+        waiting = next(iter(groups), {})
+        if len(groups) != 1 or len(waiting) != 1:
+            raise refused(f"{place}.call_id", "Not exactly one call waits for this output: say which in `call_id`.")
+        return next(iter(waiting))
 
     def _result(self, result: ToolResult, fields: Fields) -> None:
         if not self._results:
             self.flush()
         self._raw.append(fields)
+        name = self._names.get(result.id)
+        waiting = self._waiting.get(name or "", {})
+        waiting.pop(result.id, None)
+        if name is not None and not waiting:
+            self._waiting.pop(name, None)
         cut = fields.get("status") in ("incomplete", "in_progress")
-        self._results.append(evolve(result, name=self._names.get(result.id), partial=cut))
+        self._results.append(evolve(result, name=name, partial=cut))
 
     def _assistant(self, fields: Fields) -> None:
         if self._results:
