@@ -190,8 +190,10 @@ class ClientRequest:
     @property
     def _asks_usage(self) -> bool:
         """Counts of tokens are asked for although the client has not done so."""
-        streams = self.same and self.conversation.stream  # then it is the client's business
-        return not (streams or self._unsupported()("usage"))
+        if self.same and self.conversation.stream:  # it is the client's business
+            return False
+        known = self._services.capabilities  # its store is not asked: it may be slow, and the event loop waits
+        return known is None or not known.lacked_here(self._client, self._upstream_name, self.model.name, "usage")
 
     @property
     def emulates(self) -> bool:

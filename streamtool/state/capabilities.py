@@ -47,10 +47,12 @@ class CapabilityCache:
 
         An ability is `tools`, a way of forcing, or a way and the digest of one constraint.
         """
-        key = self._key(client, upstream, model, ability)
-        until = self._learnt.get(key, (0.0, ""))[0]
-        now = self._clock()
-        return until > now or self._told(key) > now
+        known = self.lacked_here(client, upstream, model, ability)
+        return known or self._told(self._key(client, upstream, model, ability)) > self._clock()
+
+    def lacked_here(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool:
+        """The same, as far as this process has heard it itself: for what every request asks, and a retry would tell."""
+        return self._learnt.get(self._key(client, upstream, model, ability), (0.0, ""))[0] > self._clock()
 
     def learn(self, client: str, upstream: str | None, model: str, ability: str, /) -> None:
         """It has said so now."""
