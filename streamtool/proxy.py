@@ -2,6 +2,7 @@
 
     client ─▶ /healthz, /readyz
           └─▶ browsers, key ─▶ /metrics, if they are wanted
+                          ├─▶ a websocket of Responses ─▶ each of its messages, as a request of its own
                           └─▶ gate ─▶ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
                                     │ /v1/models, /api/tags … ─▶ a list of what all upstreams have
                                     │ /v1/completions ─▶ the upstream that the model's rule names, as it is
@@ -36,6 +37,7 @@ from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.storing import close_store_async
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
+from streamtool.http.websocket import refuse
 from streamtool.observe.observers import OnExchange
 from streamtool.protocols import wire
 from streamtool.protocols.fields import body_fields, model_name
@@ -124,8 +126,7 @@ class Proxy:
             case "lifespan":
                 await self._lifespan(receive, send)
             case "websocket":
-                await receive()
-                await send({"type": "websocket.close", "code": 1000})
+                await self._websocket(scope, receive, send)
             case other:
                 raise RuntimeError(f"the proxy serves HTTP; the server offered {other!r}")
 
@@ -178,6 +179,18 @@ class Proxy:
             return
         refused, bounded = self._tools.observers.refused, self._tools.remembers(path) is None
         await gate.run(app, scope, receive, send, wire, refused=refused, bounded=bounded)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, sockets = route_path(scope), self._tools.sockets
+        try:
+            self._origins.admit({**scope, "method": "POST"})
+            self._check_key(scope)
+            if not sockets.serves(scope):
+                raise NotFoundError(f"no websocket is served at {path}: send the request with a POST")
+        except StreamtoolError as error:
+            await refuse(error, scope, receive, send)
+            return
+        await sockets.serve(self, scope, receive, send)
 
     def _app_at(self, path: str, scope: Scope) -> ASGIApp:
         """What serves the path. Raises MethodError, MediaTypeError, ForbiddenError, NotFoundError."""

@@ -78,7 +78,7 @@ class Served:
 def uvicorn_server(app: Any, **options: Any) -> Iterator[Served]:
     """`app` under uvicorn (asyncio)."""
     sock = listener()
-    config = uvicorn.Config(app, log_level="error", ws="none", **options)
+    config = uvicorn.Config(app, **{"log_level": "error", "ws": "none", **options})
     server = uvicorn.Server(config)
     loops: list[asyncio.AbstractEventLoop] = []
 

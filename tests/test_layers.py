@@ -76,7 +76,7 @@ LIBRARIES = (
     },
     {"attrs", "msgspec", "anyio", "httpx", "mcp", "httpx2"},
     {"attrs", "httpx"},
-    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "openai"},
+    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "wsproto", "openai"},
 )
 """What each layer may import besides the standard library."""
 

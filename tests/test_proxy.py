@@ -215,7 +215,7 @@ async def test_what_is_served_and_what_is_not():
 
 
 @both
-async def test_websockets_are_turned_away():
+async def test_websockets_at_other_paths_are_turned_away():
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -224,8 +224,10 @@ async def test_websockets_are_turned_away():
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await Proxy()({"type": "websocket", "path": "/x"}, receive, send)
-    assert sent == [{"type": "websocket.close", "code": 1000}]
+    await Proxy()({"type": "websocket", "path": "/x", "headers": []}, receive, send)
+    (refusal,) = sent
+    assert (refusal["type"], refusal["code"]) == ("websocket.close", 1008)
+    assert refusal["reason"] == "no websocket is served at /x: send the request with a POST"
 
 
 @both

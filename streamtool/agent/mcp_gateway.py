@@ -50,10 +50,11 @@ from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, cancel_when_left
 from streamtool.http.middleware import ToolMiddleware
 from streamtool.http.off_loop import off_loop, sized
 from streamtool.http.request_body import ClientLeft, read_body
+from streamtool.http.storing import memory_of
 from streamtool.observe.logs import plain, problem
 from streamtool.observe.observers import Observers, OnExchange, Watch
 from streamtool.protocols import chat
-from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import BESIDE, at_path, client_protocol
 from streamtool.protocols.wire import KEY_HEADERS
 from streamtool.reply import (
@@ -68,7 +69,6 @@ from streamtool.reply import (
     UsageReport,
 )
 from streamtool.settings import McpSettings, Settings
-from streamtool.state.replies import shelf
 
 _PATH = "/v1/chat/completions"
 _OURS = frozenset(("model", "messages", "stream", "stream_options", "n", "store"))
@@ -132,7 +132,7 @@ class McpGateway:
         except StreamtoolError as error:
             await send_error(wire, error, send)
             return
-        plan = partial(self._plan, wire, body, scope["headers"])
+        plan = partial(self._plan, wire, body, scope)
         blocks = self._behind.store.blocks and wire.memories is not None
         planned = await (off_loop(plan) if blocks else sized(plan, len(body)))
         given = [body]
@@ -148,12 +148,12 @@ class McpGateway:
 
         await (self._behind if planned is None else self._front)(scope, replay, send)
 
-    def _plan(self, wire: ClientProtocol, body: bytes, headers: Headers) -> tuple[Work, bytes | None] | None:
+    def _plan(self, wire: ClientProtocol, body: bytes, scope: Scope) -> tuple[Work, bytes | None] | None:
         """What is to be done for this request, and its body if that changes; None: it is not for us."""
         limits = self._settings.limits
-        memory = (shelf(self._behind.store, headers).recall,) if wire.memories else ()
+        memory = (memory_of(self._behind.store, scope).recall,) if wire.memories else ()
         try:
-            body = decode_body(body, headers, limits.body)
+            body = decode_body(body, scope["headers"], limits.body)
             unread = wire.read_unread(body, limits)
             if unread is not None and not self._settings.rule_for(unread.model).mcp:
                 return None

@@ -75,7 +75,7 @@ class Exchange:
         self._settings = settings
         self._record = RecordBuilder(clock)
         self.asked = asked = ClientRequest(settings, client, body, headers, services)
-        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock, memory=services.memory)
+        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock)
         rules = asked.rules(settings, services.phrases)
         self._choices = Choices(
             asked.conversation,
@@ -151,6 +151,11 @@ class Exchange:
         """The beginning of the reply before the upstream is asked, for a client that will ask for it by its id."""
         return self._send([self._response.begin()])
 
+    def prepare(self) -> bytes:
+        """The whole reply to a request that only prepares for a later one: nobody is asked, and it is empty."""
+        self._choices[0].finished = self.done = True
+        return self._send([self._response.begin(), ReplyFinish(0, Reason.STOP), ReplyEnd()])
+
     # --- the reply, as the shell reports it --------------------------------------------------------------------------
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -223,7 +228,7 @@ class Exchange:
 
     def remember(self) -> None:
         """Keep how the model wrote its calls, which is parsed anew for it; before the client knows that it is done."""
-        if self.done and not self._failed:
+        if self.done and self._record.error is None:
             self._choices.remember()
 
     def keepalive(self) -> bytes:
@@ -243,11 +248,6 @@ class Exchange:
     @property
     def _attempts(self) -> int:
         return self._response.headers.attempts
-
-    @property
-    def _failed(self) -> bool:
-        """The reply is not whole."""
-        return self._record.error is not None
 
     @property
     def _settled(self) -> bool:
@@ -343,13 +343,13 @@ class Exchange:
 
     def _end(self, out: list[ReplyEvent]) -> None:
         """The upstream's reply is over: another attempt, or the end of ours."""
-        if self._failed:
+        if self._record.error is not None:
             return
         self._choices[0]  # there is at least one
         for choice in self._choices.filters.values():
             if not choice.finished and self._rejected is None:
                 self._finish(choice, ReplyFinish(choice.choice, Reason.STOP), out)
-        if self._failed:
+        if self._record.error is not None:
             return
         self.cut = self.cut or (self.lingers and self._record.told is None)
         self.lingers = False
@@ -365,7 +365,7 @@ class Exchange:
         self.done = True
 
     def _fail(self, error: StreamtoolError, out: list[ReplyEvent]) -> None:
-        if self._failed or self.done:
+        if self._record.error is not None or self.done:
             return
         if self.lingers:
             self._end(out)

@@ -25,8 +25,12 @@ class Memory(Protocol):
 
     Such a protocol has `memories`, which tells what is to be remembered of a whole reply; its `read_request` takes
     `demand`, and its writer has the whole reply in `response` once it is over. While the store fails, `recall` finds
-    nothing and `demand` raises StoreError: for what the request cannot do without.
+    nothing and `demand` raises StoreError: for what the request cannot do without. `unstored` takes what the client
+    says is not to be stored, if its connection can remember.
     """
+
+    @property
+    def unstored(self) -> "Memory | None": ...
 
     def recall(self, id: str, /) -> bytes | None: ...
     def demand(self, id: str, /) -> bytes | None: ...

@@ -75,7 +75,7 @@ class ClientRequest:
         self.native = self._begins_native()
         """The upstream gets the tools natively."""
         self.upstream: UpstreamProtocol = upstream_protocol_for(client, self.model.protocol)
-        kept = memory if self.conversation.raw.get("store") is not False else None
+        kept = self.memory
         self.transcripts = kept if settings.verbatim and self.emulates else None
         """Where it is remembered how the model writes its calls, and which tools it has."""
         if self.transcripts is not None:
@@ -135,6 +135,14 @@ class ClientRequest:
         if output is not None and output.foreign and not self.passthrough:
             dropped += ("form of the answer",)
         return dropped
+
+    @property
+    def memory(self) -> Memory | None:
+        """Where the reply is remembered; None: nowhere."""
+        memory = self._services.memory
+        if memory is None or self.conversation.raw.get("store") is not False:
+            return memory
+        return memory.unstored
 
     @property
     def same(self) -> bool:

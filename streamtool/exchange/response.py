@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from streamtool.errors import StreamtoolError
-from streamtool.exchange.interfaces import Memory, ResponseHead
+from streamtool.exchange.interfaces import ResponseHead
 from streamtool.exchange.request import ClientRequest
 from streamtool.exchange.response_headers import ResponseHeaders
 from streamtool.prompting.window import BYTES_PER_TOKEN
@@ -65,12 +65,11 @@ class ClientResponse:
         new_id: Callable[[str], str],
         now: int,
         clock: Callable[[], float],
-        memory: Memory | None,
     ) -> None:
         self._protocol = protocol
         self._request = request
         self._clock = clock
-        self._memory = None if protocol.memories is None else memory
+        self._memory = None if protocol.memories is None else request.memory
         self._fold = None if request.conversation.stream else ReplyAccumulator()
         self._writer: ClientWriter | None = None
         self.identity = ReplyIdentity(lambda: new_id(protocol.REPLY_ID), now)

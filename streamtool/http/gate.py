@@ -72,7 +72,7 @@ class Entry:
 class Gate:
     """The requests of a shell. `limits` bound how many are open; None: any number may be."""
 
-    __slots__ = ("_clients", "_empty", "_inner", "_limits", "_open", "draining", "ended", "quiet")
+    __slots__ = ("_clients", "_empty", "_inner", "_limits", "_open", "at_drain", "draining", "ended", "quiet")
 
     def __init__(self, limits: LimitSettings | None = None) -> None:
         self._limits = limits
@@ -82,6 +82,8 @@ class Gate:
         self._empty: anyio.Event | None = None
         """While somebody waits for the last request: set when it is over."""
         self._inner: list[Gate] = []
+        self.at_drain: set[Callable[[], object]] = set()
+        """What is called when no request may begin any more."""
         self.draining = False
         """No request may begin."""
         self.ended: StreamtoolError | None = None
@@ -168,6 +170,8 @@ class Gate:
     async def drain(self, seconds: float) -> None:
         """Let nothing begin, let what is open go on for so many seconds, then end it. Returns when all is over."""
         self.draining = True
+        for call in list(self.at_drain):
+            call()
         with anyio.move_on_after(seconds):
             await self._wait()
         if self._open:

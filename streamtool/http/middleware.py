@@ -4,8 +4,8 @@ A request to one of our paths is read whole (bounded) and handed to an `Exchange
 body, and what it sends goes through the exchange to the client, one message for each of the app's messages
 (`served_exchange`). When the client leaves, the app is cancelled at once (`client_connection`).
 
-Everything else (other paths, websockets, lifespan, requests with neither tools nor tool history) reaches the app with
-its own `receive` and `send`, untouched. Written on anyio: runs under asyncio servers and under trio.
+Everything else (other paths, other websockets, lifespan, requests with neither tools nor tool history) reaches the app
+with its own `receive` and `send`, untouched. Written on anyio: runs under asyncio servers and under trio.
 """
 
 import time
@@ -37,17 +37,19 @@ from streamtool.http.folded import folded
 from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.off_loop import LARGE, clock, off_loop
 from streamtool.http.request_body import ClientLeft, read_body
-from streamtool.http.served_exchange import ServedExchange
+from streamtool.http.served_exchange import PREPARES, ServedExchange
 from streamtool.http.services import open_services
 from streamtool.http.stored_conversations import StoredConversations
 from streamtool.http.stored_responses import StoredResponses
+from streamtool.http.storing import memory_of
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
+from streamtool.http.websocket import Sockets
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import COMPACT, COUNTS, PROTOCOLS, at_path, client_protocol, counting
 from streamtool.settings import Settings, with_options
-from streamtool.state.replies import Shelf, open_store, shelf
+from streamtool.state.replies import Shelf, open_store
 from streamtool.validation.validator import require_library
 
 UPSTREAM_KEY = "streamtool.upstream"
@@ -87,6 +89,7 @@ class ToolMiddleware:
         self.stored = StoredResponses(self.settings)
         self.conversations = StoredConversations(self.settings)
         self.gate = Gate(self.settings.limits)
+        self.sockets = Sockets(self.settings, self.gate)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests (503), give those that are open so many seconds, then end them with an error.
@@ -102,6 +105,9 @@ class ToolMiddleware:
             path = route_path(scope)
             protocol = at_path(self.settings.paths, path) if scope["method"] == "POST" else None
             protocol = protocol or self.remembers(path)
+        elif scope["type"] == "websocket" and self.sockets.serves(scope):
+            await self.sockets.serve(self, scope, receive, send)
+            return
         if protocol is None:
             await self.app(scope, receive, send)
             return
@@ -134,7 +140,7 @@ class ToolMiddleware:
         if protocol in COUNTS:
             await self._count(wire, scope, body, receive, send)
             return
-        memory = shelf(self.store, scope["headers"])
+        memory = memory_of(self.store, scope)
         if protocol == COMPACT:
             answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
             await json_answer(send, answer.body, status=answer.status)
@@ -158,7 +164,7 @@ class ToolMiddleware:
             await send_error(wire, error, send)
             return
         watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
-        if exchange.passthrough:
+        if exchange.passthrough and PREPARES not in scope:
             with watch.passing(), entry.cancelling():
                 await self._pass(exchange, scope, body, receive, send)
         else:
@@ -211,7 +217,7 @@ class ToolMiddleware:
                 body,
                 receive=receive,
                 upstream_key=UPSTREAM_KEY,
-                services=evolve(self.services, memory=shelf(self.store, scope["headers"])),
+                services=evolve(self.services, memory=memory_of(self.store, scope)),
                 blocks=self.store.blocks,
             )
         except StreamtoolError as error:

@@ -51,7 +51,7 @@ class Origins:
         self._check_host(scope)
         if scope["method"] == "OPTIONS" and (method := _header(scope, b"access-control-request-method")):
             return self._preflight(scope, method)
-        self._check_origin(scope)
+        self.check_origin(scope)
         return []
 
     def check_type(self, scope: Scope) -> None:
@@ -91,7 +91,8 @@ class Origins:
                 code="unknown_host",
             )
 
-    def _check_origin(self, scope: Scope) -> None:
+    def check_origin(self, scope: Scope) -> None:
+        """Raises ForbiddenError if the request may act and comes from a page of another origin."""
         origin, site = _header(scope, b"origin"), _header(scope, b"sec-fetch-site")
         if scope["method"] in _SAFE or self._allows(origin) or site in ("same-origin", "none"):
             return

@@ -20,6 +20,8 @@ from streamtool.http.off_loop import LARGE, slices
 from streamtool.http.templates import ChatTemplates
 from streamtool.settings import Settings
 
+PREPARES: Final = "streamtool.prepares"
+"""Key of a scope that says: the request only prepares for a later one, so the app is not asked."""
 GRACE: Final = 5.0
 """Seconds that the app may go on after the reply has ended by itself, to finish its own business."""
 _SHORTCUTS: Final = ("http.response.pathsend", "http.response.zerocopysend")
@@ -93,6 +95,8 @@ class ServedExchange:
 
     async def _attempts(self) -> None:
         exchange = self._exchange
+        if PREPARES in self._scope:
+            await self._client.write(exchange.prepare())
         while not (exchange.done or self._client.gone):
             try:
                 request = await self._client.aside(exchange.request) if self._large else exchange.request()

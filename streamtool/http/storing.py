@@ -1,14 +1,24 @@
 """How the store is used: asynchronously where there is an event loop that must not wait, and without one."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from anyio import CancelScope
+from attrs import evolve
 
+from streamtool.http.asgi import Scope
 from streamtool.http.off_loop import off_loop
-from streamtool.state.replies import Store
+from streamtool.state.replies import Shelf, Store, shelf
+
+UNSTORED: Final = "streamtool.unstored"
+"""Key of the ASGI scope under which a request has the shelf that its connection has for what is not to be stored."""
 
 T = TypeVar("T")
+
+
+def memory_of(store: Store, scope: Scope) -> Shelf:
+    """What is remembered for the client of a request."""
+    return evolve(shelf(store, scope["headers"]), unstored=scope.get(UNSTORED))
 
 
 async def use_async(store: Store, call: Callable[[], T]) -> T:

@@ -37,6 +37,8 @@ class ProtocolRow:
     """The paths at which clients are told of models, and their methods."""
     beside: tuple[tuple[str, str], ...] = ()
     """The paths at which clients ask for something else than a reply, and for what, as the settings have it."""
+    websocket: bool = False
+    """Clients may speak it over a websocket as well, at the same paths."""
     assumed: bool = True
     """An app behind its clients speaks it as well, if nobody says otherwise; else `chat`."""
     endings: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ ROWS: Final = (
         "responses",
         paths=("/v1/responses",),
         beside=(("/v1/responses/input_tokens", "input_tokens"), ("/v1/responses/compact", "compact")),
+        websocket=True,
         assumed=False,
         endings=("/responses",),
         forcing=("prompt", "schema"),
@@ -136,6 +139,8 @@ CLIENT_NAMES: Final = tuple(row.name for row in ROWS if row.paths)
 """What a client may speak."""
 UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS)
 """What an upstream may speak."""
+WEBSOCKETS: Final = frozenset(row.name for row in ROWS if row.websocket)
+"""What a client may speak over a websocket."""
 COMPACT: Final = "compact"
 """In the place of a protocol: a conversation is to be compacted."""
 BESIDE: Final[Mapping[str, str]] = MappingProxyType({what: row.name for row in ROWS for _, what in row.beside})

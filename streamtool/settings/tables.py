@@ -49,6 +49,8 @@ class LimitSettings:
     """Requests that are open at once. 0: any number."""
     exchanges_per_client: int = setting(1024, read.integer(0))
     """Of one client. 0: any number."""
+    websocket_seconds: float = setting(3600.0)
+    """Seconds that a websocket may last."""
     values: int = setting(100_000, read.integer(1))
     """JSON values in a request body."""
     tools: int = setting(1024, read.integer(1))

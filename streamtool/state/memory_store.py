@@ -94,6 +94,13 @@ class MemoryStore:
                 if self._entries.get(entry.key) is entry:
                     self._delete(entry.key)
 
+    def leave(self, client: str) -> None:
+        """Forget all that belongs to this client."""
+        with self._lock:
+            share = self._shares.get(f"{client} ")
+            for key in list(share.keys) if share is not None else ():
+                self._delete(key)
+
     def close(self) -> None:
         """Forget everything."""
         self.remove(self.entries())

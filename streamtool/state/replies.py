@@ -39,10 +39,13 @@ class Shelf:
 
     store: Store
     client: str
+    unstored: "Shelf | None" = None
+    """What the client said is not to be stored, as long as its connection lasts; None: there is no such connection."""
 
     def demand(self, id: str, /) -> bytes | None:
         """What was remembered under this id, unless it is too old or was too much. Raises StoreError."""
-        return self.store.get(f"{self.client} {id}")
+        found = None if self.unstored is None else self.unstored.demand(id)
+        return self.store.get(f"{self.client} {id}") if found is None else found
 
     def recall(self, id: str, /) -> bytes | None:
         """The same; nothing while the store fails."""

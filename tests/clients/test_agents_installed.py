@@ -152,6 +152,19 @@ def tunnel() -> Iterator[str]:
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("agent", AGENTS, ids=[agent.command for agent in AGENTS])
 def test_an_agent_reads_a_file_by_the_recipe(agent: Agent, tmp_path: Path):
+    reads_a_file(agent, tmp_path)
+
+
+@pytest.mark.timeout(SECONDS + 60)
+def test_codex_speaks_over_a_websocket(tmp_path: Path):
+    [codex] = [agent for agent in AGENTS if agent.command == "codex"]
+    asked = reads_a_file(codex, tmp_path, "supports_websockets = true\n")
+    assert "websocket" in asked
+    assert "POST" not in asked
+
+
+def reads_a_file(agent: Agent, tmp_path: Path, more: str = "") -> list[str]:
+    """Let it read a file, by its recipe and `more` in its settings; how it asked, by method or as `websocket`."""
     if not (COMMANDS / agent.command).exists():
         pytest.skip(f"{agent.command} is not in STREAMTOOL_AGENTS")
     home, work = tmp_path / "home", tmp_path / "work"
@@ -161,11 +174,19 @@ def test_an_agent_reads_a_file_by_the_recipe(agent: Agent, tmp_path: Path):
     file.write_text(f"The word is {WORD}.\n")
     upstream = ScriptedUpstream(model(agent, file))
     settings = load('[upstream.u]\nurl = "http://127.0.0.1:9"\n', {})
-    with tunnel() as out, uvicorn_server(Proxy(settings, apps={"u": upstream})) as server:
+    proxy = Proxy(settings, apps={"u": upstream})
+    asked: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope.get("method", scope["type"]))
+        await proxy(scope, receive, send)
+
+    with tunnel() as out, uvicorn_server(app, ws="websockets-sansio") as server:
         language, name = agent.config
         if name:
             (home / name).parent.mkdir(parents=True)
-            (home / name).write_text(block(agent, language).replace(ADDRESS, server.url.partition("//")[2]))
+            settings_file = block(agent, language) + more
+            (home / name).write_text(settings_file.replace(ADDRESS, server.url.partition("//")[2]))
         lines = block(agent, "sh").replace(ADDRESS, server.url.partition("//")[2])
         done = subprocess.run(
             ["/bin/sh", "-e", "-c", lines],
@@ -189,3 +210,4 @@ def test_an_agent_reads_a_file_by_the_recipe(agent: Agent, tmp_path: Path):
     assert WORD[::-1] in done.stdout, told
     read = [request for request in upstream.requests if WORD in json.dumps(request.json["messages"])]
     assert read, told
+    return asked

@@ -517,10 +517,6 @@ class TestMemory:
         whole = json.loads(self.kept(input="hi")["resp_a"])
         assert whole["input"] == [{"type": "message", "role": "user", "content": "hi"}]
 
-    def test_nothing_is_kept_if_the_client_says_so(self):
-        assert self.kept(store=False) == {}
-        assert self.kept(store=None)
-
     def test_a_conversation_goes_on(self):
         kept = self.kept(input="what is the weather?", instructions="be brief")
         found = read(recall=kept.get, previous_response_id="resp_a", input=[RESULT])

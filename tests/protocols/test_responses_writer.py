@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -548,7 +547,6 @@ class TestWhole:
             conversation(), accumulate([*call(0, "f", "{}"), *STOP]), id="resp_2", created=8, model="n"
         )
         assert [identity for identity, _ in memories(conversation(), body)] == ["resp_2", "head resp_2", "fc_2_0"]
-        assert memories(evolve(conversation(), raw={"store": False}), body) == []
 
 
 class TestErrors:

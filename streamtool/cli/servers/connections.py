@@ -17,10 +17,12 @@ from typing import Final, Protocol
 from streamtool.errors import HeaderTooLargeError, RequestError, RequestTimeout, StreamtoolError, UnavailableError
 from streamtool.settings import LimitSettings
 
-_LINGER: Final = 2.0
+LINGER: Final = 2.0
 """Seconds in which a client can take an answer before its connection is cut."""
 _SLACK: Final = 5.0
 """Seconds that a late body is given beyond its time, in which the client is told."""
+PING: Final = 20.0
+"""Seconds between two pings of a websocket, and for its client to answer one. Proxies close what is idle for longer."""
 _PERIOD: Final = 1.0
 """Seconds between two looks, unless some time is shorter."""
 
@@ -36,6 +38,8 @@ class Phase(Enum):
     """Nothing: its request is served."""
     IDLE = "idle"
     """To send another request."""
+    WEBSOCKET = "websocket"
+    """To show that somebody is there."""
     CLOSING = "closing"
     """To take the last answer."""
 
@@ -64,7 +68,8 @@ class Connections:
             Phase.HEADER: limits.header_seconds,
             Phase.BODY: limits.body_seconds + _SLACK,
             Phase.IDLE: limits.keep_alive_seconds,
-            Phase.CLOSING: _LINGER,
+            Phase.WEBSOCKET: PING,
+            Phase.CLOSING: LINGER,
         }
         self._looked = 0.0
         self.period = min(_PERIOD, *(seconds / 4 for seconds in self._times.values()))

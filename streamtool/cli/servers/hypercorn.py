@@ -19,12 +19,14 @@ import hypercorn.config
 import trio
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr, wrap_app
+from wsproto.events import Ping
 
 from streamtool.cli.servers.connections import Connections, Phase, answer, not_http
 from streamtool.cli.servers.stopping import stop
@@ -44,6 +46,7 @@ def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
     config = hypercorn.config.Config()
     config.errorlog = logging.getLogger("hypercorn.error")
     config.loglevel = "WARNING"
+    config.websocket_max_message_size = proxy.settings.limits.body
     config.h11_max_incomplete_size = proxy.settings.limits.header_bytes
     server = _Server(proxy, config)
     with _reasons():
@@ -147,6 +150,8 @@ class _Connection(TCPServer):
         self._reading = trio.CancelScope()
         self._spoke = False
         """Something of a header has come."""
+        self._heard = True
+        """Something has come over the websocket since the last ping."""
         self._enters(Phase.HEADER)
 
     async def run(self) -> None:
@@ -163,6 +168,7 @@ class _Connection(TCPServer):
                 self.protocol = _Protocol(
                     self._counted,
                     self._refuse,
+                    partial(self._enters, Phase.WEBSOCKET),
                     self.app,
                     self.config,
                     self.context,
@@ -210,7 +216,7 @@ class _Connection(TCPServer):
                 break
             if self.phase is Phase.IDLE:
                 self._enters(Phase.HEADER)
-            self._spoke = True
+            self._spoke = self._heard = True
             await self.protocol.handle(RawData(bytes(data)))
             if not data:
                 break
@@ -222,6 +228,10 @@ class _Connection(TCPServer):
             self._enters(Phase.QUIET)
         elif self.phase in (Phase.HEADER, Phase.IDLE):
             self._reading.cancel()
+        elif self.phase is Phase.WEBSOCKET and self._heard:
+            self._heard = False
+            self._enters(Phase.WEBSOCKET)
+            self._task_group.spawn(self.protocol.ping)
         else:
             self.cut()
 
@@ -255,14 +265,25 @@ class _Connection(TCPServer):
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1; `refuse` answers what cannot be served."""
+    """HTTP/1.1; `refuse` answers what cannot be served, `upgraded` is called when it becomes a websocket."""
 
     def __init__(
-        self, counted: Connections, refuse: Callable[[StreamtoolError], Awaitable[None]], *args: Any, **named: Any
+        self,
+        counted: Connections,
+        refuse: Callable[[StreamtoolError], Awaitable[None]],
+        upgraded: Callable[[], None],
+        *args: Any,
+        **named: Any,
     ) -> None:
         super().__init__(*args, **named)
         self._counted = counted
         self._refuse = refuse
+        self._upgraded = upgraded
+
+    async def ping(self) -> None:
+        """Ask the client of a websocket whether it is there; hypercorn's own pings outlive their connection."""
+        if isinstance(self.stream, WSStream) and not self.stream.closed:
+            await self.stream._send_wsproto_event(Ping())  # noqa: SLF001  as hypercorn does
 
     async def handle(self, event: Event) -> None:
         """What came of the connection."""
@@ -270,6 +291,16 @@ class _Protocol(H11Protocol):
             await super().handle(event)
         except StreamtoolError as error:
             await self._refuse(error)
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        """Without compression of websockets, for which hypercorn has no switch: a small message may be huge."""
+        kept = [pair for pair in request.headers if pair[0] != b"sec-websocket-extensions"]
+        await super()._create_stream(
+            h11.Request(method=request.method, target=request.target, headers=kept, http_version=request.http_version)
+        )
+
+        if isinstance(self.stream, WSStream):
+            self._upgraded()
 
     async def _check_protocol(self, event: h11.Request) -> None:
         size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from streamtool.cli.servers.connections import Connections, Phase, answer, not_http
+from streamtool.cli.servers.connections import LINGER, PING, Connections, Phase, answer, not_http
 from streamtool.cli.servers.stopping import stop
 from streamtool.errors import StreamtoolError, UnavailableError
 from streamtool.proxy import Proxy
@@ -37,7 +38,11 @@ def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
         log_level="warning",
         access_log=False,
         http=_Connection,
-        ws="none",
+        ws=_Upgraded,
+        ws_ping_interval=PING,
+        ws_ping_timeout=PING,
+        ws_max_size=proxy.settings.limits.body,
+        ws_per_message_deflate=False,  # a delta would become no shorter, and a small message may unpack to a huge one
         lifespan="on",
         timeout_keep_alive=proxy.settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # the loop takes a float
     )
@@ -147,6 +152,13 @@ class _Connection(HttpToolsProtocol):
         if self._unread > self.server_state.limits.header_bytes:
             self._refuse(self.server_state.counted.too_large())
 
+    def handle_websocket_upgrade(self) -> None:
+        """From here on it is a websocket, which counts as this connection did."""
+        super().handle_websocket_upgrade()
+        upgraded = self.transport.get_protocol()
+        assert isinstance(upgraded, _Upgraded)  # noqa: S101  what the configuration names
+        upgraded.address, self._address = self._address, None
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._size = 0
@@ -236,3 +248,45 @@ class _Connection(HttpToolsProtocol):
             self.transport.write(answer(error))
             if not self.transport.is_closing():  # the client may be gone
                 self.transport.write_eof()
+
+
+class _Upgraded(WebSocketsSansIOProtocol):
+    """A connection that has become a websocket. Pings find out whether somebody is there; the proxy closes it."""
+
+    phase = Phase.QUIET
+    since = 0.0
+
+    def __init__(self, config: uvicorn.Config, server_state: _State, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self._counted = server_state.counted
+        self.address: str | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.address is not None:
+            self._counted.leave(self.address)
+            self.address = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.parser_exc is None:
+            super().data_received(data)
+
+    def handle_parser_exception(self) -> None:
+        """What comes cannot be read: say so, and wait a moment for the client to take that."""
+        assert self.conn.close_sent is not None  # noqa: S101  with the exception
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": self.conn.close_sent.code})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.close_timer = self.loop.call_later(LINGER, self.transport.close)
+        self.transport.resume_reading()  # what is not read would make a reset of the end
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # else uvicorn misses it behind every refusal, and says so in the log
+
+    def shutdown(self) -> None:
+        """The server stops: the proxy closes its websockets behind the last reply."""
+
+    def expire(self) -> None:
+        """Never: no phase of it is bounded here."""

@@ -148,12 +148,10 @@ def _referenced(fields: Fields, place: str, recalled: _Recalled) -> Fields | Non
 
 
 def memories(conversation: Conversation, response: bytes) -> list[tuple[str, bytes]]:
-    """What is to be remembered of a reply, as ids and values; nothing if the client said that nothing is to be stored.
+    """What is to be remembered of a reply, as ids and values.
 
     `response` is the final response object (`ReplyWriter.response`, or what `write_complete` gave).
     """
-    if conversation.raw.get("store") is False:
-        return []
     fields = wire.decode_tolerant(response)
     id, output = fields["id"], fields.pop("output")
     kept = conversation.raw.get("conversation")
