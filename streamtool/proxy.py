@@ -33,7 +33,7 @@ from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models, asked_path
 from streamtool.http.off_loop import sized
 from streamtool.http.origins import Origins
-from streamtool.http.request_body import ClientLeft, read_body
+from streamtool.http.request_body import ClientLeft, drop_body, read_body
 from streamtool.http.storing import close_store_async
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
@@ -175,6 +175,7 @@ class Proxy:
                 return
             app = self._app_at(path, scope)
         except StreamtoolError as error:
+            await drop_body(scope, receive)
             await send_error(wire, error, send)
             return
         refused, bounded = self._tools.observers.refused, self._tools.remembers(path) is None

@@ -212,6 +212,26 @@ def test_more_requests_than_a_client_may_have_open_are_a_429(serve: Callable[...
             assert two.status_code == 200
 
 
+@pytest.mark.parametrize("framing", ["content-length: 9", "transfer-encoding: chunked"])
+def test_the_connection_serves_on_behind_a_refusal(serve: Callable[..., Any], framing: str):
+    app = Proxy(apps={"u": stalling()}, upstreams=UPSTREAM, client_keys=("a",))
+    body = b"4\r\nwhat\r\n0\r\n\r\n" if "chunked" in framing else b"what ever"
+    with serve(app) as served, Raw(served.port) as client:
+        for path, key, status in (
+            ("/v1/messages", "b", b"401"),
+            ("/nowhere", "a", b"404"),
+            ("/v1/messages", "a", b"415"),
+        ):
+            head = (
+                f"POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-type: text/plain\r\n{framing}\r\n\r\n"
+            )
+            client.say(head.encode())
+            time.sleep(0.05)  # the body comes in a packet of its own
+            client.say(body)
+            client.until(b"HTTP/1.1 " + status)
+            assert not client.closed()
+
+
 def test_an_sdk_knows_that_it_has_too_many_open(serve: Callable[..., Any]):
     app = Proxy(apps={"u": stalling()}, upstreams=UPSTREAM, limits=LimitSettings(exchanges_per_client=1))
     with (

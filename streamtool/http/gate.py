@@ -17,6 +17,7 @@ import anyio
 from streamtool.errors import StreamtoolError, TooManyError, UnavailableError
 from streamtool.http.answers import Answer, send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.request_body import drop_body
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.settings import LimitSettings
 from streamtool.state.clients import client_of
@@ -121,6 +122,7 @@ class Gate:
             client = self._admit(scope["headers"], bounded=bounded)
         except StreamtoolError as error:
             refused(wire.NAME, error, scope["headers"])
+            await drop_body(scope, receive)
             await send_error(wire, error, send)
             return
         answer = Answer(wire, send)

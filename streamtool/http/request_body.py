@@ -8,6 +8,10 @@ from streamtool.settings import LimitSettings
 
 _DIGITS = 18
 """Of a content length that is read as a number."""
+_DROPPED = 2**20
+"""Bytes of a body that are read in vain, to save its connection."""
+_SOON = 1.0
+"""Seconds in which they must have come."""
 
 
 class ClientLeft(Exception):
@@ -30,6 +34,24 @@ async def read_body(scope: Scope, receive: Receive, limits: LimitSettings) -> by
         if scope.get("http_version", "1.1").startswith("1"):  # later ones forbid the header
             error.headers = (*error.headers, (b"connection", b"close"))
         raise
+
+
+async def drop_body(scope: Scope, receive: Receive) -> None:
+    """Read a body that nobody wants, unless it is long or slow.
+
+    Some servers close the connection of a request that is answered before its body has come, and do not say so: the
+    client's next request would fail.
+    """
+    names = {name.lower(): value for name, value in scope["headers"]}
+    if b"expect" in names or not (b"transfer-encoding" in names or names.get(b"content-length", b"0") != b"0"):
+        return
+    left = _DROPPED
+    with anyio.move_on_after(_SOON):
+        while left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if not message.get("more_body", False):
+                return
 
 
 async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
