@@ -34,6 +34,7 @@ from streamtool.http.models import Models, asked_path
 from streamtool.http.off_loop import sized
 from streamtool.http.origins import Origins
 from streamtool.http.request_body import ClientLeft, drop_body, read_body
+from streamtool.http.services import warmed
 from streamtool.http.storing import close_store_async
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.upstream import HttpUpstream, open_servers
@@ -135,7 +136,8 @@ class Proxy:
         try:
             async with nullcontext() if self._host is None else self._host.running(), self._templates.asked():
                 await send({"type": "lifespan.startup.complete"})
-                await receive()
+                async with warmed(self.settings):
+                    await receive()
         except StreamtoolError as error:
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return

@@ -54,34 +54,43 @@ Item = Text | Reasoning | Discard | FoldedCall
 def fold(events: Iterable[Event]) -> list[Item]:
     """The outcome of a sequence of events."""
     items: list[Item] = []
+    pieces: list[str] = []  # of the last item
+
+    def goes_on(item: Item, *, same: bool) -> None:
+        if not same:
+            finish()
+            items.append(item)
+
+    def finish() -> None:
+        if pieces:
+            last, text = items[-1], "".join(pieces)
+            items[-1] = evolve(last, **{"arguments" if isinstance(last, FoldedCall) else "text": text})
+            pieces.clear()
+
     for event in events:
         last = items[-1] if items else None
         match event:
             case TextDelta(text=text):
-                if isinstance(last, Text):
-                    items[-1] = Text(last.text + text)
-                else:
-                    items.append(Text(text))
+                goes_on(Text(""), same=isinstance(last, Text))
+                pieces.append(text)
             case ReasoningDelta(text=text):
-                if isinstance(last, Reasoning):
-                    items[-1] = Reasoning(last.text + text)
-                else:
-                    items.append(Reasoning(text))
+                goes_on(Reasoning(""), same=isinstance(last, Reasoning))
+                pieces.append(text)
             case Discarded(text=text, reason=reason):
-                if isinstance(last, Discard) and last.reason == reason:
-                    items[-1] = Discard(last.text + text, reason)
-                else:
-                    items.append(Discard(text, reason))
+                goes_on(Discard("", reason), same=isinstance(last, Discard) and last.reason == reason)
+                pieces.append(text)
             case CallStart(name=name, id=id_, format=form):
-                items.append(FoldedCall(name, id_, form))
+                goes_on(FoldedCall(name, id_, form), same=False)
             case ArgumentsDelta(text=text):
                 assert isinstance(last, FoldedCall), f"arguments outside of a call: {text!r}"
-                items[-1] = evolve(last, arguments=last.arguments + text)
+                pieces.append(text)
             case CallEnd(complete=complete, repairs=repairs):
                 assert isinstance(last, FoldedCall), "the end of no call"
-                items[-1] = evolve(last, complete=complete, repairs=repairs)
+                finish()
+                items[-1] = evolve(last, arguments=items[-1].arguments, complete=complete, repairs=repairs)
             case _:
                 assert_never(event)
+    finish()
     return items
 
 

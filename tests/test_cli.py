@@ -100,9 +100,10 @@ def test_python_m_streamtool_is_the_command():
     assert not err
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich", "uvicorn"])
-def test_without_the_extra_a_sentence_says_what_to_install(missing):
-    code = f"import sys; sys.modules['{missing}'] = None; from streamtool.cli import main; sys.exit(main(['demo']))"
+@pytest.mark.parametrize(("missing", "command"), [("typer", "demo"), ("rich", "run Hi"), ("uvicorn", "demo")])
+def test_without_the_extra_a_sentence_says_what_to_install(missing, command):
+    without = f"import sys; sys.modules['{missing}'] = None"
+    code = f"{without}; from streamtool.cli import main; sys.exit(main('{command}'.split()))"
     child = process(code=code)
     out, err = child.communicate(timeout=20)
     assert (child.returncode, out) == (2, "")

@@ -1,12 +1,16 @@
 """Finding literals in text that arrives in pieces."""
 
 import re
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from statemachine.formats.markers import Markers, flowing, spelled
+from statemachine.formats.compile import compiled
+from statemachine.formats.markers import MarkerNode, Markers, flowing, literals, spelled
+from statemachine.formats.table import DEFAULT
 
 QUICK = settings(derandomize=True, max_examples=300, deadline=None, database=None)
 
@@ -105,3 +109,40 @@ def test_matching_agrees_with_comparing(words: list[str], text: str) -> None:
 )
 def test_how_a_marker_is_written(marker: str, text: str) -> None:
     assert spelled(marker) == text
+
+
+TABLES = compiled(DEFAULT)
+SETS = {
+    "lines": TABLES.line,
+    "openers": TABLES.opening,
+    "siblings": TABLES.siblings,
+    "left over": TABLES.left_over,
+    "at first": TABLES.scanners.get(first=True, fresh=True).at,
+    "in text": TABLES.scanners.get().at,
+    "in a wrapper": TABLES.scanners.get(fresh=True, closers=True).at,
+}
+
+
+SAMPLES = ["", " ", "\t", "\n", " \n", "a", "A", "_", "x.1", ":", ":a", '"', "'", "”", "|", "｜|", " key ", *"toolTOL"]
+"""What pieces of pattern match."""
+
+
+def spelling(random: Random, node: MarkerNode) -> str:
+    """A text that some marker matches."""
+    text = ""
+    while not node.group:
+        atom, node = random.choice(list(node.next.items()))
+        piece = literals(atom) or [sample for sample in SAMPLES if re.fullmatch(atom, sample)]
+        text += random.choice(piece) if piece else ""  # what only looks ahead matches nothing
+    return text
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_two_steps_find_what_one_expression_finds(name: str) -> None:
+    markers: Markers[Any] = SETS[name]
+    once, random = re.compile(markers.expression()).match, Random(name)
+    for _ in range(2000):
+        text = spelling(random, markers.root)
+        text = text[: random.randint(1, len(text))] + random.choice(["", "", " ", "x", "</", ">", "a:"])
+        found, expected = markers.match(text, 0), once(text, 0)
+        assert (found and (found.lastindex, found.end())) == (expected and (expected.lastindex, expected.end())), text

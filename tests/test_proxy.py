@@ -1,13 +1,16 @@
 """The proxy and its upstream over HTTP: keys, headers, routing, time limits, and what is told when the upstream fails."""
 
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import httpx
 import pytest
-from servers import RawUpstream, http_stream, hypercorn_server, uvicorn_server
+from servers import DEADLINE, RawUpstream, http_stream, hypercorn_server, uvicorn_server
 
 from streamtool.http.upstream import HttpUpstream
 from streamtool.proxy import Proxy
@@ -247,6 +250,37 @@ async def test_connections_are_closed_with_the_server():
     await app({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert network.closed
+
+
+@both
+async def test_what_replies_need_is_compiled_beside_the_first_requests(monkeypatch: pytest.MonkeyPatch):
+    began, may_end = threading.Event(), threading.Event()
+
+    def compiling(_: object) -> None:
+        began.set()
+        assert may_end.wait(DEADLINE)
+
+    monkeypatch.setattr("streamtool.http.services.precompile", compiling)
+    app, _ = proxy(streamed("ok"))
+    started, ended = anyio.Event(), anyio.Event()
+    sent: list[str] = []
+
+    async def receive() -> Any:
+        await (ended.wait() if sent else anyio.lowlevel.checkpoint())
+        return {"type": "lifespan.shutdown" if sent else "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        started.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app, {"type": "lifespan"}, receive, send)
+        await started.wait()
+        assert await anyio.to_thread.run_sync(began.wait, DEADLINE)
+        assert (await ask(app))[0] == 200
+        may_end.set()
+        ended.set()
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 # --- keys

@@ -78,6 +78,7 @@ class Compiled:
                 run.compile()
         for markers in (self.line, self.opening, self.siblings):
             markers.match("", 0)
+        self.plain_fence.compile()
 
 
 @lru_cache(maxsize=64)
@@ -108,6 +109,6 @@ def chosen(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Form
 
 
 def precompile(formats: Iterable[str | Format] | None = None) -> None:
-    """Nothing; compiles what these formats need, which takes about half a second, so that no reply waits for it."""
+    """Nothing; compiles what these formats need, which takes some tenths of a second, so that no reply waits for it."""
     names, others = (DEFAULT, ()) if formats is None else chosen(formats)
     compiled(names, (), others).precompile()

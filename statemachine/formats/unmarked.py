@@ -1,14 +1,14 @@
 """What is a call without a marker of its own: by its keys, as a list of expressions, or first in a code fence."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from re import Match
 
 from attrs import frozen
 
 from statemachine.formats.format import Anchor, Envelope, Expression, Format, Variant, openers_of
 from statemachine.formats.openers import Keys, Opening, Role, envelope_of, is_array, keys_of
+from statemachine.runs import Run
 
 TICKS = 32
 """Backticks of a fence, at most."""
@@ -95,11 +95,11 @@ class Fences:
     def __bool__(self) -> bool:
         return bool(self.keys or self.expressions)
 
-    def plain(self, opens: str) -> Callable[[str, int], Match[str] | None]:
-        """Matches a fence up to a first thing in it that is no call; `opens` matches what a call may begin with."""
+    def plain(self, opens: str) -> Run:
+        """A fence up to a first thing in it that is no call; `opens` matches what a call may begin with."""
         infos = "|".join(map(re.escape, self.expressions))
         other = rf"(?!`++[ \t]*+(?i:{infos})[ \t]*+(?:\r?\n|\r?\Z))" if infos else ""
-        return re.compile(rf"(?=(`+)){other}{FENCE_LINE}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})").match
+        return Run(rf"(?=(`+)){other}{FENCE_LINE}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})")
 
 
 def by_keys(formats: Iterable[Format]) -> tuple[list[Format], list[Format], list[Format], list[Format]]:

@@ -53,7 +53,7 @@ def read(machine: Machine) -> Grammar:
 def opens_plain_fence(machine: Machine, newlines: int) -> bool:
     """True if a fence stands here, after line ends, in which no call stands first: it is text from here on."""
     reader = machine.reader
-    plain = machine.tables.plain_fence(reader.text, reader.at + newlines)
+    plain = machine.tables.plain_fence.match(reader.text, reader.at + newlines)
     if plain is None or machine.options.fence_calls or machine.frames.wrappers:
         return False
     say(machine, plain.end() - reader.at)

@@ -5,13 +5,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from streamtool.errors import SettingsError
 from streamtool.settings import Settings, load
+
+if TYPE_CHECKING:
+    import rich.console
 
 CONFIG = "STREAMTOOL_CONFIG"
 """The variable that names the settings file."""
@@ -26,14 +26,20 @@ class Screen:
     __slots__ = ("_console",)
 
     def __init__(self) -> None:
-        console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._console = console if console.is_terminal else None
+        self._console: rich.console.Console | None = None
+        if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
+            from rich.console import Console  # noqa: PLC0415  nothing else pays for it
+
+            console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+            self._console = console if console.is_terminal else None
 
     def line(self, *pieces: str | tuple[str, str], end: str = "\n") -> None:
         """Write pieces, each a text or a text with its style."""
         if self._console is None:
             print(*(piece if isinstance(piece, str) else piece[0] for piece in pieces), sep="", end=end, flush=True)
         else:
+            from rich.text import Text  # noqa: PLC0415
+
             self._console.print(Text.assemble(*pieces), end=end)
             sys.stdout.flush()
 

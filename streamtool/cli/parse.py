@@ -23,7 +23,7 @@ from statemachine import (
 )
 from streamtool.cli.common import Screen, open_source, quoted, read_tools
 from streamtool.errors import SettingsError
-from streamtool.observe.recordings import event_as_json
+from streamtool.observe.parser_events import event_as_json
 from streamtool.settings.readers import format_name
 
 _READ = 65536  # bytes of one read, at most

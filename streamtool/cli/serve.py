@@ -96,15 +96,15 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         return
     logs.configure(settings)
     settings = evolve(settings, limits=affordable(settings.limits))
-    with bind(settings.host, settings.port) as sock:
-        proxy = Proxy(settings)  # an extra that is missing is missed before anything is promised
+    proxy = Proxy(settings)  # an extra that is missing is missed before anything is promised
+    server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
+    with bind(settings.host, settings.port) as sock:  # at last: from here on somebody may wait for an answer
         listening = address(settings.host, sock.getsockname()[1])
         describe(settings, listening, screen)
         screen.line()
         screen.line((f"Paste this into another terminal{model_hint(settings)}:", "bold"))
         screen.line(curl_line(listening, settings))
         screen.line()
-        server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
         proxy.when_quiet(Collector().quiet)
         sys.setswitchinterval(_TURN)
         caught: list[int] = server.serve(proxy, sock)

@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 from attrs import evolve
 
-from statemachine import precompile
 from streamtool.errors import RequestError, StreamtoolError
 from streamtool.exchange import Exchange, UpstreamRequest
 from streamtool.http.answers import new_id, send_error
@@ -38,7 +37,7 @@ from streamtool.http.gate import ENTRY, Entry, Gate
 from streamtool.http.off_loop import LARGE, clock, off_loop
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.served_exchange import PREPARES, ServedExchange
-from streamtool.http.services import open_services
+from streamtool.http.services import open_services, warmed
 from streamtool.http.stored_conversations import StoredConversations
 from streamtool.http.stored_responses import StoredResponses
 from streamtool.http.storing import memory_of
@@ -80,7 +79,6 @@ class ToolMiddleware:
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, clock)
         self.store = open_store(self.settings.store, failed=self.observers.store_failed)
-        precompile(self.settings.formats)
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates
@@ -107,6 +105,10 @@ class ToolMiddleware:
             protocol = protocol or self.remembers(path)
         elif scope["type"] == "websocket" and self.sockets.serves(scope):
             await self.sockets.serve(self, scope, receive, send)
+            return
+        elif scope["type"] == "lifespan":
+            async with warmed(self.settings):
+                await self.app(scope, receive, send)
             return
         if protocol is None:
             await self.app(scope, receive, send)

@@ -7,16 +7,14 @@ own. What it may hold is explained in docs/refusals.md.
 from pathlib import Path
 
 from streamtool.errors import SettingsError
-from streamtool.policy.refusals import Phrases, PhrasesError, default_phrases, own_phrases
+from streamtool.policy.refusals import Phrases, PhrasesError, own_phrases
 from streamtool.settings import Settings
 
 
 def open_phrases(settings: Settings) -> Phrases | None:
-    """The phrases; None where refusals pass. Raises SettingsError when their file cannot be used."""
-    if settings.refusals != "retry":
+    """The phrases with those of the file; None where none is named. Raises SettingsError when it cannot be used."""
+    if settings.refusals != "retry" or settings.phrases is None:
         return None
-    if settings.phrases is None:
-        return default_phrases()
     place = f'phrases: "{settings.phrases}"'
     try:
         return own_phrases(Path(settings.phrases).read_text(encoding="utf-8"))

@@ -1,9 +1,18 @@
 """What exchanges use beside their settings, opened once for each middleware or transport."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+
+from statemachine import precompile
 from streamtool.exchange import Services
+from streamtool.http.off_loop import off_loop
 from streamtool.http.phrases import open_phrases
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.tokenizers import TokenizerFiles
+from streamtool.policy.refusals import default_phrases
 from streamtool.settings import Settings
 from streamtool.state.capabilities import CapabilityCache
 from streamtool.state.replies import Store
@@ -18,3 +27,18 @@ def open_services(settings: Settings, templates: ChatTemplates, store: Store) ->
         tokenizers=TokenizerFiles(settings),
         phrases=open_phrases(settings),
     )
+
+
+@asynccontextmanager
+async def warmed(settings: Settings) -> AsyncIterator[None]:
+    """Makes, beside what is served meanwhile, what the first replies would wait for otherwise: half a second's work."""
+
+    async def warm() -> None:
+        await off_loop(partial(precompile, settings.formats))
+        if settings.refusals == "retry" and settings.phrases is None:
+            await off_loop(default_phrases)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(warm)
+        yield
+        tasks.cancel_scope.cancel()

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from attrs import asdict
 
@@ -39,6 +39,7 @@ from streamtool.conversation import Json
 from streamtool.errors import SettingsError
 from streamtool.exchange import Exchange, ParserOptions, Record, UpstreamRequest
 from streamtool.observe.logs import fields
+from streamtool.observe.parser_events import event_as_json, type_name
 from streamtool.policy.rules import AnyName
 from streamtool.protocols.wire import decode, decode_tolerant, encode
 from streamtool.reply import ReplyEvent, ReplyFailure, ReplyFinish, ReplyTextDelta
@@ -278,12 +279,6 @@ def _version() -> str:
 # --- lines and what they stand for -----------------------------------------------------------------------------------
 
 
-def event_as_json(event: statemachine.Event) -> dict[str, Any]:
-    """An event as a line of `streamtool parse --json`, and in a recording."""
-    values = asdict(event, value_serializer=lambda _, __, value: list(value) if type(value) is tuple else value)
-    return {"type": _name(type(event)), **values}
-
-
 def _reply_event(event: ReplyEvent) -> dict[str, Json]:
     match event:
         case ReplyFailure(error=error):
@@ -293,11 +288,7 @@ def _reply_event(event: ReplyEvent) -> dict[str, Json]:
         case ReplyTextDelta():
             return {"type": "text_delta", "choice": event.choice, "text": event.text}
         case _:
-            return {"type": _name(type(event)), **asdict(event)}
-
-
-def _name(kind: type) -> str:
-    return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", kind.__name__.removeprefix("Reply")).lower()
+            return {"type": type_name(type(event)), **asdict(event)}
 
 
 def options_as_json(options: ParserOptions) -> dict[str, Json]:

@@ -1,0 +1,95 @@
+"""What a start costs: `python benchmarks/start.py`. CPU seconds of a new process, its children's included.
+
+Each row is the least of some runs, in which the modules lie compiled on the disk. For the server it counts what has
+been spent when the first request is answered; what it compiles after that is told beside it.
+"""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from common import Row, Table
+
+RUNS = 5
+LATER = 2.0
+"""Seconds after which a server has nothing left to compile."""
+READY = 0.8
+"""Seconds within which a proxy should answer."""
+TIMEOUT = 30.0
+ENDED = {
+    "import and Parser(tools)": ([sys.executable, "-c", "import streamtool; streamtool.Parser({'f': {}})"], 0.15),
+    "streamtool --help": ([sys.executable, "-m", "streamtool", "--help"], 0.15),
+    "streamtool parse, one line": ([sys.executable, "-m", "streamtool", "parse", "-"], 0.35),
+    "streamtool demo, to its end": ([sys.executable, "-m", "streamtool", "demo", "--delay", "0"], None),
+}
+"""What is run to its end, and the CPU seconds that it should take."""
+
+
+def spent(command: list[str]) -> float:
+    """CPU seconds of a command that ends by itself."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    line = b'@ping {"n": 1}\n'
+    subprocess.run(command, input=line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def served(server: str) -> tuple[float, float, float]:
+    """Of a proxy: seconds until the first answer, the CPU seconds of that time, and those when all is compiled."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "streamtool", "serve", "--port", str(port), "--server", server]
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while not answers(port):
+                if time.perf_counter() - began > TIMEOUT:
+                    raise TimeoutError(f"{server} does not answer")
+                time.sleep(0.002)
+            answered, at_answer = time.perf_counter() - began, cpu(process.pid)
+            time.sleep(LATER)
+            return answered, at_answer, cpu(process.pid)
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def answers(port: int) -> bool:
+    """Whether the proxy answers a request."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), TIMEOUT) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            return sock.recv(100).startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False
+
+
+def cpu(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Print the tables."""
+    rows = []
+    for name, (command, reach) in ENDED.items():
+        seconds = min(spent(command) for _ in range(RUNS))
+        target = "" if reach is None else f"<= {reach:.2f}"
+        rows.append(Row((name, f"{seconds:.2f}"), target, None if reach is None else seconds <= reach))
+    Table("Start-up", ("command", "CPU, s"), rows).show()
+    rows = []
+    for server in ("uvicorn", "hypercorn"):
+        answers_after, at_answer, later = min(served(server) for _ in range(RUNS))
+        cells = (server, f"{answers_after:.2f}", f"{at_answer:.2f}", f"{later:.2f}")
+        rows.append(Row(cells, f"<= {READY:.2f}", answers_after <= READY))
+    columns = ("server", "answers after, s", "CPU till then, s", "CPU when all is compiled, s")
+    Table("streamtool serve", columns, rows).show()
+
+
+if __name__ == "__main__":
+    main()
