@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from statemachine.formats.compile import compiled
+from statemachine.formats.compile import Compiled, compiled
 from statemachine.formats.markers import MarkerNode, Markers, flowing, literals, spelled
-from statemachine.formats.table import DEFAULT
+from statemachine.formats.scanner import Scanner, Scanners
+from statemachine.formats.table import DEFAULT, FORMATS
 
 QUICK = settings(derandomize=True, max_examples=300, deadline=None, database=None)
 
@@ -146,3 +147,17 @@ def test_two_steps_find_what_one_expression_finds(name: str) -> None:
         text = text[: random.randint(1, len(text))] + random.choice(["", "", " ", "x", "</", ">", "a:"])
         found, expected = markers.match(text, 0), once(text, 0)
         assert (found and (found.lastindex, found.end())) == (expected and (expected.lastindex, expected.end())), text
+
+
+def test_two_threads_that_need_a_scanner_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanners, make = Compiled((FORMATS["tool_call"],), ()).scanners, Scanners._make
+    others: list[Scanner] = []
+
+    def overtaken(self: Scanners, **situation: bool) -> Scanner:
+        monkeypatch.setattr(Scanners, "_make", make)
+        others.append(self.get(**situation))
+        return make(self, **situation)
+
+    monkeypatch.setattr(Scanners, "_make", overtaken)
+    mine = scanners.get(closers=True)
+    assert others[0] is mine is scanners.get(closers=True)

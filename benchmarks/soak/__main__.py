@@ -85,7 +85,7 @@ class Soak:
         await sdks.aclose()
 
     async def _client(self, watch: Watch, sdks: Sdks, more: Any) -> None:
-        client = Client(watch.port)
+        client = Client(watch.port, self._upstream.saying.__contains__)
         while more():
             self.exchanges += 1
             asked = plan(self._seed, self.exchanges)
@@ -114,8 +114,8 @@ class Soak:
 
     async def _idle(self, watch: Watch) -> None:
         """Wait until nothing is under way, and until the servers have closed what they keep."""
-        if not await _until(lambda: not self._upstream.open, SETTLES):
-            self.tally.losses["upstream that was not left"] += self._upstream.open
+        if not await _until(lambda: not self._upstream.saying, SETTLES):
+            self.tally.losses["upstream that was not left"] += len(self._upstream.saying)
         await asyncio.sleep(KEEP + 1)
         watch.records.clear()
         self._upstream.rest()

@@ -1,6 +1,7 @@
 """The clients: sockets that read, read slowly, leave, or send what is no request; and the official SDKs."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import anthropic
@@ -10,7 +11,9 @@ from plans import Plan
 from readers import STEPS, WHOLE, Got
 
 PATIENCE: Final = 60.0
-"""Seconds for a whole exchange: a reply that takes longer never ends."""
+"""Seconds after which one looks whether the upstream is at its reply; so many later a reply that goes on never ends."""
+LONG: Final = 600.0
+"""Seconds between two events for which the SDKs wait."""
 SLOWLY: Final = 60_000
 """Bytes of an answer that slow readers read slowly."""
 SPEED: Final = 100_000
@@ -33,10 +36,14 @@ class Answer:
 
 
 class Client:
-    """One client; it keeps its connection from exchange to exchange where the plan says so."""
+    """One client; it keeps its connection from exchange to exchange where the plan says so.
 
-    def __init__(self, port: int) -> None:
+    `saying` tells whether the upstream is still at a model's reply: a machine that has much else to do is no loss.
+    """
+
+    def __init__(self, port: int, saying: Callable[[str], bool]) -> None:
         self._port = port
+        self._saying = saying
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, plan: Plan) -> Answer:
@@ -44,10 +51,15 @@ class Client:
         answer = Answer()
         reused = self._connection is not None
         try:
-            async with asyncio.timeout(PATIENCE):
-                await self._exchange(plan, answer)
-        except TimeoutError:
-            answer.late = True
+            exchange, over = asyncio.create_task(self._exchange(plan, answer)), False
+            while not (await asyncio.wait((exchange,), timeout=PATIENCE))[0]:
+                if over:
+                    exchange.cancel()
+                    answer.late = True
+                    break
+                over = not self._saying(plan.model)
+            else:
+                await exchange
         except (ConnectionError, asyncio.IncompleteReadError):
             if reused and not answer.status:  # the server has closed the connection that it kept
                 self.close()
@@ -118,8 +130,8 @@ class Sdks:
 
     def __init__(self, port: int) -> None:
         url = f"http://127.0.0.1:{port}"
-        self._openai = openai.AsyncOpenAI(api_key="k", base_url=f"{url}/v1", max_retries=0, timeout=PATIENCE)
-        self._anthropic = anthropic.AsyncAnthropic(api_key="k", base_url=url, max_retries=0, timeout=PATIENCE)
+        self._openai = openai.AsyncOpenAI(api_key="k", base_url=f"{url}/v1", max_retries=0, timeout=LONG)
+        self._anthropic = anthropic.AsyncAnthropic(api_key="k", base_url=url, max_retries=0, timeout=LONG)
 
     async def ask(self, plan: Plan) -> Got:
         """What the SDK makes of the reply."""

@@ -34,8 +34,8 @@ class Upstream:
         self._attempts: dict[str, int] = {}
         self.body: dict[str, bytearray] = {}
         self._writers: set[asyncio.StreamWriter] = set()
-        self.open = 0
-        """Answers that are being said."""
+        self.saying: list[str] = []
+        """The models whose replies are being said, each as often as that is so."""
         self.characters = 0
         """All that were said in deltas."""
 
@@ -62,12 +62,13 @@ class Upstream:
                 if b"/chat/completions" not in head.partition(b"\r\n")[0]:  # what it tells of itself
                     writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
                     continue
-                self.open += 1
+                asked = json.loads(body)
+                self.saying.append(asked.get("model", ""))
                 try:
-                    if not await self._answer(json.loads(body), reader, writer):
+                    if not await self._answer(asked, reader, writer):
                         return
                 finally:
-                    self.open -= 1
+                    self.saying.remove(asked.get("model", ""))
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             pass
         finally:

@@ -37,7 +37,7 @@ STORE: Final = 1 << 20
 KEEP: Final = 5
 """Seconds for which a server keeps an idle connection."""
 COUNTS: Final = "/soak/tasks"
-PATIENCE: Final = 15.0
+PATIENCE: Final = 60.0
 """Seconds for the process to start, to tell, to stop."""
 
 

@@ -303,7 +303,8 @@ class Scanners:
         """
         known = self._made.get((first, fresh, closers))
         if known is None:
-            known = self._made[first, fresh, closers] = self._make(first=first, fresh=fresh, closers=closers)
+            made = self._make(first=first, fresh=fresh, closers=closers)
+            known = self._made.setdefault((first, fresh, closers), made)  # another thread may have been faster
         return known
 
     def _make(self, *, first: bool, fresh: bool, closers: bool) -> Scanner:
