@@ -46,8 +46,8 @@ class _Candidate:
     """Text may leave at once: it has begun, and the last thing that it said is no call."""
     call: ReplyCallStart | None = None
     """The open call."""
-    pieces: list[str] = Factory(list)
-    """Of its arguments."""
+    arguments: bytearray = Factory(bytearray)
+    """Of it; in one buffer, since a list of pieces takes ten times the memory."""
     cut: bool = False
     """A call is incomplete."""
     finish: ReplyFinish | None = None
@@ -59,7 +59,7 @@ class _Candidate:
         """The open call, if there is one, was cut."""
         if self.call is not None:
             self.cut, self.call = True, None
-            self.pieces = []
+            self.arguments = bytearray()
 
 
 class ReplyWriter(StreamWriter):
@@ -110,7 +110,7 @@ class ReplyWriter(StreamWriter):
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call leaves when it is whole
         candidate = self._candidates[event.choice]
         if candidate.call is not None and event.index == candidate.call.index:
-            candidate.pieces.append(event.text)
+            candidate.arguments += event.text.encode("utf-8", "surrogatepass")
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         candidate = self._candidate(event.choice)
@@ -158,9 +158,9 @@ class ReplyWriter(StreamWriter):
         if not event.complete:
             candidate.drop_call()
             return
-        part = call_part(call.id, call.name, "".join(candidate.pieces), call.signature)
+        part = call_part(call.id, call.name, candidate.arguments.decode("utf-8", "surrogatepass"), call.signature)
         candidate.call = None
-        candidate.pieces = []
+        candidate.arguments = bytearray()
         self._part(wire.encode(part)[1:-1], candidate, out)
 
     # --- the end
