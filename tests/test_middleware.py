@@ -107,6 +107,15 @@ async def test_other_paths_pass_with_the_same_receive_and_send(path):
 
 
 @both
+async def test_an_app_without_lifespan_says_so_in_its_own_way():
+    async def app(*_: Any) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(NotImplementedError):
+        await ToolMiddleware(app)({"type": "lifespan"}, receive=None, send=None)  # type: ignore[arg-type]
+
+
+@both
 @pytest.mark.parametrize("kind", ["websocket", "lifespan", "http"])
 async def test_websockets_lifespan_and_other_methods_pass_with_the_same_objects(kind):
     seen: list[Any] = []

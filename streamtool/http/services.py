@@ -38,7 +38,13 @@ async def warmed(settings: Settings) -> AsyncIterator[None]:
         if settings.refusals == "retry" and settings.phrases is None:
             await off_loop(default_phrases)
 
+    failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(warm)
-        yield
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  the task group would put it into a group
+            failed = error
         tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
