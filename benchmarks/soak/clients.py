@@ -11,7 +11,7 @@ from plans import Plan
 from readers import STEPS, WHOLE, Got
 
 PATIENCE: Final = 60.0
-"""Seconds after which one looks whether the upstream is at its reply; so many later a reply that goes on never ends."""
+"""Seconds between two looks at a reply: the second one that finds the upstream done, and the reply not, gives it up."""
 LONG: Final = 600.0
 """Seconds between two events for which the SDKs wait."""
 SLOWLY: Final = 60_000
