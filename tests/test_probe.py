@@ -229,7 +229,7 @@ async def test_a_server_that_can_everything(serve):
     assert findings.markers == dict.fromkeys(MARKERS, "yes")
     assert set(words(findings).values()) == {"obeyed"}
     assert findings.stream.pieces > 2
-    assert 0 < findings.stream.first < findings.stream.seconds
+    assert 0 <= findings.stream.first < findings.stream.seconds  # of a fast machine it is rounded to 0
     assert findings.requests == len(upstream.requests) == 18
     bodies = [request.json for request in upstream.requests if request.path == ASKED["chat"]]
     assert all(body["max_tokens"] <= 512 for body in bodies)

@@ -15,7 +15,7 @@ _CHECKED: Final = 256 * 1024
 class Choices:
     """The choices of one reply, in all of its attempts."""
 
-    __slots__ = ("_clock", "_count", "_ids", "filters", "may_retry", "parsers", "rules")
+    __slots__ = ("_clock", "_count", "_ids", "checked", "filters", "may_retry", "parsers", "rules")
 
     def __init__(
         self,
@@ -26,7 +26,6 @@ class Choices:
         new_id: Callable[[], str],
         clock: Callable[[], float],
     ) -> None:
-        self.rules = rules
         self.parsers = parsers
         self._ids = CallIds(new_id, (call.id for message in conversation.messages for call in message.calls))
         self._clock = clock
@@ -35,6 +34,7 @@ class Choices:
         """Those that have begun."""
         self.may_retry = False
         """Another attempt may follow the current one."""
+        self.renew(rules)
 
     def __getitem__(self, choice: int) -> ChoiceFilter:
         """The filter of this choice, which begins if it has not."""
@@ -58,6 +58,8 @@ class Choices:
     def renew(self, rules: Rules) -> None:
         """Everything begins anew, under these rules: nothing has come of the attempts before."""
         self.rules = rules
+        self.checked = bool(rules.tools.complete or rules.text.form)
+        """Something may wait until it is checked."""
         self.filters.clear()
 
     @property
@@ -68,7 +70,7 @@ class Choices:
     @property
     def waiting(self) -> int:
         """Characters that wait until they can be checked, beyond those for which that takes no time."""
-        if not (self.rules.tools.complete or self.rules.text.form):
+        if not self.checked:
             return 0
         return max(0, sum(choice.waiting for choice in self.filters.values()) - _CHECKED)
 

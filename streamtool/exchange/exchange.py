@@ -180,7 +180,7 @@ class Exchange:
             if not events:
                 self.unread += len(data)
                 return b""
-            self.unread = self._choices.waiting
+            self.unread = self._choices.waiting if self._choices.checked else 0
             return self._take(in_pieces(events) if long else events)
         out = b""
         try:
@@ -259,7 +259,7 @@ class Exchange:
     def _take(self, events: Iterable[ReplyEvent]) -> bytes:
         """The upstream's events, through the choice filters; bytes for the client."""
         out: list[ReplyEvent] = []
-        choices, again = self._choices.filters, self._attempts > 1
+        choices, again = self._choices.filters, self._response.headers.attempts > 1
         for event in events:
             if type(event) is ReplyTextDelta:
                 choice = choices.get(event.choice)
@@ -379,8 +379,9 @@ class Exchange:
     def _send(self, out: list[ReplyEvent]) -> bytes:
         if not out:
             return b""
-        if self.listener is not None:
-            self.listener.sent(out)
+        listener = self._choices.parsers.listener
+        if listener is not None:
+            listener.sent(out)
         return self._response.send(out, done=self.done, error=self._record.error)
 
     def _falls_back(self, status: int, events: list[ReplyEvent]) -> bool:

@@ -2,16 +2,12 @@
 
 import time
 import uuid
-from typing import Final
 
 from streamtool.conversation import Conversation
 from streamtool.errors import StreamtoolError
 from streamtool.http.asgi import Message, Send
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.reply import ReplyFailure
-
-_BREAK: Final = 2
-"""Bytes of the longest break between two events."""
 
 
 def new_id(prefix: str) -> str:
@@ -35,9 +31,9 @@ async def send_error(wire: ClientProtocol, error: StreamtoolError, send: Send, *
 
 
 class Answer:
-    """An answer on its way to the client; `put` is the `send` of whoever makes it."""
+    """An answer on its way to the client."""
 
-    __slots__ = ("_complete", "_last", "_send", "_started", "_stream", "_wire", "writing")
+    __slots__ = ("_last", "_send", "_started", "_stream", "_wire")
 
     def __init__(self, wire: ClientProtocol, send: Send) -> None:
         self._wire = wire
@@ -45,45 +41,31 @@ class Answer:
         self._started = False
         self._stream = False
         """An event can be added."""
-        self._complete = False
-        self._last = b""
-        """How what was sent ends."""
-        self.writing = False
-        """The client has yet to take what it was sent."""
+        self._last: Message = {}
+        """What was handed to the client last."""
 
-    async def put(self, message: Message) -> None:
-        """Hand on a message."""
-        if message["type"] == "http.response.start":
-            self._started = True
-            headers = {name.lower(): value for name, value in message.get("headers", ())}
-            kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
-            self._stream = (
-                bool(self._wire.BREAK)
-                and kind == dict(self._wire.STREAM_HEADERS)[b"content-type"].partition(b";")[0]
-                and not (
-                    b"content-length" in headers or b"content-encoding" in headers  # then nothing can be added
-                )
-            )
-        elif message["type"] == "http.response.body":
-            self._complete = not message.get("more_body", False)
-            self._last = (self._last + message.get("body", b"")[-_BREAK:])[-_BREAK:]
-        self.writing = True
-        try:
-            await self._send(message)
-        finally:
-            self.writing = False
+    def _begin(self, message: Message) -> None:
+        """What the answer is, as its head says."""
+        self._started = True
+        headers = {name.lower(): value for name, value in message.get("headers", ())}
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
+        self._stream = (
+            bool(self._wire.BREAK)
+            and kind == dict(self._wire.STREAM_HEADERS)[b"content-type"].partition(b";")[0]
+            and not (b"content-length" in headers or b"content-encoding" in headers)  # then nothing can be added
+        )
 
     async def tell(self, error: StreamtoolError) -> bool:
         """Tell of an error, as a status or as the last event. False: too late, the answer has to be cut."""
+        wire, last = self._wire, self._last
         if not self._started:
-            await send_error(self._wire, error, self._send)
-        elif not self._complete:
+            await send_error(wire, error, self._send)
+        elif last["type"] == "http.response.start" or last.get("more_body", False):
             if not self._stream:
                 return False
-            wire = self._wire
             conversation = Conversation(wire.NAME, "", (), stream=True)
             writer = wire.ReplyWriter(conversation, id=new_id(wire.REPLY_ID), created=int(time.time()), model="")
-            before = b"" if self._last.endswith(wire.BREAK) else wire.BREAK
+            before = b"" if last.get("body", b"").endswith(wire.BREAK) else wire.BREAK  # one too many does no harm
             data = before + writer.feed([ReplyFailure(error)])
             await self._send({"type": "http.response.body", "body": data, "more_body": False})
         return True

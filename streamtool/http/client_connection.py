@@ -4,7 +4,7 @@ Two small tasks attend to the client while the app runs: one waits for it to lea
 the other breaks long silences with a comment. While a comment is being written, the reply waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
@@ -71,8 +71,13 @@ class ClientConnection:
         finally:
             self._writing = False
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> Awaitable[None]:
         """Hand `data` to the client, and the end when the exchange is over."""
+        if self._comment is None and not self._exchange.done:  # a piece of a stream takes no step more than it must
+            return self._put(data)
+        return self._write(data)
+
+    async def _write(self, data: bytes) -> None:
         if self._comment is not None:
             await self._comment.wait()
         if not self.complete:

@@ -28,27 +28,36 @@ ENTRY: Final = "streamtool.entry"
 _log = logging.getLogger("streamtool")
 
 
-class Entry:
-    """One open request."""
+class Entry(Answer):
+    """One open request, and its answer."""
 
-    __slots__ = ("_answer", "_end", "error")
+    __slots__ = ("_end", "_writing", "error")
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, wire: ClientProtocol, send: Send) -> None:
+        super().__init__(wire, send)
         self.error: StreamtoolError | None = None
         """With which it has to end early."""
         self._end: Callable[[], object] = _nothing
+        self._writing = False
+        """The client has yet to take what it was sent."""
 
     def end(self, error: StreamtoolError) -> None:
         """End it early. Only the first time counts."""
         if self.error is None:
             self.error = error
-            if not self._answer.writing:
+            if not self._writing:
                 self._end()
 
     async def put(self, message: Message) -> None:
         """The `send` of whoever serves the request."""
-        await self._answer.put(message)
+        if not self._started and message["type"] == "http.response.start":
+            self._begin(message)
+        self._last = message
+        self._writing = True
+        try:
+            await self._send(message)
+        finally:
+            self._writing = False
         if self.error is not None:
             self._end()
 
@@ -125,15 +134,14 @@ class Gate:
             await drop_body(scope, receive)
             await send_error(wire, error, send)
             return
-        answer = Answer(wire, send)
-        entry = Entry(answer)
+        entry = Entry(wire, send)
         self._open.add(entry)
         self._clients[client] += 1
         try:
             with entry.cancelling():
                 await app({**scope, ENTRY: entry}, receive, entry.put)
         except StreamtoolError as error:
-            if not await answer.tell(error) and error is not entry.error:
+            if not await entry.tell(error) and error is not entry.error:
                 raise  # the server breaks the connection off: a cut body must not look whole
         finally:
             self._leave(entry, client)

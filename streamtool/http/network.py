@@ -19,9 +19,15 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import httpx
+from sniffio import current_async_library
 
 from streamtool.errors import SettingsError, UpstreamError, UpstreamTimeout
 from streamtool.settings.data import is_loopback
+
+try:
+    from streamtool.http.asyncio_network import AsyncioNetwork
+except ImportError:  # the extra `serve` brings what it needs
+    AsyncioNetwork = None  # type: ignore[assignment, misc]
 
 _KEPT: Final = 100
 """Connections to an upstream that are kept for the next request."""
@@ -31,19 +37,42 @@ _NO_HTTP: Final = ("illegal request line", "illegal status line")
 """What h11 calls an answer that does not begin as one of HTTP; an alert of TLS is such an answer."""
 
 
-def open_network(url: str) -> httpx.AsyncHTTPTransport:
+def open_network(url: str) -> httpx.AsyncBaseTransport:
     """Connections to the upstream at `url`, pooled and opened when needed.
 
     All that this takes is loaded here, so a request needs no file. Raises SettingsError for a variable that cannot be
     honoured.
     """
     "".encode("idna")  # loads the codec by which names are resolved
-    return httpx.AsyncHTTPTransport(
-        verify=_certificates(os.environ.get("SSL_CERT_FILE", ""), os.environ.get("SSL_CERT_DIR", "")),
+    certificates = _certificates(os.environ.get("SSL_CERT_FILE", ""), os.environ.get("SSL_CERT_DIR", ""))
+    proxy = proxy_of(url)
+    general = httpx.AsyncHTTPTransport(
+        verify=certificates,
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT),
-        proxy=proxy_of(url),
+        proxy=proxy,
         trust_env=False,
     )
+    if proxy is not None or AsyncioNetwork is None:
+        return general
+    return _Network(general, AsyncioNetwork(certificates))
+
+
+class _Network(httpx.AsyncBaseTransport):
+    """`fast` on asyncio, `general` on trio."""
+
+    def __init__(self, general: httpx.AsyncBaseTransport, fast: httpx.AsyncBaseTransport) -> None:
+        self._general = general
+        self._fast = fast
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await self._chosen.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._chosen.aclose()
+
+    @property
+    def _chosen(self) -> httpx.AsyncBaseTransport:
+        return self._fast if current_async_library() == "asyncio" else self._general
 
 
 def proxy_of(url: str) -> httpx.Proxy | None:

@@ -21,7 +21,7 @@ import anyio
 import httpx
 
 from streamtool.errors import UpstreamError, UpstreamTimeout
-from streamtool.http.asgi import ATTENDED, ASGIApp, Receive, Scope, Send, route_path
+from streamtool.http.asgi import ATTENDED, ASGIApp, Receive, Scope, Send, cancel_when_left, route_path
 from streamtool.http.network import failure, open_network, proxy_of
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.http.resending import send_async
@@ -240,7 +240,7 @@ async def give_up(response: Any, pieces: Any) -> None:
         await response.aclose()
         with anyio.move_on_after(_ENDING):
             try:
-                while await anext(pieces, None) is not None:
+                async for _ in pieces:
                     pass
             except Exception:  # noqa: BLE001, S110  any error will do
                 pass
@@ -264,14 +264,17 @@ class _Pass:
         self._late: UpstreamTimeout | None = None
 
     async def run(self) -> None:
-        scope = anyio.CancelScope()
+        """Returns when the client has all of the answer.
+
+        The answer is passed in a task of its own: the caller's is suspended in some twenty coroutines, and each of them
+        would be resumed for each piece. So it is the caller's that watches the time.
+        """
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch_time, scope)
+                tasks.start_soon(self._pass, tasks.cancel_scope)
                 if self._receive is not None:
-                    tasks.start_soon(self._watch_client, self._receive, scope)
-                with scope:
-                    await self._pass()
+                    tasks.start_soon(cancel_when_left, self._receive, tasks.cancel_scope)
+                await self._watch_time()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # the watchers raise nothing, so it is one error in a wrapping
             if len(group.exceptions) == 1:
@@ -283,7 +286,8 @@ class _Pass:
         if self._late is not None:
             raise self._late
 
-    async def _pass(self) -> None:
+    async def _pass(self, scope: anyio.CancelScope) -> None:
+        """Pass the answer on, and end `scope` with it."""
         try:
             response = await self._open()
             if isinstance(self._request.stream, _Body):  # a transport may have put another one in its place
@@ -313,6 +317,7 @@ class _Pass:
             raise failure(error, self._where) from error
         last = b"" if mask is None else mask.close()
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        scope.cancel()
 
     async def _open(self) -> httpx.Response:
         try:
@@ -328,14 +333,8 @@ class _Pass:
     def _where(self) -> str:
         return f"the upstream at {self._request.url.netloc.decode('ascii', 'replace')}{self._upstream.through}"
 
-    async def _watch_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        """Stop the request when the client leaves."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
-
-    async def _watch_time(self, scope: anyio.CancelScope) -> None:
-        """Stop the request when the upstream is silent for too long."""
+    async def _watch_time(self) -> None:
+        """Return when the upstream was silent for too long."""
         timeout = self._upstream.settings.timeout
         silent = tick = 0.0
         while silent < (timeout.idle if self._begun else timeout.first_byte) - tick / 2:  # the sum is rounded
@@ -347,4 +346,3 @@ class _Pass:
             self._late = UpstreamTimeout(f"the upstream fell silent for {timeout.idle:g} seconds")
         else:
             self._late = UpstreamTimeout(f"the upstream did not begin its reply within {timeout.first_byte:g} seconds")
-        scope.cancel()

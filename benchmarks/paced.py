@@ -1,0 +1,284 @@
+"""What a delta costs when it comes alone, as from a real model: CPU, delay and memory, ours and those of bare proxies.
+
+    python benchmarks/paced.py [--streams N] [--seconds S] [--rounds R] [--json FILE] [NAME...]
+    python benchmarks/paced.py --most [--json FILE] [NAME...]
+
+Many streams of 25 deltas a second go through each proxy in turn, several times over, so that all meet the same load;
+what is printed are medians. `--most` adds streams until the last 1 % of the deltas comes later than 10 ms. A name is
+one of `peers.py`, with `/arguments` for deltas of a call, and for ours `*2` for two workers. Needs aiohttp,
+httpx-aiohttp and pyreqwest. Linux only.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+from attrs import frozen
+from common import Row, Table, median
+from load import Heard, Streams, Upstream
+
+NAMES = ("direct", "pump", "aiohttp", "httpx-aiohttp", "pyreqwest", "httpx", "streamtool", "streamtool/arguments")
+MOST = ("httpx", "streamtool", "streamtool*2")
+TOOLS = 50
+BEST = 1.4
+"""How much more a delta of text may cost than through the best bare proxy."""
+HALF = 0.5
+"""The same, than through the one with httpx."""
+CALLS = 1.15
+"""How much more a delta of arguments may cost than one of text."""
+LATE = 5.0
+"""ms that the last 1 % of the deltas may come later than without a proxy."""
+TOO_LATE = 10.0
+"""The same, where the most streams are looked for."""
+MORE = 20
+"""Streams by which their number grows."""
+SETTLED = 0.5
+"""Seconds between opening the streams and measuring."""
+STARTED = 30.0
+"""Seconds in which a process has to serve."""
+_PEERS = Path(__file__).parent / "peers.py"
+_UNBOUNDED = {
+    f"STREAMTOOL_LIMITS__{name}": "0"
+    for name in ("EXCHANGES", "EXCHANGES_PER_CLIENT", "CONNECTIONS", "CONNECTIONS_PER_ADDRESS")
+}
+_BARE = ("aiohttp", "httpx-aiohttp", "pyreqwest", "httpx")
+
+
+@frozen
+class Proxied:
+    """A proxy that runs, or its absence."""
+
+    port: int
+    processes: tuple[int, ...] = ()
+
+    def cpu(self) -> float:
+        """CPU seconds of all of its processes so far."""
+        return sum(time.clock_gettime(~process << 3 | 2) for process in self.processes)
+
+    def resident(self) -> int:
+        """Bytes of memory."""
+        found = 0
+        for process in self.processes:
+            status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+            found += int(re.search(r"VmRSS:\s+(\d+)", status)[1]) * 1024  # type: ignore[index]
+        return found
+
+
+@contextmanager
+def proxy(name: str, upstream: int) -> Iterator[Proxied]:
+    """`name` in front of an upstream at this port, as processes of its own."""
+    if name == "direct":
+        yield Proxied(upstream)
+        return
+    url = f"http://127.0.0.1:{upstream}"
+    ours, _, workers = name.partition("*")
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as sock:
+        port = sock.getsockname()[1]
+        if ours == "streamtool":
+            sock.close()
+            command = ["-m", "streamtool", "serve", "--upstream", url, "--port", str(port)]
+            command += ["--workers", workers] if workers else []
+        else:
+            command = [str(_PEERS), name, str(sock.fileno()), url]
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            pass_fds=[sock.fileno()] if sock.fileno() >= 0 else [],
+            env={**os.environ, **_UNBOUNDED},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        _wait(port)
+        yield Proxied(port, (process.pid, *_children(process.pid)))
+    finally:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(port: int) -> None:
+    """Until somebody answers there; an answer of 404 will do."""
+    end = time.monotonic() + STARTED
+    while time.monotonic() < end:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=STARTED) as sock:
+                sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                if sock.recv(1):
+                    time.sleep(SETTLED)
+                    return
+        except OSError:
+            time.sleep(0.05)
+    raise TimeoutError(f"nobody serves port {port}")
+
+
+def _children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()]
+
+
+@frozen
+class Measured:
+    """One name in one round."""
+
+    cost: float
+    """CPU µs per delta."""
+    middle: float
+    """ms that half of the deltas take at most."""
+    late: float
+    """ms that 99 % of them take at most."""
+    memory: float
+    """KB that a stream takes in the proxy."""
+    lost: int
+    """Deltas that were sent and did not arrive."""
+
+
+async def measured(upstream: Upstream, source: int, name: str, count: int, seconds: float) -> Measured:
+    peer, _, kind = name.partition("/")
+    with proxy(peer, source) as served:
+        async with Streams(upstream, served.port, kind or "text", TOOLS) as streams:
+            await streams.open(MORE)
+            before = served.resident()
+            await streams.open(count - MORE)
+            memory = (served.resident() - before) / (count - MORE) / 1024
+            await asyncio.sleep(SETTLED)
+            heard = await streams.measure(seconds, served.cpu)
+            lost = await streams.finish()
+    return Measured(heard.cost, heard.lag(0.5), heard.lag(0.99), memory, lost)
+
+
+async def compared(names: list[str], count: int, seconds: float, rounds: int) -> dict[str, Measured]:
+    """The medians of each name."""
+    upstream = Upstream()
+    source = await upstream.serve()
+    found: dict[str, list[Measured]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            found[name].append(await measured(upstream, source, name, count, seconds))
+    upstream.close()
+    return {name: _median(runs) for name, runs in found.items()}
+
+
+def _median(runs: list[Measured]) -> Measured:
+    def middle(of: Callable[[Measured], float]) -> float:
+        return median(map(of, runs))
+
+    return Measured(
+        middle(lambda run: run.cost),
+        middle(lambda run: run.middle),
+        middle(lambda run: run.late),
+        middle(lambda run: run.memory),
+        sum(run.lost for run in runs),
+    )
+
+
+def table(found: dict[str, Measured], count: int) -> Table:
+    """What was found, with what is asked of ours."""
+    direct, httpx = found["direct"], found["httpx"]
+    best = min(found[name].cost for name in _BARE if name in found)
+    rows: list[Row] = []
+    for name, run in found.items():
+        cells = (
+            name,
+            f"{run.cost:.0f}" if run.cost else "",
+            f"{run.cost / httpx.cost:.2f}" if run.cost else "",
+            f"{run.cost / best:.2f}" if run.cost else "",
+            f"{run.middle - direct.middle:.2f}" if run is not direct else f"({run.middle:.2f})",
+            f"{run.late - direct.late:.2f}" if run is not direct else f"({run.late:.2f})",
+            f"{run.memory:.0f}" if run.cost else "",
+            str(run.lost),
+        )
+        target, ok = "", None
+        if name == "streamtool":
+            target = f"≤ {HALF} × httpx, ≤ {BEST} × best, p99 ≤ {LATE:.0f} ms"
+            ok = run.cost <= HALF * httpx.cost and run.cost <= BEST * best and run.late - direct.late <= LATE
+        elif name == "streamtool/arguments":
+            target, ok = f"≤ {CALLS} × text", run.cost <= CALLS * found["streamtool"].cost
+        rows.append(Row(cells, target, ok and not run.lost))
+    columns = (
+        "proxy",
+        "CPU µs per delta",
+        "× httpx",
+        "× best bare",
+        "p50 added, ms",
+        "p99 added, ms",
+        "KB/stream",
+        "lost",
+    )
+    return Table(f"{count} streams, 25 deltas a second each", columns, rows)
+
+
+async def most(name: str) -> tuple[int, Heard]:
+    """The most streams of which 99 % of the deltas come in time, and what was heard of so many."""
+    upstream = Upstream()
+    source = await upstream.serve()
+    best: tuple[int, Heard] | None = None
+    with proxy(name, source) as served:
+        async with Streams(upstream, served.port, "text", TOOLS) as streams:
+            count = late = 0
+            while late < 2:  # one round may be disturbed
+                await streams.open(MORE)
+                count += MORE
+                await asyncio.sleep(SETTLED)
+                heard = await streams.measure(1.5, served.cpu)
+                late = late + 1 if heard.lag(0.99) > TOO_LATE else 0
+                if not late:
+                    best = count, heard
+            if await streams.finish():
+                raise RuntimeError("deltas were lost")
+    upstream.close()
+    if best is None:
+        raise RuntimeError(f"{MORE} streams are too many")
+    return best
+
+
+def table_of_most(found: dict[str, tuple[int, Heard]]) -> Table:
+    rows: list[Row] = []
+    for name, (count, heard) in found.items():
+        target, ok = "", None
+        if name == "streamtool" and "httpx" in found:
+            target, ok = "≥ 2 × httpx", count >= 2 * found["httpx"][0]
+        elif name == "streamtool*2" and "streamtool" in found:
+            target, ok = "≥ 1.8 × one", count >= 1.8 * found["streamtool"][0]
+        cores = f"{heard.spent / heard.seconds:.2f}"
+        rows.append(Row((name, str(count), f"{heard.pace:.0f}", cores, f"{heard.lag(0.99):.1f}"), target, ok))
+    columns = ("proxy", "streams", "deltas/s", "cores", "p99, ms")
+    return Table(f"The most streams with p99 ≤ {TOO_LATE:.0f} ms", columns, rows)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description="Paced streams through proxies.")
+    arguments.add_argument("names", nargs="*")
+    arguments.add_argument("--streams", type=int, default=100)
+    arguments.add_argument("--seconds", type=float, default=4.0)
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--most", action="store_true")
+    arguments.add_argument("--json", type=Path)
+    given = arguments.parse_args()
+    if given.most:
+        found = {name: uvloop.run(most(name)) for name in given.names or MOST}
+        said = {name: {"streams": count, "late": heard.lag(0.99)} for name, (count, heard) in found.items()}
+        shown = table_of_most(found)
+    else:
+        names = given.names or list(NAMES)
+        runs = uvloop.run(compared(names, given.streams, given.seconds, given.rounds))
+        said = {name: {"cost": run.cost, "late": run.late, "memory": run.memory} for name, run in runs.items()}
+        shown = table(runs, given.streams)
+    if given.json:
+        given.json.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    return shown.show()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
