@@ -115,7 +115,7 @@ class _Answering(asyncio.Protocol):
             return
         self._unread = b""
         asked = _MODEL.search(body)
-        if asked is None:  # what models there are
+        if asked is None or b"/chat/" not in head:  # something about the model
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
             return
         self._transport.write(_BEGINS[asked[1].decode()])

@@ -18,8 +18,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvloop
@@ -74,8 +74,8 @@ class Proxied:
         return found
 
 
-@contextmanager
-def proxy(name: str, upstream: int) -> Iterator[Proxied]:
+@asynccontextmanager
+async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
     """`name` in front of an upstream at this port, as processes of its own."""
     if name == "direct":
         yield Proxied(upstream)
@@ -90,7 +90,7 @@ def proxy(name: str, upstream: int) -> Iterator[Proxied]:
             command += ["--workers", workers] if workers else []
         else:
             command = [str(_PEERS), name, str(sock.fileno()), url]
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: ASYNC220  it takes no time that counts
             [sys.executable, *command],
             pass_fds=[sock.fileno()] if sock.fileno() >= 0 else [],
             env={**os.environ, **_UNBOUNDED},
@@ -98,7 +98,7 @@ def proxy(name: str, upstream: int) -> Iterator[Proxied]:
             stderr=subprocess.DEVNULL,
         )
     try:
-        _wait(port)
+        await asyncio.to_thread(_wait, port)  # the upstream is on this loop
         yield Proxied(port, (process.pid, *_children(process.pid)))
     finally:
         process.terminate()
@@ -146,15 +146,14 @@ class Measured:
 
 async def measured(upstream: Upstream, source: int, name: str, count: int, seconds: float) -> Measured:
     peer, _, kind = name.partition("/")
-    with proxy(peer, source) as served:
-        async with Streams(upstream, served.port, kind or "text", TOOLS) as streams:
-            await streams.open(MORE)
-            before = served.resident()
-            await streams.open(count - MORE)
-            memory = (served.resident() - before) / (count - MORE) / 1024
-            await asyncio.sleep(SETTLED)
-            heard = await streams.measure(seconds, served.cpu)
-            lost = await streams.finish()
+    async with proxy(peer, source) as served, Streams(upstream, served.port, kind or "text", TOOLS) as streams:
+        await streams.open(MORE)
+        before = served.resident()
+        await streams.open(count - MORE)
+        memory = (served.resident() - before) / (count - MORE) / 1024
+        await asyncio.sleep(SETTLED)
+        heard = await streams.measure(seconds, served.cpu)
+        lost = await streams.finish()
     return Measured(heard.cost, heard.lag(0.5), heard.lag(0.99), memory, lost)
 
 
@@ -224,19 +223,18 @@ async def most(name: str) -> tuple[int, Heard]:
     upstream = Upstream()
     source = await upstream.serve()
     best: tuple[int, Heard] | None = None
-    with proxy(name, source) as served:
-        async with Streams(upstream, served.port, "text", TOOLS) as streams:
-            count = late = 0
-            while late < 2:  # one round may be disturbed
-                await streams.open(MORE)
-                count += MORE
-                await asyncio.sleep(SETTLED)
-                heard = await streams.measure(1.5, served.cpu)
-                late = late + 1 if heard.lag(0.99) > TOO_LATE else 0
-                if not late:
-                    best = count, heard
-            if await streams.finish():
-                raise RuntimeError("deltas were lost")
+    async with proxy(name, source) as served, Streams(upstream, served.port, "text", TOOLS) as streams:
+        count = late = 0
+        while late < 2:  # one round may be disturbed
+            await streams.open(MORE)
+            count += MORE
+            await asyncio.sleep(SETTLED)
+            heard = await streams.measure(1.5, served.cpu)
+            late = late + 1 if heard.lag(0.99) > TOO_LATE else 0
+            if not late:
+                best = count, heard
+        if await streams.finish():
+            raise RuntimeError("deltas were lost")
     upstream.close()
     if best is None:
         raise RuntimeError(f"{MORE} streams are too many")
