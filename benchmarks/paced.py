@@ -41,7 +41,11 @@ LATE = 5.0
 TOO_LATE = 10.0
 """The same, where the most streams are looked for."""
 MORE = 20
-"""Streams by which their number grows."""
+"""Streams that are opened before memory is measured."""
+GROWTH = 0.08
+"""By which part of their number the streams grow when the most are looked for."""
+FIRST = 200
+"""With how many that begins."""
 SETTLED = 0.5
 """Seconds between opening the streams and measuring."""
 STARTED = 30.0
@@ -226,8 +230,9 @@ async def most(name: str) -> tuple[int, Heard]:
     async with proxy(name, source) as served, Streams(upstream, served.port, "text", TOOLS) as streams:
         count = late = 0
         while late < 2:  # one round may be disturbed
-            await streams.open(MORE)
-            count += MORE
+            more = round(count * GROWTH) or FIRST
+            await streams.open(more)
+            count += more
             await asyncio.sleep(SETTLED)
             heard = await streams.measure(1.5, served.cpu)
             late = late + 1 if heard.lag(0.99) > TOO_LATE else 0
@@ -237,7 +242,7 @@ async def most(name: str) -> tuple[int, Heard]:
             raise RuntimeError("deltas were lost")
     upstream.close()
     if best is None:
-        raise RuntimeError(f"{MORE} streams are too many")
+        raise RuntimeError(f"{FIRST} streams are too many")
     return best
 
 

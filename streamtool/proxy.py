@@ -14,8 +14,8 @@ the server shuts down. Without any upstream in the settings it serves the embedd
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,7 @@ from streamtool.protocols.fields import body_fields, model_name
 from streamtool.protocols.registry import LISTS, PROTOCOLS, at_path, client_protocol, protocol_near
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.state.clients import ClientNames
+from streamtool.state.replies import Store
 
 HEALTH = "/healthz"
 READY = "/readyz"
@@ -64,6 +65,7 @@ class Proxy:
 
     `options` are those of `Settings`; they replace the values of `settings`. `apps` replaces upstreams by ASGI apps, by
     name; `transport` replaces the network of the others. `on_exchange` is called with the `Record` of each exchange.
+    `store` is that of a proxy whose place this one takes.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Proxy:
         apps: Mapping[str, ASGIApp] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         on_exchange: OnExchange | None = None,
+        store: Store | None = None,
         **options: Any,
     ) -> None:
         settings = with_options(settings, options)
@@ -89,8 +92,10 @@ class Proxy:
         self._templates = ChatTemplates(self.settings, open_servers(self._apps))
         self._models = Models(self.settings, self._apps, self._templates)
         self._tools = ToolMiddleware(
-            self._route, settings=self.settings, on_exchange=on_exchange, templates=self._templates
+            self._route, settings=self.settings, on_exchange=on_exchange, templates=self._templates, store=store
         )
+        self.keeps_store = False
+        """Another proxy uses the store when this one is closed."""
         self._host: McpGateway | None = None
         if any(rule.mcp for rule in settings.models) or is_asked_for(settings.mcp):
             self._host = McpGateway(settings, self._tools, self._apps, on_exchange=on_exchange)
@@ -107,6 +112,11 @@ class Proxy:
             transport=transport,
         )
 
+    @property
+    def store(self) -> Store:
+        """What is remembered."""
+        return self._tools.store
+
     def when_quiet(self, call: Callable[[], object]) -> None:
         """Have `call` called whenever the last open request is over."""
         self._tools.gate.quiet = call
@@ -118,7 +128,8 @@ class Proxy:
                 if isinstance(app, HttpUpstream):
                     await app.aclose()
         finally:
-            await close_store_async(self._tools.store)
+            if not self.keeps_store:
+                await close_store_async(self.store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -134,15 +145,21 @@ class Proxy:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            async with nullcontext() if self._host is None else self._host.running(), self._templates.asked():
+            async with self.running():
                 await send({"type": "lifespan.startup.complete"})
-                async with warmed(self.settings):
-                    await receive()
+                await receive()
         except StreamtoolError as error:
             await send({"type": "lifespan.startup.failed", "message": error.message})
             return
-        await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Inside of the block it serves; behind it, what it has opened is closed. Raises StreamtoolError."""
+        host = nullcontext() if self._host is None else self._host.running()
+        async with host, self._templates.asked(), warmed(self.settings):
+            yield
+        await self.aclose()
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests (503), give those that are open so many seconds, then end them with an error.

@@ -136,6 +136,9 @@ def serve(
     port: Annotated[
         int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 8700; 0: any free one.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes that share the port; default: 1.")
+    ] = None,
     server: Annotated[str, typer.Option(metavar="NAME", help="uvicorn (asyncio) or hypercorn (trio).")] = "uvicorn",
     check: Annotated[
         bool, typer.Option("--check", help="Check the settings, print what they amount to, and exit.")
@@ -162,9 +165,28 @@ def serve(
     from streamtool.cli.serve import run as run_serve  # noqa: PLC0415
 
     run_serve(
-        ServeFlags(upstream, protocol, key_env, model, mode, format_, config, host, port, server, insecure),
+        ServeFlags(upstream, protocol, key_env, model, mode, format_, config, host, port, workers, server, insecure),
         only_check=check,
     )
+
+
+@app.command()
+def reload(
+    *,
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Its host; default: that of the settings.")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=1, max=65535, help="Its port; default: that of the settings.")
+    ] = None,
+) -> None:
+    """Have `streamtool serve` read its settings anew, on this machine.
+
+    What is open goes on as it began. The settings are checked first; the log of the server says when they are in use.
+    """
+    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.serve import reload as ask_to_reload  # noqa: PLC0415
+
+    ask_to_reload(ServeFlags(config=config, host=host, port=port, insecure=True))
 
 
 @app.command()

@@ -8,25 +8,34 @@ servers themselves are in `streamtool.cli.servers`.
 import errno
 import importlib
 import json
+import logging
 import os
 import shlex
 import signal
 import socket
 import sys
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, read_settings
 from streamtool.cli.garbage import Collector
+from streamtool.cli.pid_file import process_at, serving
+from streamtool.cli.reloading import RELOADS, ReloadingProxy
 from streamtool.cli.servers.descriptors import affordable
+from streamtool.cli.shared_state import SharedState
+from streamtool.cli.workers import BACKLOG, Workers, sockets
 from streamtool.errors import SettingsError, StreamtoolError
 from streamtool.http.phrases import open_phrases
 from streamtool.http.templates import ChatTemplates
 from streamtool.observe import logs
-from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.settings import check as check_safety
+
+T = TypeVar("T")
+_Serve = Callable[[ReloadingProxy, socket.socket], list[int]]
 
 SERVERS = ("uvicorn", "hypercorn")
 _ANY = "default"
@@ -34,6 +43,8 @@ _ANY = "default"
 
 _TURN = 0.001
 """Seconds that a worker thread keeps the interpreter while the event loop wants it."""
+
+_log = logging.getLogger("streamtool")
 
 _FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.protocol": "--protocol", "upstream.flag.key": "--key-env"}
 """Where settings that only a flag can have made are found wrong, and that flag."""
@@ -52,6 +63,7 @@ class ServeFlags:
     config: str | None = None
     host: str | None = None
     port: int | None = None
+    workers: int | None = None
     server: str = "uvicorn"
     insecure: bool = False
 
@@ -62,6 +74,7 @@ class ServeFlags:
         if self.server not in SERVERS:
             raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
         overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
+        overrides["workers"] = self.workers
         if self.upstream is not None:
             key = None if self.key_env is None else f"env:{self.key_env}"
             overrides["upstream"] = {"flag": {"url": self.upstream, "protocol": self.protocol, "key": key}}
@@ -95,21 +108,84 @@ def run(flags: ServeFlags, *, only_check: bool) -> None:
         screen.line(("the settings are fine", "bold green"))
         return
     logs.configure(settings)
-    settings = evolve(settings, limits=affordable(settings.limits))
-    proxy = Proxy(settings)  # an extra that is missing is missed before anything is promised
     server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
+    sys.setswitchinterval(_TURN)
+    if RELOADS:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # until it is listened to: what it asks for was just done
+    caught = (_alone if settings.workers == 1 else _together)(flags, settings, server.serve, screen)
+    if signal.SIGINT in caught[:1]:
+        raise KeyboardInterrupt
+
+
+def _alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
+    """Serve in this process. Returns the signals that ended it."""
+    settings = _affordable(settings)
+
+    def begun() -> None:
+        announce(settings, listening, screen)
+
+    proxy = ReloadingProxy(settings, lambda: _affordable(flags.settings()), begun=begun)  # misses a missing extra
     with bind(settings.host, settings.port) as sock:  # at last: from here on somebody may wait for an answer
         listening = address(settings.host, sock.getsockname()[1])
-        describe(settings, listening, screen)
-        screen.line()
-        screen.line((f"Paste this into another terminal{model_hint(settings)}:", "bold"))
-        screen.line(curl_line(listening, settings))
-        screen.line()
-        proxy.when_quiet(Collector().quiet)
-        sys.setswitchinterval(_TURN)
-        caught: list[int] = server.serve(proxy, sock)
-        if signal.SIGINT in caught[:1]:
-            raise KeyboardInterrupt
+        with serving(listening):
+            proxy.when_quiet(Collector().quiet)
+            return serve(proxy, sock)
+
+
+def _together(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
+    """Serve in several processes. Returns the signals that ended them."""
+    if not hasattr(socket, "SO_REUSEPORT") or not hasattr(os, "fork"):
+        raise SettingsError("workers: this system cannot share a port between processes", param="workers")
+    with SharedState() as shared:
+
+        def read() -> Settings:
+            return _affordable(shared.placed(flags.settings()))
+
+        def work(sock: socket.socket, ready: Callable[[], None]) -> None:
+            proxy = ReloadingProxy(settings, read, begun=ready)
+            proxy.when_quiet(Collector().quiet)
+            serve(proxy, sock)
+
+        def reload() -> bool:
+            nonlocal settings
+            try:
+                settings = read()
+            except SettingsError as error:
+                _log.error("the settings stay as they were: %s", error.message)
+                return False
+            logs.configure(settings)
+            return True
+
+        settings = _affordable(shared.placed(settings))
+        made = _opened(partial(sockets, settings.host, settings.port, settings.workers), settings.listen)
+        listening = address(settings.host, made[0].getsockname()[1])
+        with serving(listening):
+            workers = Workers(made, work, ended=shared.over)
+            return workers.run(lambda: announce(settings, listening, screen), reload)
+
+
+def _affordable(settings: Settings) -> Settings:
+    """With the limits that the process can keep."""
+    return evolve(settings, limits=affordable(settings.limits))
+
+
+def announce(settings: Settings, listening: str, screen: Screen) -> None:
+    """Say where the proxy listens, and how to ask it."""
+    describe(settings, listening, screen)
+    screen.line()
+    screen.line((f"Paste this into another terminal{model_hint(settings)}:", "bold"))
+    screen.line(curl_line(listening, settings))
+    screen.line()
+
+
+def reload(flags: ServeFlags) -> None:
+    """Have the server read its settings anew. Raises SettingsError, StreamtoolError."""
+    listening = flags.settings().listen
+    process = process_at(listening)
+    if process is None:
+        raise StreamtoolError(f"no `streamtool serve` of this user serves {listening}; --port names another port")
+    os.kill(process, signal.SIGHUP)
+    Screen().line(f"process {process} reads its settings anew; its log says what came of it")
 
 
 def describe(settings: Settings, listening: str, screen: Screen) -> None:
@@ -165,11 +241,20 @@ def address(host: str, port: int) -> str:
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises StreamtoolError."""
-    try:
+
+    def made() -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+    return _opened(made, address(host, port))
+
+
+def _opened(make: Callable[[], T], place: str) -> T:
+    """The sockets that `make` makes. Raises StreamtoolError."""
+    try:
+        return make()
     except OSError as error:
         # create_server adds the address to its own sentence
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         advice = "; --port takes another (0: any free one)" if error.errno == errno.EADDRINUSE else ""
-        raise StreamtoolError(f"cannot listen on {address(host, port)}: {reason}{advice}") from None
+        raise StreamtoolError(f"cannot listen on {place}: {reason}{advice}") from None

@@ -48,7 +48,7 @@ from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import COMPACT, COUNTS, PROTOCOLS, at_path, client_protocol, counting
 from streamtool.settings import Settings, with_options
-from streamtool.state.replies import Shelf, open_store
+from streamtool.state.replies import Shelf, Store, open_store
 from streamtool.validation.validator import require_library
 
 UPSTREAM_KEY = "streamtool.upstream"
@@ -70,6 +70,7 @@ class ToolMiddleware:
         settings: Settings | None = None,
         on_exchange: OnExchange | None = None,
         templates: ChatTemplates | None = None,
+        store: Store | None = None,
         **options: Any,
     ) -> None:
         self.app = app
@@ -78,7 +79,7 @@ class ToolMiddleware:
             require_library("arguments")
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, clock)
-        self.store = open_store(self.settings.store, failed=self.observers.store_failed)
+        self.store = open_store(self.settings.store, failed=self.observers.store_failed) if store is None else store
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates

@@ -5,6 +5,7 @@ formats, repairs, status codes, and the names that the settings give to client k
 of them, since clients choose those.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -14,6 +15,7 @@ from streamtool.exchange import Record
 
 try:
     import prometheus_client
+    from prometheus_client import multiprocess
 except ImportError as missing:
     raise SettingsError(
         'metrics: prometheus-client is missing; install the extra "metrics": pip install "streamtool[metrics]"',
@@ -21,6 +23,8 @@ except ImportError as missing:
         code="missing_extra",
     ) from missing
 
+SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder in which several processes count together; prometheus-client reads it."""
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _CHARACTERS: Final = (0, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 _ALL: "WeakKeyDictionary[prometheus_client.CollectorRegistry, Mapping[str, Any]]" = WeakKeyDictionary()
@@ -108,8 +112,17 @@ class Metrics:
             found["held_characters"].observe(record.held)
 
     def page(self) -> tuple[str, bytes]:
-        """The content type and the text of everything in the registry."""
-        return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(self.registry)
+        """The content type and the text of everything in the registry; of all workers, if there are several."""
+        registry = self.registry
+        if SHARED in os.environ:
+            registry = prometheus_client.CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(registry)
+
+
+def over(process: int) -> None:
+    """A process that counted together with others has ended."""
+    multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
 def _instruments(registry: prometheus_client.CollectorRegistry) -> Mapping[str, Any]:
@@ -120,6 +133,9 @@ def _instruments(registry: prometheus_client.CollectorRegistry) -> Mapping[str, 
     for name, (about, buckets) in _HISTOGRAMS.items():
         made[name] = prometheus_client.Histogram(f"streamtool_{name}", about, registry=registry, buckets=buckets)
     made["in_flight"] = prometheus_client.Gauge(
-        "streamtool_in_flight", "Exchanges that have begun and not ended.", registry=registry
+        "streamtool_in_flight",
+        "Exchanges that have begun and not ended.",
+        registry=registry,
+        multiprocess_mode="livesum",
     )
     return made

@@ -128,6 +128,8 @@ class Settings:
     """Bytes of one recording."""
     recording_files: int = setting(1000, read.integer(1))
     """Recordings that are kept; the oldest of this process goes first."""
+    workers: int = setting(1, read.integer(1))
+    """Processes of `streamtool serve` that share the port."""
     grace: float = setting(20.0)
     """Seconds from SIGTERM, or an interrupt, to the end of `streamtool serve`; so long open requests may go on."""
     limits: LimitSettings = setting(LimitSettings())

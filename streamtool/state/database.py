@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Final, TypeVar
 
 from streamtool.errors import SettingsError
@@ -25,6 +26,8 @@ _SCHEMA: Final = (
 )
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Files that belong to the one whose name they continue."""
+_TICK: Final = 0.02
+"""Seconds between two attempts to open a file that another process makes."""
 _making: Final = threading.Lock()
 """Closing a file drops the locks that SQLite holds on it in this process, so nobody opens it before it is closed."""
 _log = logging.getLogger("streamtool")
@@ -45,12 +48,18 @@ class Database:
 
     def check(self) -> None:
         """Open and close the file. Raises SettingsError when it cannot be used."""
-        try:
-            self._connect().close()
-        except (OSError, sqlite3.Error) as error:
-            raise SettingsError(
-                f'store.file: "{self._file}" cannot be used: {error}; name another file', param="store.file"
-            ) from None
+        end = monotonic() + SECONDS
+        while True:
+            try:
+                self._connect().close()
+            except (OSError, sqlite3.Error) as error:
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY and monotonic() < end:
+                    sleep(_TICK)  # another process makes it at this moment, which SQLite does not wait for
+                    continue
+                raise SettingsError(
+                    f'store.file: "{self._file}" cannot be used: {error}; name another file', param="store.file"
+                ) from None
+            return
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` returns, in a transaction of its own. Raises StoreError."""

@@ -29,16 +29,15 @@ from hypercorn.utils import parse_socket_addr, wrap_app
 from wsproto.events import Ping
 
 from streamtool.cli.servers.connections import Connections, Phase, answer, not_http
-from streamtool.cli.servers.stopping import stop
+from streamtool.cli.servers.stopping import Service, stop
 from streamtool.errors import StreamtoolError, UnavailableError
-from streamtool.proxy import Proxy
 
 _CLOSING = 0.5
 """Seconds that the tasks of connections that were cut have to end."""
 _TOO_LARGE = 431
 
 
-def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
+def serve(proxy: Service, sock: socket.socket) -> list[int]:
     """Serve until SIGINT or SIGTERM. Returns the signals that came.
 
     Raises StreamtoolError if the proxy does not start.
@@ -71,7 +70,7 @@ def _reasons() -> Iterator[None]:
 class _Server:
     """The loop."""
 
-    def __init__(self, proxy: Proxy, config: hypercorn.config.Config) -> None:
+    def __init__(self, proxy: Service, config: hypercorn.config.Config) -> None:
         self._proxy = proxy
         self._config = config
         self._connections: set[_Connection] = set()

@@ -10,11 +10,12 @@ A second signal ends what is open at once.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
-from streamtool.proxy import Proxy
+from streamtool.http.asgi import Receive, Scope, Send
+from streamtool.settings import Settings
 
 _LAST: Final = 2.0
 """Seconds before the end of the grace time, at most, in which clients are told and the process cleans up."""
@@ -23,7 +24,23 @@ _FLUSH: Final = 0.3
 _TICK: Final = 0.05
 
 
-async def stop(proxy: Proxy, caught: Sequence[int], connections: Collection[object], cut: Callable[[], object]) -> None:
+class Service(Protocol):
+    """What is served, a `Proxy` or what stands for several."""
+
+    @property
+    def settings(self) -> Settings:
+        """Those of new requests."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or the lifespan."""
+
+    async def drain(self, seconds: float) -> None:
+        """Let nothing begin, and end what is open within so many seconds."""
+
+
+async def stop(
+    proxy: Service, caught: Sequence[int], connections: Collection[object], cut: Callable[[], object]
+) -> None:
     """End all that is open within the grace time of the settings, whatever clients do.
 
     `caught` are the signals that have come; `connections` those that are open, while the server closes what is idle.
@@ -47,7 +64,7 @@ async def stop(proxy: Proxy, caught: Sequence[int], connections: Collection[obje
     cut()
 
 
-async def _end(proxy: Proxy, seconds: float, connections: Collection[object]) -> None:
+async def _end(proxy: Service, seconds: float, connections: Collection[object]) -> None:
     await proxy.drain(seconds)
     await _until(lambda: not connections)
 

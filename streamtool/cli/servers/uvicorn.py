@@ -13,9 +13,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from streamtool.cli.servers.connections import LINGER, PING, Connections, Phase, answer, not_http
-from streamtool.cli.servers.stopping import stop
+from streamtool.cli.servers.stopping import Service, stop
 from streamtool.errors import StreamtoolError, UnavailableError
-from streamtool.proxy import Proxy
 from streamtool.settings import LimitSettings
 
 _STUCK: Final = 5.0
@@ -27,7 +26,7 @@ _PIPELINED: Final = 16
 """Requests that may wait on one connection for the reply to another one."""
 
 
-def serve(proxy: Proxy, sock: socket.socket) -> list[int]:
+def serve(proxy: Service, sock: socket.socket) -> list[int]:
     """Serve until SIGINT or SIGTERM. Returns the signals that came.
 
     Raises StreamtoolError if the proxy does not start.
@@ -70,7 +69,7 @@ class _Server(uvicorn.Server):
 
     server_state: _State
 
-    def __init__(self, config: uvicorn.Config, proxy: Proxy) -> None:
+    def __init__(self, config: uvicorn.Config, proxy: Service) -> None:
         super().__init__(config)
         self.server_state = _State(proxy.settings.limits)
         self._proxy = proxy

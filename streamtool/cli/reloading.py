@@ -1,0 +1,141 @@
+"""The proxy that serves new requests, and those before it, which end what they have begun.
+
+On SIGHUP the settings are read anew. What is open goes on with those that it began with, however long it takes; new
+requests are served by a new proxy. If the new settings cannot be used, the log says why, and nothing changes. What is
+remembered stays, as long as `store` says the same.
+"""
+
+import logging
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import anyio.abc
+
+from streamtool.errors import StreamtoolError
+from streamtool.http.asgi import Receive, Scope, Send
+from streamtool.observe import logs
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+
+RELOADS: Final = hasattr(signal, "SIGHUP")
+"""Whether this system has the signal."""
+FIXED: Final = ("listen", "workers", "limits.connections", "limits.connections_per_address", "limits.header_bytes",
+                "limits.header_seconds", "limits.keep_alive_seconds")  # fmt: skip
+"""Settings that only a new start changes: the server has them, not the proxy."""
+
+_log = logging.getLogger("streamtool")
+
+
+class ReloadingProxy:
+    """An ASGI app: the proxy of the settings that were read last.
+
+    `read` reads them; `begun` is called when the first proxy can serve.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        read: Callable[[], Settings],
+        begun: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._read = read
+        self._begun = begun
+        self._quiet: Callable[[], object] = lambda: None
+        self._first = settings
+        self._proxy = Proxy(settings)
+        self._replaced: dict[Proxy, anyio.Event] = {}
+        """All that serve, and what is set when one is replaced or the server stops."""
+        self._terminal = sys.stdin is not None and sys.stdin.isatty()
+
+    def when_quiet(self, call: Callable[[], object]) -> None:
+        """As `Proxy.when_quiet`, of the one that serves new requests."""
+        self._quiet = call
+        self._proxy.when_quiet(call)
+
+    @property
+    def settings(self) -> Settings:
+        """Those of new requests."""
+        return self._proxy.settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        else:
+            await self._proxy(scope, receive, send)
+
+    async def drain(self, seconds: float) -> None:
+        """As `Proxy.drain`, for all that is open, whichever proxy serves it."""
+        async with anyio.create_task_group() as tasks:
+            for proxy in list(self._replaced):
+                tasks.start_soon(proxy.drain, seconds)
+
+    async def reload(self) -> None:
+        """Read the settings, and serve new requests by them."""
+        before = self._proxy
+        try:
+            settings = await anyio.to_thread.run_sync(self._read)
+            store = before.store if settings.store == before.settings.store else None
+            proxy = await anyio.to_thread.run_sync(lambda: Proxy(settings, store=store))
+            await self._tasks.start(self._serve, proxy)
+        except StreamtoolError as error:
+            _log.error("the settings stay as they were: %s", error.message)
+            return
+        logs.configure(settings)
+        proxy.when_quiet(self._quiet)
+        self._proxy = proxy
+        before.keeps_store = store is not None
+        self._replaced[before].set()
+        changed = [name for name in FIXED if _value(settings, name) != _value(self._first, name)]
+        if changed:
+            _log.warning("only a new start changes %s", ", ".join(changed))
+        _log.info("the settings were read anew")
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with anyio.create_task_group() as self._tasks:
+            try:
+                await self._tasks.start(self._serve, self._proxy)
+            except StreamtoolError as error:
+                await send({"type": "lifespan.startup.failed", "message": error.message})
+                self._tasks.cancel_scope.cancel()
+                return
+            async with anyio.create_task_group() as signals:
+                if RELOADS:
+                    await signals.start(self._signals)
+                self._begun()
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+                signals.cancel_scope.cancel()
+            for replaced in self._replaced.values():
+                replaced.set()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _serve(self, proxy: Proxy, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        async with proxy.running():
+            replaced = self._replaced[proxy] = anyio.Event()
+            task_status.started()
+            await replaced.wait()
+            if proxy is not self._proxy:
+                await proxy.drain(math.inf)
+        del self._replaced[proxy]
+
+    async def _signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+            task_status.started()
+            async for _ in signals:
+                if self._terminal and not sys.stdin.isatty():  # it was closed
+                    os.kill(os.getpid(), signal.SIGTERM)
+                else:
+                    await self.reload()
+
+
+def _value(settings: Settings, name: str) -> object:
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
