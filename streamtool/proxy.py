@@ -13,6 +13,7 @@ It is an ASGI app; any server can run it. Connections to upstreams are pooled, o
 the server shuts down. Without any upstream in the settings it serves the embedded sample model.
 """
 
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -28,6 +29,8 @@ from streamtool.errors import AuthenticationError, MethodError, NotFoundError, R
 from streamtool.exchange import decode_body
 from streamtool.http.answers import send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send, route_path, target, with_key_in_header
+from streamtool.http.failover import with_fallbacks
+from streamtool.http.health import watched
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.models import PATH as MODELS
 from streamtool.http.models import Models, asked_path
@@ -44,6 +47,7 @@ from streamtool.protocols import wire
 from streamtool.protocols.fields import body_fields, model_name
 from streamtool.protocols.registry import LISTS, PROTOCOLS, at_path, client_protocol, protocol_near
 from streamtool.settings import Settings, UpstreamSettings, with_options
+from streamtool.state.circuit import Circuit
 from streamtool.state.clients import ClientNames
 from streamtool.state.replies import Store
 
@@ -65,7 +69,7 @@ class Proxy:
 
     `options` are those of `Settings`; they replace the values of `settings`. `apps` replaces upstreams by ASGI apps, by
     name; `transport` replaces the network of the others. `on_exchange` is called with the `Record` of each exchange.
-    `store` is that of a proxy whose place this one takes.
+    `opened_store` is the store of a proxy whose place this one takes.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Proxy:
         apps: Mapping[str, ASGIApp] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         on_exchange: OnExchange | None = None,
-        store: Store | None = None,
+        opened_store: Store | None = None,
         **options: Any,
     ) -> None:
         settings = with_options(settings, options)
@@ -89,16 +93,22 @@ class Proxy:
             for name, upstream in settings.upstreams.items()
         }
         self._first = next(iter(self._apps))
+        self._circuits = {name: Circuit(upstream.circuit) for name, upstream in settings.upstreams.items()}
+        self._routes = with_fallbacks(settings.upstreams, self._apps, self._circuits, settings.limits)
         self._templates = ChatTemplates(self.settings, open_servers(self._apps))
         self._models = Models(self.settings, self._apps, self._templates)
         self._tools = ToolMiddleware(
-            self._route, settings=self.settings, on_exchange=on_exchange, templates=self._templates, store=store
+            self._route,
+            settings=self.settings,
+            on_exchange=on_exchange,
+            templates=self._templates,
+            opened_store=opened_store,
         )
         self.keeps_store = False
         """Another proxy uses the store when this one is closed."""
         self._host: McpGateway | None = None
         if any(rule.mcp for rule in settings.models) or is_asked_for(settings.mcp):
-            self._host = McpGateway(settings, self._tools, self._apps, on_exchange=on_exchange)
+            self._host = McpGateway(settings, self._tools, self._routes, on_exchange=on_exchange)
 
     def _open(self, upstream: UpstreamSettings, transport: httpx.AsyncBaseTransport | None) -> ASGIApp:
         if upstream.url == "sample":
@@ -157,7 +167,8 @@ class Proxy:
     async def running(self) -> AsyncIterator[None]:
         """Inside of the block it serves; behind it, what it has opened is closed. Raises StreamtoolError."""
         host = nullcontext() if self._host is None else self._host.running()
-        async with host, self._templates.asked(), warmed(self.settings):
+        health = watched(self.settings.upstreams, self._apps, self._circuits)
+        async with host, self._templates.asked(), warmed(self.settings), health:
             yield
         await self.aclose()
 
@@ -179,10 +190,8 @@ class Proxy:
             await _answer(send, b'{"status":"ok"}')
             return
         if path == READY:
-            if gate.draining:
-                await _answer(send, b'{"status":"draining"}', status=503)
-            else:
-                await _answer(send, b'{"status":"ready"}')
+            status, said = self._readiness()
+            await _answer(send, json.dumps(said, separators=(",", ":")).encode(), status=status)
             return
         try:
             if asked := self._origins.admit(scope):
@@ -199,6 +208,17 @@ class Proxy:
             return
         refused, bounded = self._tools.observers.refused, self._tools.remembers(path) is None
         await gate.run(app, scope, receive, send, wire, refused=refused, bounded=bounded)
+
+    def _readiness(self) -> tuple[int, Mapping[str, object]]:
+        """Whether requests should come here: the status, and what is said of it."""
+        if self._tools.gate.draining:
+            return 503, {"status": "draining"}
+        if not any(upstream.health or upstream.fallbacks for upstream in self.settings.upstreams.values()):
+            return 200, {"status": "ready"}
+        states = {name: circuit.state for name, circuit in self._circuits.items()}
+        if any(circuit.healthy for circuit in self._circuits.values()):
+            return 200, {"status": "ready", "upstreams": states}
+        return 503, {"status": "no upstream", "upstreams": states}
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, sockets = route_path(scope), self._tools.sockets
@@ -296,7 +316,7 @@ class Proxy:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """To the upstream that the exchange chose, else the first one."""
-        await self._apps[scope.get(UPSTREAM_KEY, self._first)](scope, receive, send)
+        await self._routes[scope.get(UPSTREAM_KEY, self._first)](scope, receive, send)
 
 
 def _check_method(scope: Scope, path: str, *wanted: str) -> None:

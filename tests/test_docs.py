@@ -24,6 +24,7 @@ from streamtool.cli import formats, main
 from streamtool.cli.app import app
 from streamtool.families import special_tokens
 from streamtool.settings import (
+    CircuitSettings,
     LimitSettings,
     McpSettings,
     ModelRule,
@@ -170,6 +171,7 @@ SECTIONS = {
     "## `[store]`": StoreSettings,
     "## `[results]`": ResultSettings,
     "## `[upstream.NAME]`": UpstreamSettings,
+    "`[upstream.NAME.circuit]`": CircuitSettings,
     "`[upstream.NAME.timeout]`": TimeoutSettings,
     "## `[[model]]`": ModelRule,
     "## `[mcp.NAME]`": McpSettings,
@@ -205,7 +207,7 @@ def test_every_setting_is_documented_with_its_default(heading):
             case "none":
                 assert default is None
             case "see below":
-                assert isinstance(default, TimeoutSettings) or name == "paths"
+                assert isinstance(default, TimeoutSettings | CircuitSettings) or name == "paths"
             case _:
                 assert shown == f"`{json.dumps(default)}`", name
 

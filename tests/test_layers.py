@@ -42,6 +42,7 @@ LAYERS = (
         "streamtool.state.database",
         "streamtool.state.redis_backend",
         "streamtool.state.outage",
+        "streamtool.state.circuit",
         "streamtool.state.capabilities",
         "streamtool.observe",
         "streamtool.testing",

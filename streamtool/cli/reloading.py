@@ -80,7 +80,7 @@ class ReloadingProxy:
         try:
             settings = await anyio.to_thread.run_sync(self._read)
             store = before.store if settings.store == before.settings.store else None
-            proxy = await anyio.to_thread.run_sync(lambda: Proxy(settings, store=store))
+            proxy = await anyio.to_thread.run_sync(lambda: Proxy(settings, opened_store=store))
             await self._tasks.start(self._serve, proxy)
         except StreamtoolError as error:
             _log.error("the settings stay as they were: %s", error.message)

@@ -70,7 +70,7 @@ class ToolMiddleware:
         settings: Settings | None = None,
         on_exchange: OnExchange | None = None,
         templates: ChatTemplates | None = None,
-        store: Store | None = None,
+        opened_store: Store | None = None,
         **options: Any,
     ) -> None:
         self.app = app
@@ -79,7 +79,11 @@ class ToolMiddleware:
             require_library("arguments")
         self.on_exchange = on_exchange
         self.observers = Observers(self.settings, clock)
-        self.store = open_store(self.settings.store, failed=self.observers.store_failed) if store is None else store
+        self.store: Store = (
+            open_store(self.settings.store, failed=self.observers.store_failed)
+            if opened_store is None
+            else opened_store
+        )
         for protocol in set(self.settings.paths.values()):
             client_protocol(protocol)  # loads it: a request needs no file
         self.templates = ChatTemplates(self.settings) if templates is None else templates

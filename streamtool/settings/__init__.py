@@ -14,6 +14,7 @@ from streamtool.settings.load import load
 from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings
 from streamtool.settings.tables import (
     TEMPLATES,
+    CircuitSettings,
     LimitSettings,
     McpSettings,
     Mode,
@@ -29,6 +30,7 @@ from streamtool.settings.tables import (
 __all__ = [
     "BY_SETTING",
     "TEMPLATES",
+    "CircuitSettings",
     "LimitSettings",
     "McpSettings",
     "Mode",

@@ -161,6 +161,20 @@ class Settings:
                 rule.forcing, upstream.wire_protocol if upstream else self.app_protocol, f"model[{i}].forcing"
             )
         check_forcing(self.app_forcing, self.app_protocol, "app_forcing")
+        for name, upstream in self.upstreams.items():
+            self._check_fallbacks(name, upstream)
+
+    def _check_fallbacks(self, name: str, upstream: UpstreamSettings) -> None:
+        place = f"upstream.{name}.fallbacks"
+        for other in upstream.fallbacks:
+            if other == name or other not in self.upstreams:
+                raise SettingsError(f'{place}: there is no other upstream "{other}"', param=place)
+            spoken = self.upstreams[other].wire_protocol
+            if spoken != upstream.wire_protocol:
+                raise SettingsError(
+                    f'{place}: "{other}" speaks {spoken}, this one {upstream.wire_protocol}; they must speak the same',
+                    param=place,
+                )
 
     def _upstream_of(self, rule: ModelRule) -> UpstreamSettings | None:
         return self.upstreams[rule.upstream] if rule.upstream else next(iter(self.upstreams.values()), None)

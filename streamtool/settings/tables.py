@@ -82,6 +82,16 @@ class TimeoutSettings:
 
 
 @frozen
+class CircuitSettings:
+    """When an upstream with fallbacks is not asked for a while."""
+
+    failures: int = setting(5, read.integer(1))
+    """Failures in a row."""
+    seconds: float = setting(30.0)
+    """How long it is not asked; then one request tries."""
+
+
+@frozen
 class UpstreamSettings:
     """Where a model is served."""
 
@@ -97,6 +107,16 @@ class UpstreamSettings:
     forcing: ForcingSetting = setting("auto")
     """How a call is forced where the client demands one; `auto`: in the way that every server of the protocol has."""
     timeout: TimeoutSettings = setting(TimeoutSettings())
+    fallbacks: tuple[str, ...] = setting(())
+    """Names of upstreams that are asked when this one fails, in this order. They speak the same protocol."""
+    balance: bool = setting(False)
+    """Spread the requests over this one and its fallbacks, by `weight`."""
+    weight: int = setting(1, read.integer(1))
+    circuit: CircuitSettings = setting(CircuitSettings())
+    health: str | None = setting(None)
+    """The path at which it tells whether it is well; None: nobody asks."""
+    health_seconds: float = setting(10.0)
+    """Seconds between two looks, and for an answer."""
 
     def __attrs_post_init__(self) -> None:
         check_forcing(self.forcing, self.wire_protocol, f"upstream.{self.name}.forcing")
