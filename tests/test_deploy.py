@@ -316,7 +316,10 @@ def test_behind(tmp_path: Path, upstream: Upstream, front: Any):
             wait_for(lambda: sum(each.done() for each in open_) == STREAMS // 2, "its streams end", 20)
             upstream.released.set()
             ended = [_outcome(each) for each in open_]
-            assert (ended.count("One word."), ended.count("broke")) == (STREAMS // 2, STREAMS // 2)
+            cut = ended.count("broke")
+            if front is caddy:  # which ends a reply that broke off as if it were whole
+                cut += ended.count("One ")
+            assert (ended.count("One word."), cut) == (STREAMS // 2, STREAMS // 2)
             assert [words(url) for _ in range(4)] == ["One word."] * 4
 
 
