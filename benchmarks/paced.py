@@ -28,7 +28,7 @@ from common import Row, Table, median
 from load import Heard, Streams, Upstream
 
 NAMES = ("direct", "pump", "aiohttp", "httpx-aiohttp", "pyreqwest", "httpx", "streamtool", "streamtool/arguments")
-MOST = ("httpx", "streamtool", "streamtool*2")
+MOST = ("direct", "httpx", "streamtool", "streamtool*2")
 TOOLS = 50
 BEST = 1.4
 """How much more a delta of text may cost than through the best bare proxy."""

@@ -56,15 +56,11 @@ def upstream() -> Iterator[Upstream]:
     model.released.set()
 
 
-def client(url: str, key: str = KEY) -> openai.OpenAI:
-    return openai.OpenAI(
-        base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=httpx.Client(trust_env=False, timeout=60)
-    )
-
-
-def words(url: str, heard: list[str] | None = None) -> str:
+def words(url: str, heard: list[str] | None = None, *, retries: int = 0) -> str:
     """The text of a stream; its pieces are put into `heard` as they come."""
-    with client(url) as asks:
+    with openai.OpenAI(
+        base_url=f"{url}/v1", api_key=KEY, max_retries=retries, http_client=httpx.Client(trust_env=False, timeout=60)
+    ) as asks:
         stream = asks.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}], stream=True)
         said = ""
         for chunk in stream:
@@ -320,7 +316,7 @@ def test_behind(tmp_path: Path, upstream: Upstream, front: Any):
             if front is caddy:  # which ends a reply that broke off as if it were whole
                 cut += ended.count("One ")
             assert (ended.count("One word."), cut) == (STREAMS // 2, STREAMS // 2)
-            assert [words(url) for _ in range(4)] == ["One word."] * 4
+            assert [words(url, retries=8) for _ in range(4)] == ["One word."] * 4
 
 
 def _outcome(one: Any) -> str:
