@@ -25,6 +25,7 @@ from streamtool.cli.app import app
 from streamtool.families import special_tokens
 from streamtool.settings import (
     CircuitSettings,
+    KeyLimits,
     LimitSettings,
     McpSettings,
     ModelRule,
@@ -168,6 +169,7 @@ def test_a_report_says_what_a_text_comes_to_in_order():
 SECTIONS = {
     "## General": Settings,
     "## `[limits]`": LimitSettings,
+    "`[limits.keys.NAME]`": KeyLimits,
     "## `[store]`": StoreSettings,
     "## `[results]`": ResultSettings,
     "## `[upstream.NAME]`": UpstreamSettings,
@@ -207,7 +209,7 @@ def test_every_setting_is_documented_with_its_default(heading):
             case "none":
                 assert default is None
             case "see below":
-                assert isinstance(default, TimeoutSettings | CircuitSettings) or name == "paths"
+                assert isinstance(default, TimeoutSettings | CircuitSettings) or name in ("paths", "keys")
             case _:
                 assert shown == f"`{json.dumps(default)}`", name
 

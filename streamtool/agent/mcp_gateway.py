@@ -269,8 +269,9 @@ class _Unobserved(Observers):
 class _Unwatched(Watch):
     __slots__ = ()
 
-    def end(self, error: StreamtoolError | None = None) -> None:
-        """Nobody is told."""
+    def end(self, error: StreamtoolError | None = None) -> int:  # noqa: ARG002  nobody is told of it
+        """Nobody is told, and nothing is counted: the client's own request is."""
+        return 0
 
 
 class _Reply:

@@ -17,6 +17,7 @@ import anyio
 from streamtool.errors import StreamtoolError, TooManyError, UnavailableError
 from streamtool.http.answers import Answer, send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.budgets import Budgets
 from streamtool.http.request_body import drop_body
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 from streamtool.settings import LimitSettings
@@ -80,12 +81,15 @@ class Entry(Answer):
 
 
 class Gate:
-    """The requests of a shell. `limits` bound how many are open; None: any number may be."""
+    """The requests of a shell. `limits` bound how many are open, `budgets` how many begin; None: any number may."""
 
-    __slots__ = ("_clients", "_empty", "_inner", "_limits", "_open", "at_drain", "draining", "ended", "quiet")
+    __slots__ = (
+        "_budgets", "_clients", "_empty", "_inner", "_limits", "_open", "at_drain", "draining", "ended", "quiet",
+    )  # fmt: skip
 
-    def __init__(self, limits: LimitSettings | None = None) -> None:
+    def __init__(self, limits: LimitSettings | None = None, budgets: Budgets | None = None) -> None:
         self._limits = limits
+        self._budgets = budgets
         self._clients = Counter[str]()
         """How many each client has open."""
         self._open: set[Entry] = set()
@@ -139,6 +143,8 @@ class Gate:
         self._clients[client] += 1
         try:
             with entry.cancelling():
+                if self._budgets is not None and bounded:
+                    await self._admit_to_budget(self._budgets, scope, receive, wire, refused)
                 await app({**scope, ENTRY: entry}, receive, entry.put)
         except StreamtoolError as error:
             if not await entry.tell(error) and error is not entry.error:
@@ -151,6 +157,9 @@ class Gate:
         if self.draining:
             raise UnavailableError("the server is shutting down; send the request again", code="shutting_down")
         client, limits = client_of(headers), self._limits
+        most = 0 if limits is None else limits.exchanges_per_client
+        if self._budgets is not None:
+            most = self._budgets.of(headers).exchanges or 0
         if limits is None or not bounded:
             return client
         if limits.exchanges and len(self._open) >= limits.exchanges:
@@ -158,13 +167,28 @@ class Gate:
                 f"the server has {limits.exchanges} requests open (limits.exchanges); send the request again later",
                 code="overloaded",
             )
-        if limits.exchanges_per_client and self._clients[client] >= limits.exchanges_per_client:
+        if most and self._clients[client] >= most:
             raise TooManyError(
-                f"you have {limits.exchanges_per_client} requests open (limits.exchanges_per_client); "
+                f"you have {most} requests open (limits.exchanges_per_client); "
                 "send the request again when one of them is over",
                 code="rate_limit_exceeded",
             )
         return client
+
+    async def _admit_to_budget(
+        self,
+        budgets: Budgets,
+        scope: Scope,
+        receive: Receive,
+        wire: ClientProtocol,
+        refused: Callable[[str, StreamtoolError, Headers], object],
+    ) -> None:
+        try:
+            await budgets.admit(scope["headers"])
+        except StreamtoolError as error:
+            refused(wire.NAME, error, scope["headers"])
+            await drop_body(scope, receive)
+            raise
 
     def _leave(self, entry: Entry, client: str) -> None:
         self._open.discard(entry)

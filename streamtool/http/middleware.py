@@ -31,6 +31,7 @@ from streamtool.http.asgi import (
     with_key_in_header,
 )  # fmt: skip
 from streamtool.http.background import Background
+from streamtool.http.budgets import Budgets
 from streamtool.http.compacting import compact
 from streamtool.http.folded import folded
 from streamtool.http.gate import ENTRY, Entry, Gate
@@ -91,7 +92,8 @@ class ToolMiddleware:
         self.background = Background()
         self.stored = StoredResponses(self.settings)
         self.conversations = StoredConversations(self.settings)
-        self.gate = Gate(self.settings.limits)
+        self.budgets = Budgets(self.settings, self.store)
+        self.gate = Gate(self.settings.limits, self.budgets)
         self.sockets = Sockets(self.settings, self.gate)
 
     async def drain(self, seconds: float) -> None:
@@ -184,8 +186,9 @@ class ToolMiddleware:
                     with entry.ends_by(run.end):
                         await run.run()
             finally:
-                watch.end(None if exchange.done else entry.error)
+                usage = watch.end(None if exchange.done else entry.error)
                 exchange.release()
+                await self.budgets.spend(scope["headers"], usage)
 
     async def _make(
         self, exchange: Exchange, memory: Shelf, scope: Scope, receive: Receive, send: Send, *, large: bool

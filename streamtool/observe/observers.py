@@ -126,11 +126,14 @@ class Watch:
         finally:
             self.end(error)
 
-    def end(self, error: StreamtoolError | None = None) -> None:
-        """The exchange is over; `error`: why, where the exchange itself does not know. Only the first time counts."""
+    def end(self, error: StreamtoolError | None = None) -> int:
+        """The exchange is over; `error`: why, where the exchange itself does not know. Only the first time counts.
+
+        Returns the tokens that it took in all.
+        """
         observers = self._observers
         if self._ended:
-            return
+            return 0
         self._ended = True
         if self._debug is not None:
             self._debug.end()
@@ -150,6 +153,8 @@ class Watch:
             _harmless(observers.spans, record, self._context)
         if self._on_exchange is not None:
             _harmless(self._on_exchange, record)
+        spent = (record.usage, record.usage.retried)
+        return sum(usage.input + usage.output for usage in spent if usage is not None)
 
 
 def as_error(raised: Exception) -> StreamtoolError:

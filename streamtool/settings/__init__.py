@@ -15,6 +15,7 @@ from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings
 from streamtool.settings.tables import (
     TEMPLATES,
     CircuitSettings,
+    KeyLimits,
     LimitSettings,
     McpSettings,
     Mode,
@@ -31,6 +32,7 @@ __all__ = [
     "BY_SETTING",
     "TEMPLATES",
     "CircuitSettings",
+    "KeyLimits",
     "LimitSettings",
     "McpSettings",
     "Mode",

@@ -161,6 +161,10 @@ class Settings:
                 rule.forcing, upstream.wire_protocol if upstream else self.app_protocol, f"model[{i}].forcing"
             )
         check_forcing(self.app_forcing, self.app_protocol, "app_forcing")
+        for name in self.limits.keys:
+            if name not in self.client_keys:
+                place = f"limits.keys.{name}"
+                raise SettingsError(f'{place}: there is no client key "{name}"', param=place)
         for name, upstream in self.upstreams.items():
             self._check_fallbacks(name, upstream)
 

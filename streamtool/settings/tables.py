@@ -2,11 +2,12 @@
 
 # ruff: noqa: RUF009 - a default made by `setting` is an attrs field, not a value that instances share
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Literal
 from urllib.parse import urlsplit
 
-from attrs import NOTHING, frozen
+from attrs import NOTHING, Factory, frozen
 
 from streamtool.errors import SettingsError
 from streamtool.protocols.registry import PROTOCOLS, UPSTREAM_NAMES, ForcingSetting, protocol_of_host
@@ -25,6 +26,16 @@ TEMPLATES = (
 _TEMPLATE = read.one_of(*TEMPLATES)
 AUTOMATIC = read.flag_or("auto")
 """Reads a flag, or `auto`: the model's family, or its chat template, tells."""
+
+
+@frozen
+class KeyLimits:
+    """What one client may use; None: what holds for all. 0: as much as it likes."""
+
+    exchanges: int | None = setting(None, read.optional(read.integer(0)))
+    """Requests that are open at once, at one process."""
+    requests_per_minute: int | None = setting(None, read.optional(read.integer(0)))
+    tokens_per_minute: int | None = setting(None, read.optional(read.integer(0)))
 
 
 @frozen
@@ -49,6 +60,12 @@ class LimitSettings:
     """Requests that are open at once. 0: any number."""
     exchanges_per_client: int = setting(1024, read.integer(0))
     """Of one client. 0: any number."""
+    requests_per_minute: int = setting(0, read.integer(0))
+    """Of one client, at all processes that share the store. 0: any number."""
+    tokens_per_minute: int = setting(0, read.integer(0))
+    """Of one client, read and written. 0: any number."""
+    keys: Mapping[str, KeyLimits] = setting(Factory(dict), read.named(KeyLimits, with_name=False))
+    """Name of a client key -> what holds for it."""
     websocket_seconds: float = setting(3600.0)
     """Seconds that a websocket may last."""
     values: int = setting(100_000, read.integer(1))

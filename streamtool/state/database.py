@@ -23,6 +23,7 @@ _SCHEMA: Final = (
     "PRAGMA synchronous=OFF",
     "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, until REAL NOT NULL, value BLOB NOT NULL)",
     "CREATE INDEX IF NOT EXISTS age ON replies (until)",
+    "CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, until REAL NOT NULL, amount INTEGER NOT NULL)",
 )
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Files that belong to the one whose name they continue."""

@@ -45,6 +45,10 @@ class FileBackend:
             self._room = 0
             raise
 
+    def count(self, key: str, amount: int, now: float, seconds: float, /) -> int:
+        """Add to a number that is forgotten after so many seconds; returns the sum. Raises StoreError."""
+        return self._writer.run(partial(self._count, key, amount, now, now + seconds))
+
     def resume(self) -> None:
         """Let the next writing try."""
         self._writer.resume()
@@ -67,6 +71,15 @@ class FileBackend:
         self._room -= sum(len(entry.value) for entry in entries)
         if self._room < 0:
             self._room = self._make_room(base)
+
+    def _count(self, key: str, amount: int, now: float, until: float, base: sqlite3.Connection) -> int:
+        base.execute("DELETE FROM counts WHERE until <= ?", (now,))
+        found = base.execute(
+            "INSERT INTO counts VALUES (?, ?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET amount = amount + excluded.amount RETURNING amount",
+            (key, until, amount),
+        )
+        return int(found.fetchone()[0])
 
     def _make_room(self, base: sqlite3.Connection) -> int:
         """How much may be put before this is done again: whoever holds most loses the oldest until all has room."""

@@ -8,10 +8,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from attrs import define, field, frozen
 
 from streamtool.settings import StoreSettings
+
+_COUNTS: Final = 1024
+"""Numbers after which those that are too old are looked for."""
 
 
 @frozen(eq=False)
@@ -46,6 +50,8 @@ class MemoryStore:
         self._entries: OrderedDict[str, StoredValue] = OrderedDict()
         self._shares: dict[str, _Share] = {}
         self._size = 0
+        self._counts: dict[str, tuple[float, int]] = {}
+        """Key -> when it is forgotten, and the sum."""
         self.lost = 0
         """Values for which there was no room, or no more."""
 
@@ -78,6 +84,16 @@ class MemoryStore:
         """Delete the value."""
         with self._lock:
             self._delete(key)
+
+    def count(self, key: str, amount: int, seconds: float, /) -> int:
+        """Add to a number that is forgotten after so many seconds; returns the sum."""
+        now = self._clock()
+        with self._lock:
+            if len(self._counts) >= _COUNTS:
+                self._counts = {known: found for known, found in self._counts.items() if found[0] > now}
+            until, sum_ = self._counts.get(key, (now + seconds, 0))
+            self._counts[key] = (until, sum_ + amount)
+            return sum_ + amount
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -7,6 +7,7 @@ is the one that holds most; its turn comes first then. The script makes up the n
 be a cluster. Source: Redis's reference of commands; redis-py 8.1.
 """
 
+import math
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -119,6 +120,19 @@ class RedisBackend:
         except (OSError, self._error) as error:
             raise self._writing.begin(str(error)) from error
         self._writing.end()
+
+    def count(self, key: str, amount: int, _now: float, seconds: float, /) -> int:
+        """Add to a number that is forgotten after so many seconds; returns the sum. Raises StoreError."""
+        self._writing.check()
+        try:
+            with self._server.pipeline() as pipe:
+                pipe.incrby(f"{_NAMES}counts:{key}", amount)
+                pipe.expire(f"{_NAMES}counts:{key}", math.ceil(seconds))
+                found: int = pipe.execute()[0]
+        except (OSError, self._error) as error:
+            raise self._writing.begin(str(error)) from error
+        self._writing.end()
+        return found
 
     def resume(self) -> None:
         """Let the next writing try."""

@@ -42,6 +42,9 @@ class Backend(Protocol):
     def write(self, entries: Sequence[StoredValue], now: float, /) -> None:
         """Put these; an empty value is deleted. Raises StoreError, and then they may be put again."""
 
+    def count(self, key: str, amount: int, now: float, seconds: float, /) -> int:
+        """Add to a number that is forgotten after so many seconds; returns the sum. Raises StoreError."""
+
     def resume(self) -> None:
         """Let the next use try, however short ago the last one failed."""
 
@@ -96,6 +99,10 @@ class SharedStore:
     def forget(self, key: str, /) -> None:
         """Delete the value, here at once and for others when it is written."""
         self.put(key, b"")
+
+    def count(self, key: str, amount: int, seconds: float, /) -> int:
+        """Add to a number that is forgotten after so many seconds; returns the sum. Raises StoreError."""
+        return self._backend.count(key, amount, self._clock(), seconds)
 
     def close(self) -> None:
         """Write what waits, within a time limit, and close the backend; the next use opens it again."""
