@@ -3,7 +3,8 @@ library."""
 
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from streamtool.errors import RequestError, TooLargeError
 from streamtool.protocols.interfaces import Headers
@@ -37,10 +38,30 @@ class Inflate:
             self._raw_too = self._raw_too and len(self._first) < 2  # the header has two bytes
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """What `data` decodes to, in pieces of a bounded size."""
-        while piece := self.feed(data, _PIECE):
+        """What `data` decodes to, in pieces of a bounded size.
+
+        Before zlib.error comes all that can be decoded, wherever the network has cut what came.
+        """
+        while True:
+            before = self._decoder.copy()
+            try:
+                piece = self.feed(data, _PIECE)
+            except zlib.error:
+                yield _decoded(before, data)
+                raise
+            if not piece:
+                return
             yield piece
             data = self._decoder.unconsumed_tail
+
+
+def _decoded(decoder: Any, data: bytes) -> bytes:
+    """What `data` decodes to up to the byte that cannot be: zlib keeps nothing of a call that fails."""
+    found = bytearray()
+    with suppress(zlib.error):
+        for at in range(len(data)):
+            found += decoder.decompress(data[at : at + 1])
+    return bytes(found)
 
 
 def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:
