@@ -297,10 +297,10 @@ class Process:
             stderr=self._errors,
             text=True,
         )
-        assert self._child.stdout is not None
-        said = self._child.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", said)
-        assert found, f"it did not start: {said!r}"
+        said = re.compile(r"http://127\.0\.0\.1:(\d+)/v1")  # its log is JSON, and tells the address
+        wait_for(lambda: said.search(self.whole_log) or self._child.poll() is not None, "it starts", 30)
+        found = said.search(self.whole_log)
+        assert found, f"it did not start: {self.log!r}"
         self.port = int(found[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.pid = self._child.pid
@@ -317,9 +317,20 @@ class Process:
         """The exit code."""
         return self._child.wait(seconds)
 
+    def output(self) -> str:
+        """What it has written to standard output, which has ended."""
+        assert self._child.stdout is not None
+        return self._child.stdout.read()
+
     @property
     def log(self) -> str:
-        """What stands on standard error so far."""
+        """What stands on standard error so far, but for the line that tells the address."""
+        lines = self.whole_log.splitlines(keepends=True)
+        return "".join(line for line in lines if "listens on http" not in line)
+
+    @property
+    def whole_log(self) -> str:
+        """All that stands on standard error so far."""
         return Path(self._errors.name).read_text()
 
     @property

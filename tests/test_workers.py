@@ -1,5 +1,6 @@
 """Several workers on one port: what they share, and what becomes of the others when one of them dies."""
 
+import json
 import os
 import re
 import signal
@@ -156,6 +157,30 @@ def test_they_remember_and_count_together(tmp_path: Path):
             counted = re.findall(r"^streamtool_exchanges_total\{.*\} (\S+)$", page, re.MULTILINE)
             assert sum(map(float, counted)) == STREAMS
             assert re.findall(r"^streamtool_in_flight (\S+)$", page, re.MULTILINE) == ["0.0"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_log_of_json_is_all_that_is_written(tmp_path: Path, workers: int):
+    with Process(tmp_path, "uvicorn", settings("sample"), workers=workers) as process:
+        httpx.get(f"{process.url}/nothing", trust_env=False)
+        ask(process.url)
+        process.stop()
+        assert process.code() == 0
+        said = [json.loads(line) for line in process.whole_log.splitlines()]
+        assert said[0]["message"] == f"listens on http://127.0.0.1:{process.port}/v1"
+        assert process.output() == ""
+
+
+def test_a_log_on_standard_output(tmp_path: Path):
+    env = {"STREAMTOOL_LOG": "json", "STREAMTOOL_LOG_TO": "stdout"}
+    argv = [sys.executable, "-m", "streamtool", "serve", "--port", "0"]
+    with subprocess.Popen(
+        argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as child:
+        assert child.stdout is not None
+        assert "listens on http://127.0.0.1:" in json.loads(child.stdout.readline())["message"]
+        child.send_signal(signal.SIGTERM)
+        assert child.communicate(timeout=30)[1] == ""
 
 
 def test_what_cannot_start_ends_at_once(tmp_path: Path):

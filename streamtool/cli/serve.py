@@ -170,7 +170,10 @@ def _affordable(settings: Settings) -> Settings:
 
 
 def announce(settings: Settings, listening: str, screen: Screen) -> None:
-    """Say where the proxy listens, and how to ask it."""
+    """Say where the proxy listens, and how to ask it; in a log of JSON, as one line of it."""
+    if settings.log == "json":
+        _log.info("listens on http://%s/v1", listening)
+        return
     describe(settings, listening, screen)
     screen.line()
     screen.line((f"Paste this into another terminal{model_hint(settings)}:", "bold"))

@@ -234,21 +234,26 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-class _StandardError(logging.Handler):
-    """Writes to what standard error is at that moment."""
+class _Standard(logging.Handler):
+    """Writes to what `stderr` or `stdout` is at that moment."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._stream = name
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line."""
         try:
-            sys.stderr.write(f"{self.format(record)}\n")
-            sys.stderr.flush()
+            stream = getattr(sys, self._stream)
+            stream.write(f"{self.format(record)}\n")
+            stream.flush()
         except (OSError, ValueError):  # nobody reads it any more
             self.handleError(record)
 
 
 def configure(settings: Settings) -> None:
-    """Write the log to standard error, as `settings` say. For whoever owns the process."""
-    handler = _StandardError()
+    """Write the log as `settings` say. For whoever owns the process."""
+    handler = _Standard(settings.log_to)
     handler.setFormatter(JsonFormatter() if settings.log == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(KEY).setLevel(logging.DEBUG if settings.debug else logging.INFO)

@@ -113,7 +113,9 @@ class Settings:
     allow_overrides: bool = setting(False)
     """Honour the request headers `x-streamtool-mode` and `x-streamtool-format`."""
     log: Literal["text", "json"] = setting("text")
-    """How `streamtool serve` writes its log."""
+    """How `streamtool serve` writes its log; `json`: and nothing else."""
+    log_to: Literal["stderr", "stdout"] = setting("stderr")
+    """Where it goes."""
     contents: bool = setting(False)
     """Prompts and replies may stand in the log."""
     debug: bool = setting(False)
