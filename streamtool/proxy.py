@@ -29,7 +29,7 @@ from streamtool.errors import AuthenticationError, MethodError, NotFoundError, R
 from streamtool.exchange import decode_body
 from streamtool.http.answers import send_error
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send, route_path, target, with_key_in_header
-from streamtool.http.failover import with_fallbacks
+from streamtool.http.failover import circuits_of, with_fallbacks
 from streamtool.http.health import watched
 from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
 from streamtool.http.models import PATH as MODELS
@@ -47,7 +47,6 @@ from streamtool.protocols import wire
 from streamtool.protocols.fields import body_fields, model_name
 from streamtool.protocols.registry import LISTS, PROTOCOLS, at_path, client_protocol, protocol_near
 from streamtool.settings import Settings, UpstreamSettings, with_options
-from streamtool.state.circuit import Circuit
 from streamtool.state.clients import ClientNames
 from streamtool.state.replies import Store
 
@@ -93,8 +92,6 @@ class Proxy:
             for name, upstream in settings.upstreams.items()
         }
         self._first = next(iter(self._apps))
-        self._circuits = {name: Circuit(upstream.circuit) for name, upstream in settings.upstreams.items()}
-        self._routes = with_fallbacks(settings.upstreams, self._apps, self._circuits, settings.limits)
         self._templates = ChatTemplates(self.settings, open_servers(self._apps))
         self._models = Models(self.settings, self._apps, self._templates)
         self._tools = ToolMiddleware(
@@ -104,6 +101,9 @@ class Proxy:
             templates=self._templates,
             opened_store=opened_store,
         )
+        self.circuits = circuits_of(settings.upstreams, self._tools.observers.metrics)
+        """Those of the upstreams, by name."""
+        self._routes = with_fallbacks(settings.upstreams, self._apps, self.circuits, settings.limits)
         self.keeps_store = False
         """Another proxy uses the store when this one is closed."""
         self._host: McpGateway | None = None
@@ -126,6 +126,14 @@ class Proxy:
     def store(self) -> Store:
         """What is remembered."""
         return self._tools.store
+
+    def replace(self, before: "Proxy") -> None:
+        """Serve in the place of another proxy from now on, which just ends what it has begun."""
+        before.keeps_store = before.store is self.store
+        for circuit in before.circuits.values():
+            circuit.part()
+        for circuit in self.circuits.values():
+            circuit.tell()
 
     def when_quiet(self, call: Callable[[], object]) -> None:
         """Have `call` called whenever the last open request is over."""
@@ -167,7 +175,7 @@ class Proxy:
     async def running(self) -> AsyncIterator[None]:
         """Inside of the block it serves; behind it, what it has opened is closed. Raises StreamtoolError."""
         host = nullcontext() if self._host is None else self._host.running()
-        health = watched(self.settings.upstreams, self._apps, self._circuits)
+        health = watched(self.settings.upstreams, self._apps, self.circuits)
         async with host, self._templates.asked(), warmed(self.settings), health:
             yield
         await self.aclose()
@@ -215,8 +223,8 @@ class Proxy:
             return 503, {"status": "draining"}
         if not any(upstream.health or upstream.fallbacks for upstream in self.settings.upstreams.values()):
             return 200, {"status": "ready"}
-        states = {name: circuit.state for name, circuit in self._circuits.items()}
-        if any(circuit.healthy for circuit in self._circuits.values()):
+        states = {name: circuit.state for name, circuit in self.circuits.items()}
+        if any(circuit.healthy for circuit in self.circuits.values()):
             return 200, {"status": "ready", "upstreams": states}
         return 503, {"status": "no upstream", "upstreams": states}
 

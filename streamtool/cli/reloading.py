@@ -88,7 +88,7 @@ class ReloadingProxy:
         logs.configure(settings)
         proxy.when_quiet(self._quiet)
         self._proxy = proxy
-        before.keeps_store = store is not None
+        proxy.replace(before)
         self._replaced[before].set()
         changed = [name for name in FIXED if _value(settings, name) != _value(self._first, name)]
         if changed:

@@ -17,7 +17,7 @@ from streamtool.errors import UpstreamError
 from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.settings import LimitSettings, UpstreamSettings
-from streamtool.state.circuit import Circuit
+from streamtool.state.circuit import Circuit, CircuitListener
 
 _FAILURES: Final = frozenset((429, 500, 502, 503, 504, 529))
 """Statuses after which another upstream is asked."""
@@ -84,6 +84,16 @@ class Failover:
         if one.circuit.failed():
             seconds = one.settings.circuit.seconds
             _log.warning("upstream %s: not asked for %g seconds, as it fails", one.settings.name, seconds)
+
+
+def circuits_of(upstreams: Mapping[str, UpstreamSettings], listener: CircuitListener | None) -> dict[str, Circuit]:
+    """The circuits of upstreams, by name. The listener hears of those that are looked after."""
+    after = {name for upstream in upstreams.values() for name in upstream.fallbacks}
+    after |= {name for name, upstream in upstreams.items() if upstream.fallbacks or upstream.health is not None}
+    return {
+        name: Circuit(upstream.circuit, name=name, listener=listener if name in after else None)
+        for name, upstream in upstreams.items()
+    }
 
 
 def with_fallbacks(

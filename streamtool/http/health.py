@@ -30,8 +30,7 @@ async def watched(
 async def _watch(upstream: UpstreamSettings, app: ASGIApp, circuit: Circuit) -> None:
     while True:
         problem = await _look(upstream, app)
-        if circuit.healthy != (problem is None):
-            circuit.healthy = problem is None
+        if circuit.looked(healthy=problem is None):
             _log.warning("upstream %s: %s", upstream.name, problem or "healthy again")
         await anyio.sleep(upstream.health_seconds)
 

@@ -1,8 +1,8 @@
 """Exchanges, counted for Prometheus: `ToolMiddleware(app, on_exchange=Metrics())`, or `metrics = true` in the settings.
 
 Needs the extra `metrics`. Every label is one of a few words that are known here: protocols, modes, outcomes, causes,
-formats, repairs, status codes, and the names that the settings give to client keys. Names of models and tools are none
-of them, since clients choose those.
+formats, repairs, status codes, and the names that the settings give to upstreams and to client keys. Names of models
+and tools are none of them, since clients choose those.
 """
 
 import os
@@ -39,6 +39,7 @@ _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "quotations": ("Calls that were quotations, and text.", ("reason",)),
     "unmet": ("Replies that still lacked something after the last attempt.", ("reason",)),
     "errors": ("Errors that clients were answered with.", ("status", "client")),
+    "upstream_failures": ("Requests that failed at an upstream, where another could be asked.", ("upstream",)),
     "store_failures": ("Reads and writes of the store's file that failed.", ("operation",)),
     "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction", "attempt", "client")),
 }
@@ -74,6 +75,14 @@ class Metrics:
     def store_failed(self, operation: str) -> None:
         """The file of the store could not be used (`read`, `write`)."""
         self._all["store_failures"].labels(operation).inc()
+
+    def upstream_failed(self, name: str) -> None:
+        """A request has failed at an upstream."""
+        self._all["upstream_failures"].labels(name).inc()
+
+    def upstream_is(self, name: str, state: str) -> None:
+        """The state of an upstream has changed."""
+        self._all["upstream_up"].labels(name).set(state == "ok")
 
     def __call__(self, record: Record) -> None:
         """An exchange is over."""
@@ -137,5 +146,12 @@ def _instruments(registry: prometheus_client.CollectorRegistry) -> Mapping[str, 
         "Exchanges that have begun and not ended.",
         registry=registry,
         multiprocess_mode="livesum",
+    )
+    made["upstream_up"] = prometheus_client.Gauge(
+        "streamtool_upstream_up",
+        "Whether requests are sent to an upstream that has fallbacks, is one, or has a health path; 0: not now.",
+        ("upstream",),
+        registry=registry,
+        multiprocess_mode="livemin",
     )
     return made
