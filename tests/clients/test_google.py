@@ -16,6 +16,9 @@ from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import Script, ScriptedUpstream, event, status, text
 
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession")
+"""Of the client's own, where aiohttp is installed."""
+
 kinds = pytest.mark.parametrize("kind", KINDS)
 ways = pytest.mark.parametrize("way", ["streamed", "whole", "chat"])
 

@@ -1,0 +1,171 @@
+"""`deploy/ray_serve.yaml`, run by Ray Serve: replicas that stream, stop with their clients and die alone."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import openai
+import psutil
+import pytest
+from dialects import chat
+from engines.conftest import needs
+from servers import ROOT, listener, uvicorn_server, wait_for
+
+pytestmark = pytest.mark.engines
+DEPLOY = ROOT / "deploy"
+STREAMS = 40
+"""At most, until each replica has one."""
+START = 120
+"""Seconds that Ray has; it starts ten processes."""
+
+
+class Upstream:
+    """Writes words until all are released, or their clients leave."""
+
+    def __init__(self) -> None:
+        self.open = self.left = 0
+        self.released = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        while (await receive())["more_body"]:
+            pass
+        first, word, *end = chat(["word "], "stop")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        self.open += 1
+
+        async def leave() -> None:
+            await receive()
+            self.left += 1
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(leave)
+            while not self.released:
+                await send({"type": "http.response.body", "body": word, "more_body": True})
+                await anyio.sleep(0.05)
+            await send({"type": "http.response.body", "body": b"".join(end)})
+            tasks.cancel_scope.cancel()
+        self.open -= 1
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    model = Upstream()
+    yield model
+    model.released = True
+
+
+@pytest.fixture
+def served(tmp_path: Path, upstream: Upstream) -> Iterator[tuple[str, int]]:
+    """The address of Ray's proxy, and the upstream's port; what is run is what stands in `deploy/`."""
+    needs("ray")
+    with listener() as sock:
+        port = sock.getsockname()[1]
+    shutil.copy(DEPLOY / "ray_serve.py", tmp_path)
+    text = (DEPLOY / "ray_serve.yaml").read_text()
+    assert "port: 8700" in text
+    (tmp_path / "ray_serve.yaml").write_text(text.replace("port: 8700", f"port: {port}"))
+    command = re.search(r"`(serve run \S+)`", text)
+    assert command
+    with uvicorn_server(upstream) as model, (tmp_path / "log").open("w+") as log:
+        (tmp_path / "streamtool.toml").write_text(f'chat_template = "none"\n[upstream.model]\nurl = "{model.url}"\n')
+        argv = [str(Path(sys.executable).with_name("serve")), *command[1].split()[1:]]
+        env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}  # no cluster of somebody else
+        child = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_for(lambda: _ready(url) or child.poll() is not None, "Ray serves", START)
+            assert child.poll() is None, (tmp_path / "log").read_text()
+            yield url, model.port
+        finally:
+            child.send_signal(signal.SIGINT)
+            child.wait(START)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", trust_env=False, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def heard(url: str) -> str:
+    """How the stream of one client ends: its finish reason, or the name of the error."""
+    with openai.OpenAI(
+        base_url=f"{url}/v1", api_key="x", max_retries=0, http_client=httpx.Client(trust_env=False, timeout=60)
+    ) as client:
+        ended = ""
+        try:
+            stream = client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "Hi"}], stream=True
+            )
+            for chunk in stream:
+                for choice in chunk.choices:
+                    ended = choice.finish_reason or ended
+        except (openai.APIError, httpx.HTTPError) as error:
+            return type(error).__name__
+        return ended
+
+
+def replicas() -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cmdline"]) if "ServeReplica" in "".join(one.info["cmdline"] or ())]
+
+
+def streams(replica: psutil.Process, port: int) -> int:
+    """How many connections it has to the upstream."""
+    return sum(bool(one.raddr) and one.raddr.port == port for one in replica.net_connections("tcp"))
+
+
+def test_streams_replicas_and_clients_that_leave(served: tuple[str, int], upstream: Upstream):
+    """One start of Ray serves for all of it: it takes some ten seconds."""
+    url, port = served
+
+    def on(replica: psutil.Process) -> int:
+        return streams(replica, port)
+
+    # deltas come one by one
+    with httpx.stream(
+        "POST",
+        f"{url}/v1/chat/completions",
+        json={"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]},
+        trust_env=False,
+        timeout=60,
+    ) as reply:
+        lines = (line for line in reply.iter_lines() if "word" in line)
+        assert [next(lines) for _ in range(3)]
+        assert (upstream.open, upstream.left) == (1, 0)
+    # a client has left, and so does the replica
+    wait_for(lambda: (upstream.open, upstream.left) == (0, 1), "the upstream is left", 10)
+    # a replica dies
+    with ThreadPoolExecutor(STREAMS) as pool:
+        try:
+            ends = []
+            while len(ends) < STREAMS and not (len(replicas()) == 2 and all(on(one) for one in replicas())):
+                ends.append(pool.submit(heard, url))
+                wait_for(lambda: upstream.open == len(ends), "another stream has begun", 30)
+            dead, alive = replicas()
+            lost, kept = on(dead), on(alive)
+            dead.kill()
+            wait_for(lambda: upstream.left == 1 + lost, "the upstream knows", 30)
+        finally:
+            upstream.released = True
+        told = [end.result() for end in ends]
+    assert lost
+    assert told.count("stop") == kept
+    assert told.count("APIConnectionError") == lost
+    # Ray replaces it; until then the other one answers
+    assert heard(url) == "stop"
+    wait_for(lambda: len(replicas()) == 2, "another replica has begun", 60)
+    assert heard(url) == "stop"
