@@ -18,6 +18,8 @@ PERIOD: Final = 0.04
 """Seconds between two deltas of a stream."""
 SLOTS: Final = 40
 """Parts of a period; the streams of one part are written to at the same time."""
+CLOCK: Final = 0.001
+"""Seconds that a timer of uvloop takes at least; a shorter one is run at once, again and again."""
 PATIENCE: Final = 60.0
 """Seconds for all streams to begin, or to end."""
 _STAMP = re.compile(rb"=(\d{18});")
@@ -91,7 +93,7 @@ class Upstream:
             self._sent += len(slot)
             self._next = (self._next + 1) % SLOTS
             due += PERIOD / SLOTS
-        self._ticks = loop.call_at(due, self._tick, loop, due)
+        self._ticks = loop.call_at(max(due, loop.time() + CLOCK), self._tick, loop, due)
 
 
 class _Answering(asyncio.Protocol):

@@ -1,0 +1,113 @@
+"""Ours beside what others wrote, in one command: readers of calls, and proxies.
+
+    python benchmarks/compare.py [--quick] [--only PART] [--plots DIR]
+    python benchmarks/compare.py --redraw --plots DIR
+
+Makes a virtual environment in `benchmarks/.compare`, installs there what is compared, and keeps it for the next time.
+What cannot be installed is missing from the tables, with the reason. `--plots` draws the figures into a folder, as SVG
+and PNG, beside `figures.json`, out of which `--redraw` draws them again. Needs a quiet machine with Linux, some 2 GB of
+disk for two of the packages, and half an hour; `--quick` measures once instead of several times, `--only` (again and
+again) a part of it: readers, flood, paced (100 streams), few (30, with the LiteLLM proxy), most, most_few.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ENVIRONMENT = HERE / ".compare"
+PEERS = (
+    ("-e", f"{HERE.parent}[serve]"),
+    ("aiohttp", "httpx-aiohttp", "pyreqwest"),
+    ("matplotlib",),
+    ("jiter",),
+    ("partial-json-parser",),
+    ("openai-harmony",),
+    ("litellm[proxy]",),
+    # of these two only the detectors are used, which are plain Python; all that they need is many GB
+    ("--no-deps", "sglang"),
+    ("--no-deps", "vllm"),
+    ("regex", "numpy", "orjson", "fastapi"),
+)
+"""What pip is asked for, one after the other: one that fails does not take others with it."""
+PARTS = ("readers", "flood", "paced", "few", "most", "most_few")
+FEW = "30"
+"""Streams for which a core of the LiteLLM proxy is enough."""
+
+
+def python() -> Path:
+    """The interpreter of the environment, with everything installed that can be."""
+    found = ENVIRONMENT / "bin" / "python"
+    done = ENVIRONMENT / "installed.json"
+    if not done.exists():
+        venv.create(ENVIRONMENT, with_pip=True, clear=True)
+        for wanted in PEERS:
+            print("installing", *wanted, flush=True)
+            command = [str(found), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted]
+            if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+                print("  cannot be installed here", flush=True)
+        listed = subprocess.check_output([str(found), "-m", "pip", "list", "--format", "json"], text=True)
+        done.write_text(listed, encoding="utf-8")
+    return found
+
+
+def run(name: str, *arguments: str) -> Any:
+    """Run one of the benchmarks; what it has found. Its tables are printed."""
+    file = ENVIRONMENT / "found.json"
+    file.unlink(missing_ok=True)
+    command = [str(python()), str(HERE / f"{name}.py"), *arguments, "--json", str(file)]
+    subprocess.run(command, check=False)
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def measured(found: dict[str, Any], only: list[str], *, quick: bool) -> dict[str, Any]:
+    """The parts that are wanted, beside what was found before."""
+    python()
+    rounds, limit = ("1", "3") if quick else ("3", "20")
+    listed = json.loads((ENVIRONMENT / "installed.json").read_text(encoding="utf-8"))
+    litellm = ["litellm"] if any(one["name"] == "litellm" for one in listed) else []
+    few = ["direct", "httpx", "streamtool", "streamtool/arguments", *litellm]
+    parts = {
+        "readers": ("readers", "--seconds", limit),
+        "flood": ("flood", "--rounds", rounds, "httpx", "aiohttp", "streamtool", "streamtool/arguments", *litellm),
+        "paced": ("paced", "--rounds", rounds),
+        "few": ("paced", "--rounds", rounds, "--streams", FEW, *few),
+        "most": ("paced", "--most", "httpx", "streamtool"),
+        "most_few": ("paced", "--most", "--first", "4", *litellm) if litellm else (),
+    }
+    found["machine"] = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}
+    found["versions"] = {one["name"]: one["version"] for one in listed}
+    for part in only or PARTS:
+        found[part] = run(*parts[part]) if parts[part] else {}
+    return found
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description="Ours beside what others wrote.")
+    arguments.add_argument("--quick", action="store_true")
+    arguments.add_argument("--only", action="append", choices=PARTS, default=[])
+    arguments.add_argument("--redraw", action="store_true")
+    arguments.add_argument("--plots", type=Path)
+    given = arguments.parse_args()
+    if given.redraw and given.plots is None:
+        arguments.error("--redraw needs --plots DIR")
+    if not given.redraw:
+        figures = given.plots and given.plots / "figures.json"
+        before = json.loads(figures.read_text(encoding="utf-8")) if figures and figures.exists() else {}
+        found = measured(before, given.only, quick=given.quick)
+        if figures:
+            figures.parent.mkdir(parents=True, exist_ok=True)
+            figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if given.plots:
+        return subprocess.run([str(python()), str(HERE / "plots.py"), str(given.plots)], check=False).returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
