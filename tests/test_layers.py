@@ -52,7 +52,7 @@ LAYERS = (
     ),
     ("streamtool.agent",),
     ("streamtool.proxy",),
-    ("streamtool.cli", "streamtool.__main__"),
+    ("streamtool.batch", "streamtool.cli", "streamtool.__main__"),
 )
 SHARED = ("wire", "fields", "typed_tools", "body_sniffer", "stream", "choices", "pairing", "registry", "interfaces")
 """What protocols share."""
@@ -80,8 +80,9 @@ LIBRARIES = (
     },
     {"attrs", "msgspec", "anyio", "httpx", "mcp", "httpx2"},
     {"attrs", "httpx"},
-    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "wsproto", "openai"},
-)
+    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "wsproto", "openai",
+     "ijson", "pyarrow", "zstandard"},
+)  # fmt: skip
 """What each layer may import besides the standard library."""
 
 IMPURE = {

@@ -267,7 +267,10 @@ def run_task(
 @app.command()
 def parse(
     *,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Model text; - is standard input.")] = "-",
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE…|-", help="Model text; - is standard input. Or files of records."),
+    ] = None,
     tools: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="JSON list of tools (OpenAI's, or {name, parameters}); default: any name."),
@@ -290,11 +293,29 @@ def parse(
         str | None,
         typer.Option(metavar="FOLDER", help="Print what is taken for a call, or is lost, in all files of this folder."),
     ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The files hold records (JSONL, a JSON array); where the text is in each."),
+    ] = None,
+    tools_field: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where the tools are in each record; default: those of --tools.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes that read records; default: one for each core.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Where the records' results go: .jsonl or .parquet; default: stdout."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run with this --output has ended.")] = False,
 ) -> None:
     """Print the events that the parser makes of a text.
 
     The command reads the text as it arrives and prints each event as it happens. It feeds a recording in its recorded
     pieces, and says whether the events are still the same (exit code 1 if not). Of a folder each file is one text.
+
+    With --field the files hold records, and it prints one line of JSON for each: its text, its calls. A folder, or a
+    file that is compressed, is always one of records or recordings.
 
     \b
     Examples:
@@ -303,23 +324,40 @@ def parse(
       echo '@ping {"n": 1}' | streamtool parse - --delta 4
       streamtool parse --replay recordings/req_1.jsonl
       streamtool parse --negatives docs
+      streamtool parse replies.jsonl.gz --field choices.0.text --output calls.jsonl
+      streamtool parse recordings --output calls.parquet
     """
+    named = files or ["-"]
+    single = replay is not None or negatives is not None
+    if (replay is not None and negatives is not None) or (single and (named != ["-"] or delta is not None or prefix)):
+        raise SettingsError("--replay and --negatives read what they name, as it is: leave the others out")
     if negatives is not None:
         from streamtool.cli.negatives import run as run_negatives  # noqa: PLC0415  a command loads what it needs
 
-        if replay is not None or delta is not None or prefix or file != "-":
-            raise SettingsError("--negatives reads the files of its folder whole: leave the others out")
         run_negatives(negatives, tools, formats, as_json=as_json)
         return
     if replay is not None:
         from streamtool.cli.replay import run as run_replay  # noqa: PLC0415  a command loads what it needs
 
-        if tools is not None or formats is not None or delta is not None or prefix or file != "-":
+        if tools is not None or formats is not None:
             raise SettingsError("--replay takes text and options from the recording: leave the others out")
         raise typer.Exit(run_replay(replay, as_json=as_json))
     from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.parse import wants_records  # noqa: PLC0415
 
-    run_parse(file, tools, formats, delta, prefix, as_json=as_json)
+    if field is None and not wants_records(named):
+        if tools_field or jobs or output or resume:
+            raise SettingsError("--tools-field, --jobs, --output and --resume are for records: say where with --field")
+        run_parse(named[0], tools, formats, delta, prefix, as_json=as_json)
+        return
+    from streamtool.cli.batch import run as run_batch  # noqa: PLC0415
+
+    if delta is not None:
+        raise SettingsError("--delta is for one text: records are read whole")
+    run_batch(
+        named, field, tools=tools, tools_field=tools_field, formats=formats, prefix=prefix, jobs=jobs,
+        output=output, resume=resume,
+    )  # fmt: skip
 
 
 @app.command()

@@ -8,6 +8,7 @@ import codecs
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import BinaryIO, assert_never
 
 from statemachine import (
@@ -21,11 +22,13 @@ from statemachine import (
     ReasoningDelta,
     TextDelta,
 )
-from streamtool.cli.common import Screen, open_source, quoted, read_tools
+from streamtool.cli.common import Screen, complain, open_source, quoted, read_tools
 from streamtool.errors import SettingsError
 from streamtool.observe.parser_events import event_as_json
 from streamtool.settings.readers import format_name
 
+RECORDS = (".jsonl", ".ndjson", ".json")
+"""Endings of files that hold records as a rule."""
 _READ = 65536  # bytes of one read, at most
 
 
@@ -34,10 +37,19 @@ def run(file: str, tools: str | None, formats: str | None, delta: int | None, pr
     offered = None if tools is None else read_tools(tools)
     parser = Parser(offered, formats=None if formats is None else read_formats(formats), prefix=prefix)
     screen = Screen()
+    hinted = not file.endswith(RECORDS)
     with open_source(file) as source:
         for piece in pieces(source, delta):
+            if not hinted and piece.lstrip().startswith(("{", "[")):
+                complain(f"{file} is read as one text; if it holds records, say where the text is: --field NAME")
+            hinted = True
             show(parser.feed(piece), screen, as_json=as_json)
     show(parser.close(), screen, as_json=as_json)
+
+
+def wants_records(names: Sequence[str]) -> bool:
+    """Whether these can only be records: several files, a folder, something compressed."""
+    return len(names) > 1 or Path(names[0]).is_dir() or names[0].endswith((".gz", ".zst"))
 
 
 def show(events: Sequence[Event], screen: Screen, *, as_json: bool) -> None:

@@ -1,0 +1,124 @@
+"""`streamtool parse --field NAME FILES…`: records in, a line for each of them out, and sums."""
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from streamtool.batch.reading import Plan, Result
+from streamtool.batch.run import Run
+from streamtool.batch.sources import files
+from streamtool.cli.common import complain, read_tools
+from streamtool.cli.parse import read_formats
+from streamtool.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_NAMED = 20
+"""Broken records that are named, at most."""
+_GROUPS = (("calls", "calls by format"), ("repairs", "repairs"), ("discarded", "characters discarded"))
+
+
+def run(
+    names: list[str],
+    field: str | None,
+    *,
+    tools: str | None,
+    tools_field: str | None,
+    formats: str | None,
+    prefix: str,
+    jobs: int | None,
+    output: str | None,
+    resume: bool,
+) -> None:
+    """Parse all records. Raises SettingsError."""
+    plan = Plan(
+        field,
+        tools_field,
+        None if tools is None else read_tools(tools),
+        None if formats is None else tuple(read_formats(formats)),
+        prefix,
+    )
+    work = Run(tuple(names), plan, jobs or _cores(), output, resume)
+    broken: list[str] = []
+    with Bar(sum(Path(name).stat().st_size for name in files(names)), quiet=output is None) as bar:
+
+        def told(result: Result) -> None:
+            bar.more(result.read)
+            broken.extend(f"{result.file}, record {number}: {why}" for number, why in result.broken[:_NAMED])
+            del broken[_NAMED:]
+
+        counts = work.all_of_it(told)
+    for line in broken:
+        complain(line)
+    if counts["broken"] > len(broken):
+        complain(f"and {counts['broken'] - len(broken)} more records that cannot be read")
+    show(counts)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def show(counts: Counter[str]) -> None:
+    """The sums, on standard error: results may be on standard output."""
+
+    def line(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    line(
+        f"{counts['records']:,} records, {counts['characters']:,} characters; {counts['with calls']:,} with calls, "
+        f"{counts['broken']:,} broken"
+    )
+    for group, title in _GROUPS:
+        found = {name.partition("/")[2]: count for name, count in counts.items() if name.startswith(f"{group}/")}
+        if found:
+            told = sorted(found.items(), key=lambda pair: -pair[1])
+            line(f"{title}: " + ", ".join(f"{name} {count:,}" for name, count in told))
+    if counts["incomplete"]:
+        line(f"calls that were cut off: {counts['incomplete']:,}")
+    if counts["looks like a call"]:
+        line(f'texts that look like calls and are none: {counts["looks like a call"]:,} ("looks_like_a_call")')
+
+
+class Bar:
+    """How far it is, by bytes: on a terminal only."""
+
+    def __init__(self, size: int, *, quiet: bool) -> None:
+        self._progress: Progress | None = None
+        if sys.stderr.isatty() and not (quiet and sys.stdout.isatty()):
+            self._progress = _progress()
+            self._task: Any = self._progress.add_task("", total=size)
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def more(self, read: int) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._task, read)
+
+
+def _progress() -> "Progress":
+    try:
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+    except ImportError:
+        raise SettingsError('the command needs rich: pip install "streamtool[serve]"', code="missing_extra") from None
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(file=sys.stderr))

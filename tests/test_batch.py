@@ -1,0 +1,210 @@
+"""`streamtool parse --field`: files of records, by several processes, to the end and again."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from servers import ROOT, uvicorn_server, wait_for
+from test_failover import good, settings, to_openai
+
+from statemachine import parse
+from streamtool.batch.outputs import PROGRESS
+from streamtool.batch.reading import at
+from streamtool.batch.sources import LARGEST, batches
+from streamtool.proxy import Proxy
+
+CALL = '<tool_call>\n{"name": "ping", "arguments": {"n": %d, "é": "\\u00e9"}}\n</tool_call>'
+
+
+def records(count: int) -> list[dict[str, Any]]:
+    """Replies with a call, without one, and with one that is cut."""
+    texts = ["Hi. " + CALL, "Only text.", '<tool_call>{"name": "ping", "argum']
+    return [{"id": i, "out": {"choices": [{"text": texts[i % 3].replace("%d", str(i))}]}} for i in range(count)]
+
+
+def lines(data: bytes | str) -> list[Any]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def command(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run(
+        [sys.executable, "-m", "streamtool", "parse", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+def written(folder: Path, name: str, given: list[dict[str, Any]]) -> str:
+    """The records, as the ending says."""
+    text = json.dumps(given, indent=1) if ".json" in name and ".jsonl" not in name else ""
+    text = text or "".join(json.dumps(one) + "\n" for one in given)
+    data = text.encode()
+    if name.endswith(".gz"):
+        data = gzip.compress(data)
+    elif name.endswith(".zst"):
+        data = pytest.importorskip("zstandard").compress(data)
+    (folder / name).write_bytes(data)
+    return name
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.json", "r.jsonl.gz", "r.json.gz", "r.jsonl.zst"])
+def test_each_kind_of_file(tmp_path: Path, name: str):
+    written(tmp_path, name, records(30))
+    done = command(name, "--field", "out.choices.0.text", "--jobs", "1", cwd=tmp_path)
+    found = lines(done.stdout)
+    assert [one["record"] for one in found] == list(range(1, 31))
+    assert found[3] == {
+        "file": name, "record": 4, "text": "Hi. ",
+        "calls": [{"name": "ping", "format": "tool_call", "arguments": '{"n": 3, "é": "\\u00e9"}', "complete": True}],
+    }  # fmt: skip
+    assert found[1]["text"] == "Only text."
+    assert b"30 records" in done.stderr
+    assert b"calls by format: tool_call" in done.stderr
+
+
+def test_several_processes_say_the_same(tmp_path: Path):
+    """In the same order; each text and each call is what the parser makes of it."""
+    given = records(20_000)
+    written(tmp_path, "r.jsonl", given)
+    one = command("r.jsonl", "--field", "out.choices.0.text", "--jobs", "1", cwd=tmp_path)
+    two = command("r.jsonl", "--field", "out.choices.0.text", "--jobs", "2", cwd=tmp_path)
+    assert one.stdout == two.stdout
+    assert one.stderr == two.stderr
+    for record, found in zip(given[::997], lines(one.stdout)[::997], strict=True):
+        text, calls = parse(record["out"]["choices"][0]["text"])
+        assert found["text"] == text
+        assert [call["arguments"] for call in found["calls"]] == [call.arguments for call in calls]
+
+
+def test_broken_records_are_named(tmp_path: Path):
+    (tmp_path / "r.jsonl").write_text('{"text": "fine"}\nno json\n\n{"other": 1}\n{"text": 5}\n{"text": "\\ud800"}\n')
+    done = command("r.jsonl", "--field", "text", cwd=tmp_path)
+    found = lines(done.stdout)
+    assert [one.get("error") for one in found] == [
+        None, "no JSON: Expecting value: line 1 column 1 (char 0)", "there is nothing at text", "text is no text", None,
+    ]  # fmt: skip
+    said = done.stderr.decode()
+    assert "streamtool: r.jsonl, record 2: no JSON" in said
+    assert "5 records" in said
+    assert "3 broken" in said
+
+
+def test_a_line_that_is_too_long_is_one_broken_record(tmp_path: Path):
+    with (tmp_path / "r.jsonl").open("wb") as file:
+        file.write(b'{"text": "a"}\n' + b"x" * (LARGEST + 10) + b'\n{"text": "b"}\n')
+    found = [record for batch in batches(str(tmp_path / "r.jsonl")) for record in batch.records]
+    assert found == [b'{"text": "a"}\n', b"", b'{"text": "b"}\n']
+
+
+def test_tools_of_each_record(tmp_path: Path):
+    """As a list or as text; a name that is none of them is no call."""
+    tool = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
+    text = CALL % 1
+    given = [{"t": text, "tools": tool}, {"t": text, "tools": json.dumps(tool)}, {"t": text, "tools": [{"name": "x"}]},
+             {"t": text, "tools": 5}, {"t": text}]  # fmt: skip
+    written(tmp_path, "r.jsonl", given)
+    found = lines(command("r.jsonl", "--field", "t", "--tools-field", "tools", cwd=tmp_path).stdout)
+    assert [len(one.get("calls", ())) for one in found] == [1, 1, 0, 0, 1]
+    assert found[2]["looks_like_a_call"]
+    assert found[3]["error"] == "tools is no list of tools"
+
+
+def test_a_run_that_is_killed_is_resumed(tmp_path: Path):
+    written(tmp_path, "a.jsonl", records(60_000))
+    written(tmp_path, "b.json", records(3_000))
+    whole = command("a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", cwd=tmp_path)
+    arguments = ["a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", "--output", "out.jsonl"]
+    argv = [sys.executable, "-m", "streamtool", "parse", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    child = subprocess.Popen(argv, cwd=tmp_path, env=env, start_new_session=True, stderr=subprocess.DEVNULL)
+    wait_for((tmp_path / f"out.jsonl{PROGRESS}").exists, "it has begun", 60)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    begun = json.loads((tmp_path / f"out.jsonl{PROGRESS}").read_text())
+    assert begun["done"]["a.jsonl"] > 0
+    with (tmp_path / "out.jsonl").open("ab") as file:
+        file.write(b'{"half a li')  # as a crash may leave it
+    wait_for(lambda: not _workers(child.pid), "its processes end with it", 20)
+    done = command(*arguments, "--resume", cwd=tmp_path)
+    assert (tmp_path / "out.jsonl").read_bytes() == whole.stdout
+    assert done.stderr == whole.stderr  # the sums are those of the whole
+    assert not (tmp_path / f"out.jsonl{PROGRESS}").exists()
+
+
+def _workers(session: int) -> list[str]:
+    found = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
+def test_parquet(tmp_path: Path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    written(tmp_path, "r.jsonl", records(9))
+    command("r.jsonl", "--field", "out.choices.0.text", "--output", "out.parquet", cwd=tmp_path)
+    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["record"] for row in rows] == list(range(1, 10))
+    assert rows[0]["calls"][0]["name"] == "ping"
+    assert json.loads(rows[0]["calls"][0]["arguments"]) == {"n": 0, "é": "é"}
+
+
+def test_recordings(tmp_path: Path):
+    """A folder of them: one line for each attempt of each exchange, with the tools that it had."""
+    folder = tmp_path / "recordings"
+    with uvicorn_server(good()) as model:
+        chosen = evolve(settings(model.url), recordings=str(folder))
+        with uvicorn_server(Proxy(chosen)) as served:
+            for _ in range(3):
+                assert to_openai(served.url, stream=True) == ("good", 1)
+            wait_for(lambda: len([*folder.glob("*.jsonl")]) == 3, "they are written")
+    done = command("recordings", cwd=tmp_path)
+    found = lines(done.stdout)
+    assert [(one["record"], one["text"], one["calls"][0]["name"]) for one in found] == [(1, "good", "ping")] * 3
+    assert b"3 records" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.jsonl", "--field", "text"], "it is no file and no folder"),
+        ([".", "--field", "text"], "there is no .jsonl"),
+        (["a.txt", "--output", "x.jsonl"], "say where with --field"),
+        (["a.txt", "--field", "text", "--resume"], "--resume needs --output"),
+        (["a.txt", "--field", "text", "--resume", "--output", "x.jsonl"], "cannot be resumed"),
+        (["a.txt", "--field", "text", "--output", "a.txt"], "is one of the files that are read"),
+        (["a.txt", "--field", "text", "--delta", "3"], "--delta is for one text"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: list[str], said: str):
+    (tmp_path / "a.txt").write_text('{"text": "a"}\n')
+    assert said in command(*arguments, cwd=tmp_path, code=2).stderr.decode()
+
+
+def test_records_that_are_read_as_one_text_get_a_hint(tmp_path: Path):
+    (tmp_path / "r.jsonl").write_text('{"text": "a"}\n')
+    assert b"--field NAME" in command("r.jsonl", cwd=tmp_path).stderr
+    (tmp_path / "r.txt").write_text("{} is empty\n")
+    assert not command("r.txt", cwd=tmp_path).stderr
+
+
+def test_an_array_that_breaks_off(tmp_path: Path):
+    """What came before is there; the error says where."""
+    (tmp_path / "r.json").write_text('[{"text": "a"}, {"text": "b"}, {"te')
+    done = command("r.json", "--field", "text", "--jobs", "1", cwd=tmp_path, code=2)
+    assert "breaks off behind record 2" in done.stderr.decode()
+
+
+def test_a_path_into_a_record():
+    value = {"a": [{"b": "c"}], "d.e": 1}
+    assert at(value, "a.0.b") == at(value, "a.-1.b") == "c"
+    assert at(value, "a.1.b") is at(value, "a.b") is at(value, "x") is at(value, "a.0.b.c") is None
