@@ -248,6 +248,25 @@ def read(reader: Reader, size: int, limit: float) -> Read | None:
     return Read(seconds, len(deltas), min(max(seen, 0.0), len(parts[1])), right)
 
 
+WATCHED = ("streamtool, pythonic", "SGLang, pythonic")
+"""Readers of one format, of which the second waits for the end of a call."""
+
+
+def timeline(name: str) -> dict[str, list[int]]:
+    """A short call, delta by delta: how many characters had been written by the model, and were known to the reader."""
+    reader = READERS[name]
+    deltas = reader.cut(reader.written({"path": "notes.md", "content": _WORDS * 6}))
+    feed = reader.opened()
+    found: dict[str, list[int]] = {"written": [], "known": []}
+    written = known = 0
+    for delta in deltas:
+        written += len(delta)
+        known += len(feed(delta))
+        found["written"].append(written)
+        found["known"].append(known)
+    return found
+
+
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
@@ -277,6 +296,8 @@ def compared(names: list[str], limit: float) -> dict[str, Any]:
             found[name] = {"missing": f"{type(error).__name__}: {error}"}
             continue
         found[name] = {"version": version(reader.package), "lengths": lengths}
+        if name in WATCHED:
+            found[name]["timeline"] = timeline(name)
     return found
 
 

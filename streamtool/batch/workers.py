@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import chain, islice
 
 from streamtool.batch.reading import Plan, Reader, Result
 from streamtool.batch.sources import Batch
@@ -18,8 +19,11 @@ _reader: Reader
 
 
 def results(plan: Plan, batches: Iterable[Batch], jobs: int) -> Iterator[Result]:
-    """Those of all batches. No more than a few are in memory."""
-    if jobs == 1:
+    """Those of all batches. No more than a few are in memory; for one batch no process is started."""
+    rest = iter(batches)
+    begins = list(islice(rest, 2))
+    batches = chain(begins, rest)
+    if jobs == 1 or len(begins) < 2:
         reader = Reader(plan)
         yield from map(reader.read, batches)
         return

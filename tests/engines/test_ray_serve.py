@@ -83,6 +83,7 @@ def served(tmp_path: Path, upstream: Upstream) -> Iterator[tuple[str, int]]:
         (tmp_path / "streamtool.toml").write_text(f'chat_template = "none"\n[upstream.model]\nurl = "{model.url}"\n')
         argv = [str(Path(sys.executable).with_name("serve")), *command[1].split()[1:]]
         env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}  # no cluster of somebody else
+        env |= {f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S": str(START) for check in ("READY", "HEALTH")}
         child = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=log, stderr=subprocess.STDOUT)
         try:
             url = f"http://127.0.0.1:{port}"
