@@ -1,11 +1,12 @@
 """What a delta costs when it comes alone, as from a real model: CPU, delay and memory, ours and those of bare proxies.
 
     python benchmarks/paced.py [--streams N] [--seconds S] [--rounds R] [--json FILE] [NAME...]
-    python benchmarks/paced.py --most [--first N] [--json FILE] [NAME...]
+    python benchmarks/paced.py --most [--first N] [--quarters] [--json FILE] [NAME...]
 
 Many streams of 25 deltas a second go through each proxy in turn, several times over, so that all meet the same load;
 what is printed are medians. `--most` adds streams to 200, or to N, until the last 1 % of the deltas comes later than
-10 ms. A name is one of `peers.py` or `litellm`, with `/arguments` for deltas of a call, and for ours `*2` for two
+10 ms; with `--quarters` each process of a proxy has a quarter of a core, so that upstream and clients have enough for
+several. A name is one of `peers.py` or `litellm`, with `/arguments` for deltas of a call, and for ours `*2` for two
 workers. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
 """
 
@@ -18,8 +19,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,6 +52,8 @@ FIRST = 200
 """With how many that begins."""
 SETTLED = 0.5
 """Seconds between opening the streams and measuring."""
+SLICE = 1_000
+"""µs of every four thousand for which a process may run, if it gets a quarter of a core."""
 WARM = 2.0
 """The same, where all are opened at once."""
 STARTED = 30.0
@@ -150,6 +153,29 @@ def _wait(port: int) -> None:
     raise TimeoutError(f"nobody serves port {port}")
 
 
+@contextmanager
+def quarters(processes: Sequence[int]) -> Iterator[None]:
+    """Inside of the block each process gets a quarter of a core at most, by a control group of its own; needs root."""
+    first = Path("/sys/fs/cgroup/cpu")
+    made: list[Path] = []
+    try:
+        for process in processes:
+            group = (first if first.exists() else first.parent) / f"paced-{process}"
+            group.mkdir()
+            made.append(group)
+            if first.exists():
+                (group / "cpu.cfs_period_us").write_text(str(4 * SLICE))
+                (group / "cpu.cfs_quota_us").write_text(str(SLICE))
+            else:
+                (group / "cpu.max").write_text(f"{SLICE} {4 * SLICE}")
+            (group / "cgroup.procs").write_text(str(process))
+        yield
+    finally:
+        for group in made:
+            (group.parent / "cgroup.procs").write_text(group.name.partition("-")[2])
+            group.rmdir()
+
+
 def _children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()]
 
@@ -246,12 +272,14 @@ def table(found: dict[str, Measured], count: int) -> Table:
     return Table(f"{count} streams, 25 deltas a second each", columns, rows)
 
 
-async def most(name: str, first: int = FIRST) -> tuple[int, Heard | None]:
+async def most(name: str, first: int = FIRST, *, quarter: bool = False) -> tuple[int, Heard | None]:
     """The most streams of which 99 % of the deltas come in time, and what was heard of so many."""
     upstream = Upstream()
     source = await upstream.serve()
     best: tuple[int, Heard | None] = 0, None
     async with proxy(name, source) as served, Streams(upstream, served.port, "text", TOOLS) as streams:
+        bounds = ExitStack()
+        bounds.enter_context(quarters(served.processes if quarter else ()))
         count = late = 0
         while late < 2:  # one round may be disturbed
             more = round(count * GROWTH) or first
@@ -262,6 +290,7 @@ async def most(name: str, first: int = FIRST) -> tuple[int, Heard | None]:
             late = late + 1 if heard.lag(0.99) > TOO_LATE else 0
             if not late:
                 best = count, heard
+        bounds.close()
         if await streams.finish():
             raise RuntimeError("deltas were lost")
     upstream.close()
@@ -292,10 +321,11 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--most", action="store_true")
     arguments.add_argument("--first", type=int, default=FIRST)
+    arguments.add_argument("--quarters", action="store_true")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
     if given.most:
-        found = {name: uvloop.run(most(name, given.first)) for name in given.names or MOST}
+        found = {name: uvloop.run(most(name, given.first, quarter=given.quarters)) for name in given.names or MOST}
         said = {name: {"streams": count} for name, (count, _) in found.items()}
         shown = table_of_most(found)
     else:
