@@ -15,7 +15,7 @@ from servers import ROOT, uvicorn_server, wait_for
 from test_failover import good, settings, to_openai
 
 from statemachine import parse
-from streamtool.batch.outputs import PROGRESS
+from streamtool.batch.outputs import PROGRESS, Lines, Progress
 from streamtool.batch.reading import at
 from streamtool.batch.sources import LARGEST, batches
 from streamtool.proxy import Proxy
@@ -129,10 +129,11 @@ def test_a_run_that_is_killed_is_resumed(tmp_path: Path):
     argv = [sys.executable, "-m", "streamtool", "parse", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     child = subprocess.Popen(argv, cwd=tmp_path, env=env, start_new_session=True, stderr=subprocess.DEVNULL)
-    wait_for((tmp_path / f"out.jsonl{PROGRESS}").exists, "it has begun", 60)
+    progress = tmp_path / f"out.jsonl{PROGRESS}"
+    wait_for(lambda: progress.exists() and "a.jsonl" in progress.read_text(), "it has begun", 60)
     child.send_signal(signal.SIGKILL)
     child.wait()
-    begun = json.loads((tmp_path / f"out.jsonl{PROGRESS}").read_text())
+    begun = json.loads(progress.read_text())
     assert begun["done"]["a.jsonl"] > 0
     with (tmp_path / "out.jsonl").open("ab") as file:
         file.write(b'{"half a li')  # as a crash may leave it
@@ -140,7 +141,7 @@ def test_a_run_that_is_killed_is_resumed(tmp_path: Path):
     done = command(*arguments, "--resume", cwd=tmp_path)
     assert (tmp_path / "out.jsonl").read_bytes() == whole.stdout
     assert done.stderr == whole.stderr  # the sums are those of the whole
-    assert not (tmp_path / f"out.jsonl{PROGRESS}").exists()
+    assert not progress.exists()
 
 
 def _workers(session: int) -> list[str]:
@@ -202,6 +203,30 @@ def test_an_array_that_breaks_off(tmp_path: Path):
     (tmp_path / "r.json").write_text('[{"text": "a"}, {"text": "b"}, {"te')
     done = command("r.json", "--field", "text", "--jobs", "1", cwd=tmp_path, code=2)
     assert "breaks off behind record 2" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_standard_input(tmp_path: Path, packed: bool):
+    data = b'{"text": "a"}\n{"text": "b"}\n'
+    done = subprocess.run(
+        [sys.executable, "-m", "streamtool", "parse", "--field", "text"],
+        input=gzip.compress(data) if packed else data,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert [(one["file"], one["text"]) for one in lines(done.stdout)] == [("-", "a"), ("-", "b")]
+
+
+def test_a_run_that_has_done_nothing_yet_is_resumed_too(tmp_path: Path):
+    written(tmp_path, "r.jsonl", records(3))
+    (tmp_path / "out.jsonl").touch()
+    begun = Lines(str(tmp_path / "out.jsonl"), Progress())
+    with pytest.raises(KeyboardInterrupt), begun:
+        raise KeyboardInterrupt
+    command("r.jsonl", "--field", "out.choices.0.text", "--output", "out.jsonl", "--resume", cwd=tmp_path)
+    assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == 3
 
 
 def test_a_path_into_a_record():

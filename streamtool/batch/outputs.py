@@ -69,6 +69,7 @@ class Lines:
                 raise SettingsError(f"{name} cannot be written: {error.strerror}", param=name) from None
             self._file.truncate(begun.size)
             self._file.seek(begun.size)
+            self._note()
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +88,12 @@ class Lines:
             return
         self._done[result.file] = result.last
         self._counts += result.counts
+        self._note()
+
+    def _note(self) -> None:
+        """Write down how far it is."""
         told = {"done": self._done, "size": self._file.tell(), "counts": dict(self._counts)}
-        path = Path(self._name + PROGRESS)
+        path = Path(f"{self._name}{PROGRESS}")
         new = path.with_name(path.name + ".new")
         new.write_text(json.dumps(told), encoding="utf-8")
         os.replace(new, path)  # noqa: PTH105  which is never half written

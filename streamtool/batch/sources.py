@@ -8,7 +8,9 @@ import gzip
 import io
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -18,6 +20,7 @@ from streamtool.errors import SettingsError
 
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a record, at most; a longer line is a broken one."""
+STDIN: Final = "-"
 BATCH: Final = 1024 * 1024
 """Bytes of records that a process gets at once, about."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -54,7 +57,7 @@ def files(names: Sequence[str]) -> list[str]:
                 for one in inside
                 if one.endswith((".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst"))
             )
-        elif path.is_file():
+        elif path.is_file() or name == STDIN:
             found.append(name)
         else:
             raise SettingsError(f"{name} cannot be read: it is no file and no folder", param=name)
@@ -66,7 +69,7 @@ def files(names: Sequence[str]) -> list[str]:
 def batches(file: str, skipped: int = 0) -> Iterator[Batch]:
     """The records behind the first `skipped` ones. Raises SettingsError for what cannot be read or is no records."""
     try:
-        with open(file, "rb") as raw:  # noqa: PTH123
+        with _opened(file) as raw:
             buffered = io.BufferedReader(cast("io.RawIOBase", _decompressed(raw, file)), _READ)
             source = cast("BinaryIO", buffered)
             begins = buffered.peek(4096).removeprefix(_BOM).lstrip()
@@ -75,16 +78,21 @@ def batches(file: str, skipped: int = 0) -> Iterator[Batch]:
             elif begins.startswith(RECORDING):
                 lines = tuple(line for line in source if line.strip())
                 if not skipped:
-                    yield Batch(file, 1, lines, raw.tell(), recording=True)
+                    yield Batch(file, 1, lines, _place(raw), recording=True)
             else:
                 yield from _gathered(file, _lines(source), raw, skipped)
     except (OSError, EOFError) as error:
         raise SettingsError(f"{file} cannot be read: {error}", param=file) from None
 
 
-def _decompressed(raw: BinaryIO, file: str) -> BinaryIO:
-    begins = raw.read(4)
-    raw.seek(0)
+def _opened(file: str) -> AbstractContextManager[io.BufferedReader]:
+    if file == STDIN:
+        return nullcontext(cast("io.BufferedReader", sys.stdin.buffer))
+    return open(file, "rb")  # noqa: PTH123  closed by whom it is given to
+
+
+def _decompressed(raw: io.BufferedReader, file: str) -> BinaryIO:
+    begins = raw.peek(4)
     if begins.startswith(_GZIP):
         return cast("BinaryIO", gzip.GzipFile(fileobj=raw))
     if begins.startswith(_ZSTD):
@@ -95,10 +103,15 @@ def _decompressed(raw: BinaryIO, file: str) -> BinaryIO:
                 f'{file} is compressed with zstd: pip install "streamtool[batch]"', param=file, code="missing_extra"
             ) from None
         return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
-    return raw
+    return cast("BinaryIO", raw)
 
 
-def _gathered(file: str, records: Iterable[bytes], raw: BinaryIO, skipped: int) -> Iterator[Batch]:
+def _place(raw: io.BufferedReader) -> int:
+    """How many bytes of a file have been read; of a pipe nobody needs to know."""
+    return raw.tell() if raw.seekable() else 0
+
+
+def _gathered(file: str, records: Iterable[bytes], raw: io.BufferedReader, skipped: int) -> Iterator[Batch]:
     """Records in batches."""
     gathered: list[bytes] = []
     first, size, told = skipped + 1, 0, 0
@@ -108,12 +121,12 @@ def _gathered(file: str, records: Iterable[bytes], raw: BinaryIO, skipped: int) 
         gathered.append(record)
         size += len(record)
         if size >= BATCH:
-            at = raw.tell()
+            at = _place(raw)
             yield Batch(file, first, tuple(gathered), at - told)
             first, size, told = number + 1, 0, at
             gathered.clear()
     if gathered:
-        yield Batch(file, first, tuple(gathered), raw.tell() - told)
+        yield Batch(file, first, tuple(gathered), _place(raw) - told)
 
 
 def _lines(source: BinaryIO) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from streamtool.batch.reading import Plan, Result
 from streamtool.batch.run import Run
-from streamtool.batch.sources import files
+from streamtool.batch.sources import STDIN, files
 from streamtool.cli.common import complain, read_tools
 from streamtool.cli.parse import read_formats
 from streamtool.errors import SettingsError
@@ -43,7 +43,7 @@ def run(
     )
     work = Run(tuple(names), plan, jobs or _cores(), output, resume)
     broken: list[str] = []
-    with Bar(sum(Path(name).stat().st_size for name in files(names)), quiet=output is None) as bar:
+    with Bar(sum(Path(name).stat().st_size for name in files(names) if name != STDIN), quiet=output is None) as bar:
 
         def told(result: Result) -> None:
             bar.more(result.read)
@@ -92,7 +92,7 @@ class Bar:
         self._progress: Progress | None = None
         if sys.stderr.isatty() and not (quiet and sys.stdout.isatty()):
             self._progress = _progress()
-            self._task: Any = self._progress.add_task("", total=size)
+            self._task: Any = self._progress.add_task("", total=size or None)
 
     def __enter__(self) -> Self:
         if self._progress is not None:
