@@ -185,7 +185,7 @@ def openai_harmony() -> Feed:
 
 
 @frozen
-class Reader:
+class CallReader:
     """How a call is read."""
 
     package: str
@@ -196,16 +196,16 @@ class Reader:
     """It gives out the values, not JSON."""
 
 
-READERS: Mapping[str, Reader] = {
-    "streamtool": Reader("streamtool", lambda: streamtool("tool_call")),
-    "vLLM": Reader("vllm", vllm),
-    "SGLang": Reader("sglang", lambda: sglang("hermes", "HermesDetector")),
-    "jiter": Reader("jiter", jiter, values=True),
-    "partial-json-parser": Reader("partial-json-parser", partial_json_parser, values=True),
-    "streamtool, harmony": Reader("streamtool", lambda: streamtool("harmony"), harmony),
-    "openai-harmony": Reader("openai-harmony", openai_harmony, harmony, tokens),
-    "streamtool, pythonic": Reader("streamtool", lambda: streamtool("pythonic"), pythonic),
-    "SGLang, pythonic": Reader("sglang", lambda: sglang("pythonic", "PythonicDetector"), pythonic),
+READERS: Mapping[str, CallReader] = {
+    "streamtool": CallReader("streamtool", lambda: streamtool("tool_call")),
+    "vLLM": CallReader("vllm", vllm),
+    "SGLang": CallReader("sglang", lambda: sglang("hermes", "HermesDetector")),
+    "jiter": CallReader("jiter", jiter, values=True),
+    "partial-json-parser": CallReader("partial-json-parser", partial_json_parser, values=True),
+    "streamtool, harmony": CallReader("streamtool", lambda: streamtool("harmony"), harmony),
+    "openai-harmony": CallReader("openai-harmony", openai_harmony, harmony, tokens),
+    "streamtool, pythonic": CallReader("streamtool", lambda: streamtool("pythonic"), pythonic),
+    "SGLang, pythonic": CallReader("sglang", lambda: sglang("pythonic", "PythonicDetector"), pythonic),
 }
 _OURS = {harmony: "streamtool, harmony", pythonic: "streamtool, pythonic", tool_call: "streamtool"}
 
@@ -222,7 +222,7 @@ class Read:
     right: bool
 
 
-def read(reader: Reader, size: int, limit: float) -> Read | None:
+def read(reader: CallReader, size: int, limit: float) -> Read | None:
     """One call; None: it takes longer than so many seconds."""
     given = arguments(size)
     parts = reader.written(given)

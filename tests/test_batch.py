@@ -15,7 +15,7 @@ from servers import ROOT, uvicorn_server, wait_for
 from test_failover import good, settings, to_openai
 
 from statemachine import parse
-from streamtool.batch.outputs import PROGRESS, Lines, Progress
+from streamtool.batch.outputs import PROGRESS, Checkpoint, Lines
 from streamtool.batch.reading import at
 from streamtool.batch.sources import LARGEST, batches
 from streamtool.proxy import Proxy
@@ -172,6 +172,15 @@ def test_recordings(tmp_path: Path):
     found = lines(done.stdout)
     assert [(one["record"], one["text"], one["calls"][0]["name"]) for one in found] == [(1, "good", "ping")] * 3
     assert b"3 records" in done.stderr
+    one, other, third = sorted(folder.glob("*.jsonl"))
+    first, *more = one.read_bytes().splitlines(keepends=True)
+    one.write_bytes(first + b'{"type": "text", "parser": 9, "text": "x"}\n' + b"".join(more))
+    other.write_bytes(other.read_bytes()[:-30])  # the process was killed
+    third.write_bytes(third.read_bytes().replace(b'"formats":["tool_call"]', b'"formats":["invoke"]'))
+    bad, cut, invoked = lines(command("recordings", cwd=tmp_path).stdout)
+    assert "no line of a recording" in bad["error"]
+    assert cut["calls"][0]["name"] == "ping"
+    assert not invoked["calls"]  # it is parsed as it was
 
 
 @pytest.mark.parametrize(
@@ -222,7 +231,7 @@ def test_standard_input(tmp_path: Path, packed: bool):
 def test_a_run_that_has_done_nothing_yet_is_resumed_too(tmp_path: Path):
     written(tmp_path, "r.jsonl", records(3))
     (tmp_path / "out.jsonl").touch()
-    begun = Lines(str(tmp_path / "out.jsonl"), Progress())
+    begun = Lines(str(tmp_path / "out.jsonl"), Checkpoint())
     with pytest.raises(KeyboardInterrupt), begun:
         raise KeyboardInterrupt
     command("r.jsonl", "--field", "out.choices.0.text", "--output", "out.jsonl", "--resume", cwd=tmp_path)

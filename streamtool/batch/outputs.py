@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final, Protocol, Self
 from attrs import field, frozen
 
 from streamtool.batch.reading import Result
+from streamtool.batch.sources import needed
 from streamtool.errors import SettingsError
 
 PROGRESS: Final = ".progress"
@@ -20,7 +21,7 @@ PARQUET: Final = ".parquet"
 
 
 @frozen
-class Progress:
+class Checkpoint:
     """How far a run is: what is in the output, and what it was made of."""
 
     done: Mapping[str, int] = field(factory=dict)
@@ -57,7 +58,7 @@ class Output(Protocol):
 class Lines:
     """A file of JSONL, or standard output; with its progress beside it."""
 
-    def __init__(self, name: str | None, begun: Progress) -> None:
+    def __init__(self, name: str | None, begun: Checkpoint) -> None:
         self._name = name
         self._done = dict(begun.done)
         self._counts = Counter(begun.counts)
@@ -103,13 +104,7 @@ class Table:
     """A file of Parquet: a row for each record, its calls as a list of rows."""
 
     def __init__(self, name: str) -> None:
-        try:
-            import pyarrow as pa  # noqa: PLC0415  an extra
-            import pyarrow.parquet as pq  # noqa: PLC0415
-        except ImportError:
-            raise SettingsError(
-                f'{name}: Parquet needs pyarrow: pip install "streamtool[batch]"', code="missing_extra"
-            ) from None
+        pa, pq = (needed(module, f"{name} needs pyarrow") for module in ("pyarrow", "pyarrow.parquet"))
         text = pa.string()
         call = {"name": text, "arguments": text, "id": text, "format": text, "complete": pa.bool_(),
                 "repairs": pa.list_(text)}  # fmt: skip

@@ -3,10 +3,10 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 
 from statemachine import (
     FORMATS,
@@ -18,8 +18,12 @@ from statemachine import (
     Parser,
     ReasoningDelta,
     TextDelta,
+    tools_of,
 )
 from streamtool.batch.sources import Batch
+from streamtool.exchange import ParserOptions
+from streamtool.observe.recordings import options_from_json
+from streamtool.policy import NullParser, TextParser
 
 _KEPT = 64
 """Sets of tools whose compiled form is kept."""
@@ -39,7 +43,7 @@ _OPENERS = re.compile(
 
 
 @frozen
-class Plan:
+class ReadingOptions:
     """What is read, and how."""
 
     field: str | None
@@ -67,13 +71,13 @@ class Result:
     """Numbers of records that could not be read, and why."""
 
 
-class Reader:
+class RecordReader:
     """Reads batches; each process has one."""
 
-    __slots__ = ("_plan", "_sets")
+    __slots__ = ("_options", "_sets")
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, options: ReadingOptions) -> None:
+        self._options = options
         self._sets: dict[str, Any] = {}
 
     def read(self, batch: Batch) -> Result:
@@ -85,8 +89,7 @@ class Reader:
             found: dict[str, Any] = {"file": batch.file, "record": number}
             counts["records"] += 1
             try:
-                text, tools = record if isinstance(record, tuple) else self._text_of(record)
-                found |= self.parsed(text, tools, counts)
+                found |= parsed(self._reply_of(record), counts)
             except _BrokenError as error:
                 counts["broken"] += 1
                 broken.append((number, str(error)))
@@ -96,77 +99,110 @@ class Reader:
         last = batch.first if batch.recording else batch.first + len(batch.records) - 1
         return Result(batch.file, last, batch.read, data, counts, tuple(broken))
 
-    def _records(self, batch: Batch) -> Iterator[tuple[int, bytes | tuple[str, Any]]]:
-        if batch.recording:
-            yield from enumerate(_replies(batch.records), batch.first)
-        else:
-            yield from enumerate(batch.records, batch.first)
+    def _records(self, batch: Batch) -> Iterable[tuple[int, "bytes | _Reply | _BrokenError"]]:
+        return enumerate(self._recorded(batch.records) if batch.recording else batch.records, batch.first)
 
-    def _text_of(self, record: bytes) -> tuple[str, Any]:
-        plan = self._plan
-        assert plan.field is not None  # noqa: S101  without it there are recordings only
+    def _reply_of(self, record: "bytes | _Reply | _BrokenError") -> "_Reply":
+        if isinstance(record, _Reply):
+            return record
+        if isinstance(record, _BrokenError):
+            raise record
+        options = self._options
+        assert options.field is not None  # noqa: S101  without it there are recordings only
         if not record:
             raise _BrokenError("the line is too long")
         try:
             value = json.loads(record)
         except (ValueError, RecursionError) as error:
             raise _BrokenError(f"no JSON: {error}") from None
-        text = at(value, plan.field)
+        text = at(value, options.field)
         if text is None:
-            raise _BrokenError(f"there is nothing at {plan.field}")
+            raise _BrokenError(f"there is nothing at {options.field}")
         if not isinstance(text, str):
-            raise _BrokenError(f"{plan.field} is no text")
-        tools = None if plan.tools_field is None else at(value, plan.tools_field)
+            raise _BrokenError(f"{options.field} is no text")
+        tools = None if options.tools_field is None else at(value, options.tools_field)
         if isinstance(tools, str):  # as data sets keep them
             try:
                 tools = json.loads(tools)
             except ValueError:
-                raise _BrokenError(f"{plan.tools_field} is no JSON") from None
-        return text, tools
-
-    def parsed(self, text: str, tools: Any, counts: Counter[str]) -> dict[str, Any]:
-        """What the parser makes of one text. Raises for tools that are none."""
-        counts["characters"] += len(text)
-        parser = Parser(self._tools(tools), formats=self._plan.formats, prefix=self._plan.prefix)
-        found = collected([*parser.feed(text), *parser.close()])
-        for call in found["calls"]:
-            counts[f"calls/{call['format']}"] += 1
-            counts["incomplete"] += not call["complete"]
-            for repair in call.get("repairs", ()):
-                counts[f"repairs/{repair}"] += 1
-        for one in found.get("discarded", ()):
-            counts[f"discarded/{one['reason']}"] += len(one["text"])
-        if not found["calls"] and _OPENERS.search(text):
-            counts["looks like a call"] += 1
-            found["looks_like_a_call"] = True
-        counts["with calls"] += bool(found["calls"])
-        return found
+                raise _BrokenError(f"{options.tools_field} is no JSON") from None
+        return _Reply(text, Parser(self._tools(tools), formats=options.formats, prefix=options.prefix))
 
     def _tools(self, tools: Any) -> Any:
         """Tools as the parser takes them; what was compiled for the same ones is used again."""
         if tools is None:
-            return self._plan.tools
+            return self._options.tools
         key = json.dumps(tools, sort_keys=True)
         if key not in self._sets:
             if len(self._sets) >= _KEPT:
                 self._sets.pop(next(iter(self._sets)))
             try:
-                self._sets[key] = dict(map(_tool, tools))
-            except (TypeError, AttributeError, KeyError):
-                raise _BrokenError(f"{self._plan.tools_field} is no list of tools") from None
+                self._sets[key] = tools_of(tools)
+            except TypeError:
+                raise _BrokenError(f"{self._options.tools_field} is no list of tools") from None
         return self._sets[key]
+
+    def _recorded(self, lines: Sequence[bytes]) -> Iterator["_Reply | _BrokenError"]:
+        """What the model wrote in each attempt of a recording; its parser is made as it was then."""
+        replies: dict[int, _Reply] = {}
+        made: ParserOptions | None = None
+        for line in lines:
+            try:
+                found = json.loads(line)
+                match found["type"]:
+                    case "parser":
+                        if "made_with" in found:
+                            made = None if found["made_with"] is None else options_from_json(found["made_with"])
+                        replies[found["parser"]] = _Reply("", self._parser(made))
+                    case "text":
+                        replies[found["parser"]].text += found["text"]
+                    case "close":
+                        replies[found["parser"]].reason = found["reason"]
+            except (ValueError, KeyError, TypeError, AttributeError):
+                if line is lines[-1]:
+                    break  # the recording was cut
+                yield _BrokenError("this is no line of a recording that this version can read")
+                return
+        yield from replies.values()
+
+    def _parser(self, made: ParserOptions | None) -> TextParser:
+        """As it was, but for what the options say."""
+        options = self._options
+        if options.tools is not None or options.formats is not None:
+            return Parser(options.tools, formats=options.formats, prefix=options.prefix)
+        return NullParser() if made is None else made.parser()
+
+
+@define
+class _Reply:
+    """What a model wrote, and the parser that is to read it."""
+
+    text: str
+    parser: TextParser
+    reason: str | None = None
+    """Why it ended, where that is known."""
+
+
+def parsed(reply: _Reply, counts: Counter[str]) -> dict[str, Any]:
+    """What the parser makes of a reply, which is counted."""
+    counts["characters"] += len(reply.text)
+    found = collected([*reply.parser.feed(reply.text), *reply.parser.close(reply.reason)])
+    for call in found["calls"]:
+        counts[f"calls/{call['format']}"] += 1
+        counts["incomplete"] += not call["complete"]
+        for repair in call.get("repairs", ()):
+            counts[f"repairs/{repair}"] += 1
+    for one in found.get("discarded", ()):
+        counts[f"discarded/{one['reason']}"] += len(one["text"])
+    if not found["calls"] and _OPENERS.search(reply.text):
+        counts["looks like a call"] += 1
+        found["looks_like_a_call"] = True
+    counts["with calls"] += bool(found["calls"])
+    return found
 
 
 class _BrokenError(Exception):
     """A record that cannot be read."""
-
-
-def _tool(entry: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    inside = entry.get("function", entry)
-    name = inside["name"]
-    if not isinstance(name, str):
-        raise TypeError
-    return name, inside.get("parameters") or inside.get("input_schema") or {}
 
 
 def at(value: Any, path: str) -> Any:
@@ -212,24 +248,3 @@ def collected(events: Sequence[Event]) -> dict[str, Any]:
     if discarded:
         found["discarded"] = discarded
     return found
-
-
-def _replies(lines: Sequence[bytes]) -> Iterator[bytes | tuple[str, Any]]:
-    """What the model wrote in each attempt of a recording, with the tools that it was offered."""
-    pieces: dict[Any, list[str]] = {}
-    tools: Any = None
-    for line in lines:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue  # the recording was cut
-        if not isinstance(found, dict):
-            continue
-        if found.get("type") == "exchange":
-            request = found.get("request")
-            tools = request.get("tools") if isinstance(request, dict) else None
-        elif found.get("type") == "parser":
-            pieces[found.get("parser")] = []
-        elif found.get("type") == "text":
-            pieces.setdefault(found.get("parser"), []).append(found.get("text", ""))
-    yield from (("".join(one), tools) for one in pieces.values())

@@ -11,8 +11,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from attrs import frozen
 
@@ -96,14 +97,17 @@ def _decompressed(raw: io.BufferedReader, file: str) -> BinaryIO:
     if begins.startswith(_GZIP):
         return cast("BinaryIO", gzip.GzipFile(fileobj=raw))
     if begins.startswith(_ZSTD):
-        try:
-            import zstandard  # noqa: PLC0415  an extra
-        except ImportError:
-            raise SettingsError(
-                f'{file} is compressed with zstd: pip install "streamtool[batch]"', param=file, code="missing_extra"
-            ) from None
+        zstandard = needed("zstandard", f"{file} is compressed with zstd")
         return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
     return cast("BinaryIO", raw)
+
+
+def needed(module: str, why: str) -> Any:
+    """A module of the extra. Raises SettingsError when it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise SettingsError(f'{why}: pip install "streamtool[batch]"', code="missing_extra") from None
 
 
 def _place(raw: io.BufferedReader) -> int:
@@ -145,8 +149,7 @@ def _lines(source: BinaryIO) -> Iterator[bytes]:
 
 def _array(source: BinaryIO, file: str) -> Iterator[bytes]:
     """The members of one JSON array. Raises SettingsError where it is none."""
-    import ijson  # noqa: PLC0415  only arrays need it
-
+    ijson = needed("ijson", f"{file} is a JSON array")
     number = 0
     try:
         for number, member in enumerate(ijson.items(source, "item", use_float=True), 1):  # noqa: B007

@@ -9,26 +9,26 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import chain, islice
 
-from streamtool.batch.reading import Plan, Reader, Result
+from streamtool.batch.reading import ReadingOptions, RecordReader, Result
 from streamtool.batch.sources import Batch
 
 _AHEAD = 2
 """Batches that wait for each process, so that none has to wait for the disk."""
-_reader: Reader
+_reader: RecordReader
 """That of this process."""
 
 
-def results(plan: Plan, batches: Iterable[Batch], jobs: int) -> Iterator[Result]:
+def results(options: ReadingOptions, batches: Iterable[Batch], jobs: int) -> Iterator[Result]:
     """Those of all batches. No more than a few are in memory; for one batch no process is started."""
     rest = iter(batches)
     begins = list(islice(rest, 2))
     batches = chain(begins, rest)
     if jobs == 1 or len(begins) < 2:
-        reader = Reader(plan)
+        reader = RecordReader(options)
         yield from map(reader.read, batches)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _begin, (plan,)) as pool:
+    with ProcessPoolExecutor(jobs, context, _begin, (options,)) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
             for batch in batches:
@@ -42,11 +42,11 @@ def results(plan: Plan, batches: Iterable[Batch], jobs: int) -> Iterator[Result]
                 future.cancel()
 
 
-def _begin(plan: Plan) -> None:
+def _begin(options: ReadingOptions) -> None:
     global _reader  # noqa: PLW0603  a process has one, and is told by what it is begun with
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     threading.Thread(target=_follow, daemon=True).start()
-    _reader = Reader(plan)
+    _reader = RecordReader(options)
 
 
 def _follow() -> None:

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from streamtool.batch.reading import Plan, Result
-from streamtool.batch.run import Run
+from streamtool.batch.reading import ReadingOptions, Result
+from streamtool.batch.run import BatchRun
 from streamtool.batch.sources import STDIN, files
 from streamtool.cli.common import complain, read_tools
 from streamtool.cli.parse import read_formats
@@ -34,14 +34,14 @@ def run(
     resume: bool,
 ) -> None:
     """Parse all records. Raises SettingsError."""
-    plan = Plan(
+    options = ReadingOptions(
         field,
         tools_field,
         None if tools is None else read_tools(tools),
         None if formats is None else tuple(read_formats(formats)),
         prefix,
     )
-    work = Run(tuple(names), plan, jobs or _cores(), output, resume)
+    work = BatchRun(tuple(names), options, jobs or _cores(), output, resume)
     broken: list[str] = []
     with Bar(sum(Path(name).stat().st_size for name in files(names) if name != STDIN), quiet=output is None) as bar:
 
