@@ -25,6 +25,7 @@ from statemachine.reader import FAR, Reader
 from statemachine.runs import quote
 from statemachine.states import State
 from statemachine.tools import Tools, Toolset, tools_of
+from statemachine.waiting import waits_for
 
 LIMITS = Limits()
 OUTSIDE = (TextDelta, ReasoningDelta, Discarded)
@@ -175,6 +176,11 @@ class Parser:
     def in_reasoning(self) -> bool:
         """The text around is reasoning."""
         return bool(self._machine.frames.reasoning)
+
+    @property
+    def waits_for(self) -> str:
+        """Why it holds what it holds, in words; "" if it holds nothing. For people; what it says may change."""
+        return waits_for(self._machine)
 
     @property
     def held(self) -> int:

@@ -1,6 +1,7 @@
 """The proxy: the middleware around the upstreams, with routing and key checks.
 
     client ─▶ /healthz, /readyz
+          ├─▶ /inspect, if it is wanted
           └─▶ browsers, key ─▶ /metrics, if they are wanted
                           ├─▶ a websocket of Responses ─▶ each of its messages, as a request of its own
                           └─▶ gate ─▶ our paths ─▶ ToolMiddleware ─▶ the upstream that the model's rule names
@@ -130,6 +131,9 @@ class Proxy:
     def replace(self, before: "Proxy") -> None:
         """Serve in the place of another proxy from now on, which just ends what it has begun."""
         before.keeps_store = before.store is self.store
+        rings = self._tools.observers.ring, before._tools.observers.ring  # noqa: SLF001  it is one of ours
+        if rings[0] is not None and rings[1] is not None:
+            rings[0].take_over(rings[1])
         for circuit in before.circuits.values():
             circuit.part()
         for circuit in self.circuits.values():
@@ -200,6 +204,9 @@ class Proxy:
         if path == READY:
             status, said = self._readiness()
             await _answer(send, json.dumps(said, separators=(",", ":")).encode(), status=status)
+            return
+        if self._tools.inspector is not None and self._tools.inspector.serves(path):
+            await self._tools.inspector(scope, receive, send)
             return
         try:
             if asked := self._origins.admit(scope):

@@ -45,6 +45,7 @@ LAYERS = (
         "streamtool.state.circuit",
         "streamtool.state.capabilities",
         "streamtool.observe",
+        "streamtool.inspector",
         "streamtool.testing",
         "streamtool.sample",
         "streamtool.bench",

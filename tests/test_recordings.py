@@ -22,7 +22,8 @@ from test_retries import ANNOUNCED, CALL, DENIED, TOOLS, UNFIT, UNKNOWN
 
 from streamtool.cli import main
 from streamtool.http.middleware import ToolMiddleware
-from streamtool.observe.recordings import safe, without_secrets
+from streamtool.observe.lines import without_secrets
+from streamtool.observe.recordings import safe
 from streamtool.settings import Settings
 from streamtool.testing import Hang, Script, ScriptedUpstream, stream_asgi
 

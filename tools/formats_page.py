@@ -8,8 +8,8 @@ from statemachine.formats import REASONING
 from statemachine.formats.scanner import MAX_NEWLINES
 from statemachine.grammar.left_over import MAX_LEFT_OVER
 from statemachine.machine import BARE_HOLD, Limits
+from statemachine.waiting import openers
 from streamtool.cli.formats import EXAMPLE, SECOND, code, either, facts, opener
-from streamtool.cli.holds import openers
 from streamtool.families import special_tokens
 
 WIDTH = 118

@@ -21,6 +21,7 @@ class Compiled:
     __slots__ = (
         "closers",
         "fences",
+        "formats",
         "left_over",
         "line",
         "opening",
@@ -32,6 +33,7 @@ class Compiled:
     )
 
     def __init__(self, formats: tuple[Format, ...], tools: tuple[str, ...]) -> None:
+        self.formats = formats
         openers = tree_of(formats, tools)
         self.wrappers = {opener.close: opener for opener in openers.values() if opener.close}
         """Wrappers by their closers."""

@@ -22,7 +22,7 @@ from statemachine import (
 )
 from streamtool.batch.sources import Batch
 from streamtool.exchange import ParserOptions
-from streamtool.observe.recordings import options_from_json
+from streamtool.observe.lines import options_from_json
 from streamtool.policy import NullParser, TextParser
 
 _KEPT = 64

@@ -146,6 +146,12 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow a host other than loopback without client keys.")
     ] = False,
+    inspect: Annotated[
+        bool, typer.Option("--inspect", help="Serve a page at /inspect that shows exchanges as they happen.")
+    ] = False,
+    contents: Annotated[
+        bool, typer.Option("--contents", help="Prompts and replies may stand in the log and in the inspector.")
+    ] = False,
 ) -> None:
     """Run the proxy.
 
@@ -160,12 +166,18 @@ def serve(
       streamtool serve --upstream http://127.0.0.1:8000 --model my-model
       streamtool serve --upstream https://api.example.com/v1 --key-env EXAMPLE_KEY
       streamtool serve --config streamtool.toml --check
+      streamtool serve --inspect --contents
     """
     from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  the other commands need no server
     from streamtool.cli.serve import run as run_serve  # noqa: PLC0415
 
     run_serve(
-        ServeFlags(upstream, protocol, key_env, model, mode, format_, config, host, port, workers, server, insecure),
+        ServeFlags(
+            *(upstream, protocol, key_env, model, mode, format_, config, host, port, workers, server),
+            insecure=insecure,
+            inspect=inspect,
+            contents=contents,
+        ),
         only_check=check,
     )
 
@@ -265,6 +277,28 @@ def run_task(
 
 
 @app.command()
+def inspect(
+    *,
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Recordings, or folders of recordings.")],
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 0, any free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Look at recordings on a page: what the model wrote, when the client received it, what was held back, and why.
+
+    The page is served on this machine until the command is interrupted. `streamtool serve --inspect` shows exchanges
+    as they happen.
+
+    \b
+    Examples:
+      streamtool inspect recordings
+      streamtool inspect recordings/req_1.jsonl --no-browser
+    """
+    from streamtool.cli.inspect import run as run_inspect  # noqa: PLC0415  a command loads what it needs
+
+    run_inspect(files, port=port, open_page=browser)
+
+
+@app.command()
 def parse(
     *,
     files: Annotated[
@@ -308,6 +342,7 @@ def parse(
         typer.Option(metavar="FILE", help="Where the records' results go: .jsonl or .parquet; default: stdout."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a run with this --output has ended.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Read the text on a page, where you can change it.")] = False,
 ) -> None:
     """Print the events that the parser makes of a text.
 
@@ -326,7 +361,15 @@ def parse(
       streamtool parse --negatives docs
       streamtool parse replies.jsonl.gz --field choices.0.text --output calls.jsonl
       streamtool parse recordings --output calls.parquet
+      streamtool parse reply.txt --page
     """
+    if page:
+        from streamtool.cli.inspect import play  # noqa: PLC0415  a command loads what it needs
+
+        if replay or negatives or field or as_json or prefix or len(files or ()) > 1:
+            raise SettingsError("--page shows one text: leave the others out (streamtool inspect shows recordings)")
+        play(files[0] if files else None, tools, formats, delta)
+        return
     named = files or ["-"]
     single = replay is not None or negatives is not None
     if (replay is not None and negatives is not None) or (single and (named != ["-"] or delta is not None or prefix)):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from statemachine import Call, Format, write
-from statemachine.formats.format import Envelope, Expression, Parameters, openers_of
+from statemachine.formats.format import Envelope, Expression, Parameters
 from statemachine.formats.markers import spelled
+from statemachine.waiting import openers
 
 ESCAPE = 5
 """Half an escape of JSON: `\\u00e`."""
@@ -49,14 +50,6 @@ def holds(form: Format, name: str, key: str) -> Holds:
         closing=max((len(closer) for closer in text.closers()), default=0) + 1,
         values=isinstance(form.variants[0].body, Parameters),
     )
-
-
-def openers(form: Format) -> Iterator[str]:
-    """What may begin in the text: openers, those of wrappers and of spans, as they are spelled."""
-    yield from (spelled(opener) for variant in form.variants for opener in openers_of(form, variant))
-    yield from (spelled(opener) for opener, _ in form.wrappers)
-    yield from (spelled(span.open) for span in form.sections)
-    yield from (f"```{info}" for info in form.fence)
 
 
 class HeldText:

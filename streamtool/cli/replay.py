@@ -13,8 +13,8 @@ from streamtool.cli.common import Screen, read_source
 from streamtool.cli.parse import show
 from streamtool.errors import SettingsError
 from streamtool.exchange import ParserOptions
+from streamtool.observe.lines import VERSION, options_from_json
 from streamtool.observe.parser_events import event_as_json
-from streamtool.observe.recordings import VERSION, options_from_json
 from streamtool.policy import NullParser, TextParser
 
 _BAD = (KeyError, TypeError, ValueError, AttributeError)

@@ -66,6 +66,8 @@ class ServeFlags:
     workers: int | None = None
     server: str = "uvicorn"
     insecure: bool = False
+    inspect: bool = False
+    contents: bool = False
 
     def settings(self) -> Settings:
         """The settings that these flags, the environment and the file amount to. Raises SettingsError."""
@@ -74,7 +76,7 @@ class ServeFlags:
         if self.server not in SERVERS:
             raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
         overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
-        overrides["workers"] = self.workers
+        overrides |= {"workers": self.workers, "inspect": self.inspect or None, "contents": self.contents or None}
         if self.upstream is not None:
             key = None if self.key_env is None else f"env:{self.key_env}"
             overrides["upstream"] = {"flag": {"url": self.upstream, "protocol": self.protocol, "key": key}}
@@ -213,7 +215,10 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
     if settings.recordings is not None:
         screen.line("  trace     prompts and replies are written to ", (settings.recordings, "bold"))
     if settings.contents:
-        screen.line("  contents  prompts and replies may stand in the log")
+        screen.line("  contents  prompts and replies may stand in the log, and in the inspector")
+    if settings.inspect:
+        texts = "" if settings.contents else ", without texts (--contents shows them)"
+        screen.line("  inspector ", (f"http://{listening}/inspect", "bold"), texts)
 
 
 def curl_line(listening: str, settings: Settings) -> str:

@@ -12,14 +12,16 @@ from streamtool.exchange.interfaces import (
     Tokenizers,
     UpstreamRequest,
 )
-from streamtool.exchange.listener import ExchangeListener, ParserOptions
+from streamtool.exchange.listener import ExchangeListener, Fed, ObservedParser, ParserOptions
 
 __all__ = [
     "MOMENT",
     "Exchange",
     "ExchangeListener",
+    "Fed",
     "Inflate",
     "Memory",
+    "ObservedParser",
     "ParserOptions",
     "Record",
     "ResponseHead",

@@ -75,6 +75,11 @@ class Choices:
         return max(0, sum(choice.waiting for choice in self.filters.values()) - _CHECKED)
 
     @property
+    def waits_for(self) -> str:
+        """Why something waits that the parsers have let go; "" if nothing does."""
+        return next((why for choice in self.filters.values() if (why := choice.waits_for)), "")
+
+    @property
     def written(self) -> int:
         """Characters that the upstream has written."""
         return sum(choice.tally.written for choice in self.filters.values())

@@ -131,9 +131,9 @@ class Exchange:
             correction = rejected.correction(self.conversation, self._attempts, native=self.asked.native)
             continued = first.written if first.state.visible else None
         attempt = self.asked.attempt(self._attempts + 1, correction=correction, continued=continued)
-        self._next_attempt()
         if self.listener is not None:
             self.listener.attempt(attempt)
+        self._next_attempt()
         return attempt
 
     def _next_attempt(self) -> None:
@@ -377,12 +377,12 @@ class Exchange:
         out.append(ReplyFailure(error))
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
-        if not out:
-            return b""
         listener = self._choices.parsers.listener
         if listener is not None:
-            listener.sent(out)
-        return self._response.send(out, done=self.done, error=self._record.error)
+            data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
+            listener.sent(out, data, "" if out else self._choices.waits_for)
+            return data
+        return self._response.send(out, done=self.done, error=self._record.error) if out else b""
 
     def _falls_back(self, status: int, events: list[ReplyEvent]) -> bool:
         """Whether the upstream turned out not to support what it was asked for; the next attempt does without."""

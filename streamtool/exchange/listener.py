@@ -5,7 +5,7 @@ A shell sets `Exchange.listener`; without one nothing is wrapped and nothing is 
 neither.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from attrs import frozen
@@ -44,8 +44,15 @@ class ParserOptions:
         )
 
 
+Fed = tuple[int, str, list[statemachine.Event]]
+"""The number of a parser, what it was fed, and the events that it emitted."""
+
+
 class ExchangeListener(Protocol):
-    """Who is told. Nothing that it is given may be changed or kept beyond the call; it never raises."""
+    """Who is told. Nothing that it is given may be changed; it never raises.
+
+    `fed` and `sent` are called with each delta, so what a listener does there is what it costs.
+    """
 
     def attempt(self, request: UpstreamRequest, /) -> None:
         """An attempt begins: this is sent."""
@@ -53,20 +60,21 @@ class ExchangeListener(Protocol):
     def answered(self, status: int, /) -> None:
         """The upstream has answered with this status."""
 
-    def parser(self, choice: int, options: ParserOptions | None, /) -> int:
+    def parser(self, choice: int, options: ParserOptions | None, parser: "ObservedParser", /) -> int:
         """A parser was made (None: one that finds nothing). Returns the number under which it will be told of."""
 
-    def fed(self, number: int, text: str, state: str, held: int, events: Sequence[statemachine.Event], /) -> None:
-        """A parser was fed this, is in this state now, holds so many characters, and emitted these events."""
+    @property
+    def fed(self) -> Callable[[Fed], object]:
+        """Called when a parser was fed; what it holds now, it says itself."""
 
-    def closed(self, number: int, reason: str | None, state: str, events: Sequence[statemachine.Event], /) -> None:
+    def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
         """A parser was closed."""
 
     def quoted(self, choice: int, why: str, /) -> None:
         """A call that the parser has found is a quotation, and text, because it stands there (`policy.quotations`)."""
 
-    def sent(self, events: Sequence[ReplyEvent], /) -> None:
-        """The client got these."""
+    def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
+        """The client gets these events, in these bytes. If there are none: what it waits for, beyond the parser."""
 
 
 class ObservedParser:
@@ -77,7 +85,7 @@ class ObservedParser:
     def __init__(self, listener: ExchangeListener, choice: int, options: ParserOptions | None) -> None:
         self._parser = NullParser() if options is None else options.parser()
         self._listener = listener
-        self._number = listener.parser(choice, options)
+        self._number = listener.parser(choice, options, self)
 
     @property
     def held(self) -> int:
@@ -92,15 +100,16 @@ class ObservedParser:
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """What the parser makes of it."""
         events = self._parser.feed(text)
-        self._listener.fed(self._number, text, self._state, self.held, events)
+        self._listener.fed((self._number, text, events))
         return events
 
     def close(self, reason: str | None = None, /) -> list[statemachine.Event]:
         """What is left."""
         events = self._parser.close(reason)
-        self._listener.closed(self._number, reason, self._state, events)
+        self._listener.closed(self._number, reason, events)
         return events
 
     @property
-    def _state(self) -> str:
+    def state(self) -> str:
+        """The parser's state, in one word."""
         return self._parser.state.value if isinstance(self._parser, statemachine.Parser) else "text"

@@ -45,6 +45,7 @@ from streamtool.http.storing import memory_of
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.http.websocket import Sockets
+from streamtool.inspector.app import Inspector
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import COMPACT, COUNTS, PROTOCOLS, at_path, client_protocol, counting
@@ -95,6 +96,9 @@ class ToolMiddleware:
         self.budgets = Budgets(self.settings, self.store)
         self.gate = Gate(self.settings.limits, self.budgets)
         self.sockets = Sockets(self.settings, self.gate)
+        self.inspector: Inspector | None = None
+        if self.observers.ring is not None:
+            self.inspector = Inspector(self.settings, self.observers.ring, lambda: self.gate.draining)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests (503), give those that are open so many seconds, then end them with an error.
@@ -108,6 +112,9 @@ class ToolMiddleware:
         protocol = None
         if scope["type"] == "http":
             path = route_path(scope)
+            if self.inspector is not None and self.inspector.serves(path):
+                await self.inspector(scope, receive, send)
+                return
             protocol = at_path(self.settings.paths, path) if scope["method"] == "POST" else None
             protocol = protocol or self.remembers(path)
         elif scope["type"] == "websocket" and self.sockets.serves(scope):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import statemachine
 from streamtool.conversation import Conversation, MediaPart, Message, TextPart
-from streamtool.exchange import ParserOptions, UpstreamRequest
+from streamtool.exchange import Fed, ObservedParser, ParserOptions, UpstreamRequest
 from streamtool.observe.logs import plain
 from streamtool.reply import ReplyEvent
 
@@ -53,24 +53,24 @@ class Debug:
         """Say with which status the upstream answered."""
         self._say(f"the upstream answered {status}")
 
-    def parser(self, choice: int, options: ParserOptions | None, /) -> int:  # noqa: ARG002  as a trace has it
+    def parser(self, choice: int, options: ParserOptions | None, parser: ObservedParser, /) -> int:  # noqa: ARG002  as a trace has it
         """Nothing is to be said of it."""
         return choice
 
-    def fed(self, number: int, text: str, state: str, held: int, events: Sequence[statemachine.Event], /) -> None:  # noqa: ARG002
+    def fed(self, fed: Fed, /) -> None:
         """Keep what the model says, if it may be shown."""
         if self._contents and self._size < _MOST:
-            self._said.append(text)
-            self._size += len(text)
+            self._said.append(fed[1])
+            self._size += len(fed[1])
 
-    def closed(self, number: int, reason: str | None, state: str, events: Sequence[statemachine.Event], /) -> None:
+    def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
         """Nothing is to be said of it."""
 
     def quoted(self, choice: int, why: str, /) -> None:  # noqa: ARG002  as a trace has it
         """Say it."""
         self._say(f"a call is a quotation, and text: {why}")
 
-    def sent(self, events: Sequence[ReplyEvent], /) -> None:
+    def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
         """Nothing is to be said of it."""
 
     def end(self) -> None:

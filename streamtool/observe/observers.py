@@ -14,7 +14,15 @@ from attrs import evolve
 
 import statemachine
 from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.exchange import Exchange, ExchangeListener, ParserOptions, Record, UpstreamRequest
+from streamtool.exchange import (
+    Exchange,
+    ExchangeListener,
+    Fed,
+    ObservedParser,
+    ParserOptions,
+    Record,
+    UpstreamRequest,
+)
 from streamtool.observe import debug, logs
 from streamtool.reply import ReplyEvent
 from streamtool.settings import Settings
@@ -22,6 +30,7 @@ from streamtool.state.clients import ClientNames
 from streamtool.state.outage import Operation
 
 if TYPE_CHECKING:
+    from streamtool.inspector.ring import InspectedExchange, Ring
     from streamtool.observe.metrics import Metrics
     from streamtool.observe.otel import OpenTelemetry
     from streamtool.observe.recordings import Recorder, Recording
@@ -40,6 +49,7 @@ class Observers:
         self.clients = ClientNames(settings.client_keys)
         self.metrics = _metrics() if settings.metrics else None
         self.spans = _spans() if settings.otel else None
+        self.ring = _ring(settings, clock) if settings.inspect else None
         self.recorder = None if settings.recordings is None else _recorder(settings, settings.recordings, clock)
 
     def watch(
@@ -76,6 +86,12 @@ def _spans() -> "OpenTelemetry":
     return OpenTelemetry()
 
 
+def _ring(settings: Settings, clock: Callable[[], float]) -> "Ring":
+    from streamtool.inspector.ring import Ring  # noqa: PLC0415
+
+    return Ring(settings.inspect_size, clock, contents=settings.contents)
+
+
 def _recorder(settings: Settings, directory: str, clock: Callable[[], float]) -> "Recorder":
     from streamtool.observe.recordings import Recorder  # noqa: PLC0415
 
@@ -85,7 +101,10 @@ def _recorder(settings: Settings, directory: str, clock: Callable[[], float]) ->
 class Watch:
     """What is done for one exchange while it runs."""
 
-    __slots__ = ("_client", "_context", "_debug", "_ended", "_exchange", "_observers", "_on_exchange", "_recording")
+    __slots__ = (
+        "_client", "_context", "_debug", "_ended", "_exchange", "_inspected", "_observers", "_on_exchange",
+        "_recording",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -100,6 +119,7 @@ class Watch:
         self._on_exchange = on_exchange
         self._ended = False
         self._recording: Recording | None = None
+        self._inspected: InspectedExchange | None = None
         self._debug: debug.Debug | None = None
         self._context: Any = None if observers.spans is None else observers.spans.context(headers)
         for one in (observers.metrics, on_exchange):
@@ -110,7 +130,11 @@ class Watch:
             self._recording = observers.recorder.record(exchange)
         if observers.debug and debug.enabled():
             self._debug = debug.Debug(exchange.request_id, exchange.conversation, contents=observers.contents)
-        told: list[ExchangeListener] = [trace for trace in (self._recording, self._debug) if trace is not None]
+        if observers.ring is not None:
+            self._inspected = observers.ring.begin(exchange, self._client)
+        told: list[ExchangeListener] = [
+            trace for trace in (self._recording, self._inspected, self._debug) if trace is not None
+        ]
         if told:
             exchange.listener = told[0] if len(told) == 1 else _Several(told)
 
@@ -142,6 +166,8 @@ class Watch:
             record = evolve(record, error=error)
         if self._recording is not None:
             self._recording.end(record)
+        if self._inspected is not None:
+            self._inspected.end(record)
         logs.log(
             record,
             contents=observers.contents,
@@ -188,23 +214,23 @@ class _Several:
         for trace in self._traces:
             trace.answered(status)
 
-    def parser(self, choice: int, options: ParserOptions | None, /) -> int:
-        """The number that the first one gives it; the others look at none."""
-        first, *_ = [trace.parser(choice, options) for trace in self._traces]
+    def parser(self, choice: int, options: ParserOptions | None, parser: ObservedParser, /) -> int:
+        """The number that the first one gives it; all of them count alike, or look at none."""
+        first, *_ = [trace.parser(choice, options, parser) for trace in self._traces]
         return first
 
-    def fed(self, number: int, text: str, state: str, held: int, events: Sequence[statemachine.Event], /) -> None:
+    def fed(self, fed: Fed, /) -> None:
         for trace in self._traces:
-            trace.fed(number, text, state, held, events)
+            trace.fed(fed)
 
-    def closed(self, number: int, reason: str | None, state: str, events: Sequence[statemachine.Event], /) -> None:
+    def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
         for trace in self._traces:
-            trace.closed(number, reason, state, events)
+            trace.closed(number, reason, events)
 
     def quoted(self, choice: int, why: str, /) -> None:
         for trace in self._traces:
             trace.quoted(choice, why)
 
-    def sent(self, events: Sequence[ReplyEvent], /) -> None:
+    def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
         for trace in self._traces:
-            trace.sent(events)
+            trace.sent(events, data, waits_for)

@@ -61,6 +61,11 @@ class CallFilter:
         """Characters of arguments that wait for the end of their call."""
         return 0 if self._open is None else self._open.size
 
+    @property
+    def waits_for(self) -> str:
+        """Why a call waits; "" if none does."""
+        return "its arguments are checked when they are complete" if self._open is not None and self._open.waits else ""
+
     def restart(self) -> None:
         """The next attempt begins. No call of the last one was seen."""
         self._open = None

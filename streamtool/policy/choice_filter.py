@@ -26,6 +26,7 @@ from streamtool.policy.failure import Finding
 from streamtool.policy.failures import CALL_MISSING, find
 from streamtool.policy.null_parser import TextParser
 from streamtool.policy.opened_reasoning import OpenedReasoning
+from streamtool.policy.quotations import QuotationFilter
 from streamtool.policy.rules import Rules
 from streamtool.policy.text_filter import TextFilter
 from streamtool.reply import (
@@ -96,6 +97,12 @@ class ChoiceFilter:
     def waiting(self) -> int:
         """Characters that wait to be checked: of arguments for the end of their call, of an answer for its own."""
         return self._calls.waiting + self._text.waiting
+
+    @property
+    def waits_for(self) -> str:
+        """Why something waits that the parser has let go; "" if nothing does."""
+        quotation = self._parser.waits_for if isinstance(self._parser, QuotationFilter) else ""
+        return quotation or self._calls.waits_for or self._text.waits_for
 
     @property
     def first_call_at(self) -> float | None:

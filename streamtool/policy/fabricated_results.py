@@ -38,6 +38,11 @@ class FabricatedResultFilter:
         self.active = False
         """Text is looked at, or waits."""
 
+    @property
+    def holds(self) -> bool:
+        """Something waits."""
+        return bool(self._held)
+
     def watch(self) -> None:
         """A call of the model's own has ended."""
         self.active = True

@@ -154,6 +154,11 @@ class QuotationFilter:
         self._line = False
         """Some of it stands in this line."""
 
+    @property
+    def waits_for(self) -> str:
+        """Why a call waits; "" if none does."""
+        return "" if self._mode in (_Mode.PASS, _Mode.QUOTE) else "it may be a quotation"
+
     def feed(self, text: str, /) -> list[Event]:
         """The events that this piece of the reply brings."""
         out: list[Event] = []

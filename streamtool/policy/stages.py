@@ -20,3 +20,10 @@ class Stage(Protocol):
 
     def feed(self, event: Content, out: list[ReplyEvent], /) -> None: ...
     def close(self, out: list[ReplyEvent], /) -> None: ...
+
+
+class Holding(Protocol):
+    """A stage in which something may wait."""
+
+    @property
+    def holds(self) -> bool: ...

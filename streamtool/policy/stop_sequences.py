@@ -46,6 +46,11 @@ class StopSequences:
         self._begun: list[_StopSequence] = []
         self._held = ""
 
+    @property
+    def holds(self) -> bool:
+        """Something waits."""
+        return bool(self._held)
+
     def feed(self, text: str) -> tuple[str, str | None]:
         """The text that may be shown, and the string that stands directly behind it, if one does."""
         if not self._held and self._starts.keys().isdisjoint(text):

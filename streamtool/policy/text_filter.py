@@ -1,12 +1,23 @@
 """The stages of visible text in a row, and the last of them."""
 
+from typing import Final
+
 from streamtool.policy.choice_state import ChoiceState, Tally
 from streamtool.policy.fabricated_results import FabricatedResultFilter
 from streamtool.policy.held_text import OpeningFilter, TextHold
 from streamtool.policy.rules import Rules
-from streamtool.policy.stages import Content
+from streamtool.policy.stages import Content, Holding
 from streamtool.policy.stop_sequences import StopSequences
 from streamtool.reply import ReplyEvent, ReplyTextDelta
+
+_WAITS_FOR: Final = (
+    "it waits for the call that is forced",
+    "the beginning of the reply may deny the tools",
+    "an answer that has to have a form is checked when it is whole",
+    "it may be an invented result",
+    "it may be a stop sequence",
+)
+"""Why text waits, by the stage that holds it."""
 
 
 class VisibleText:
@@ -26,6 +37,11 @@ class VisibleText:
     def active(self) -> bool:
         """There are stop sequences to look for."""
         return self._stops is not None
+
+    @property
+    def holds(self) -> bool:
+        """What may become a stop sequence waits."""
+        return self._stops is not None and self._stops.holds
 
     def feed(self, event: Content, out: list[ReplyEvent]) -> None:
         """Send the event, or its text as far as it may go."""
@@ -77,6 +93,12 @@ class TextFilter:
     def holds(self) -> bool:
         """Text waits for a forced call, for the end of the opening, or of the answer."""
         return self._hold.holds or self.opening.holds or self._answer.holds
+
+    @property
+    def waits_for(self) -> str:
+        """Why text waits; "" if none does."""
+        stages: tuple[Holding, ...] = (self._hold, self.opening, self._answer, self.fabricated, self._visible)
+        return next((why for stage, why in zip(stages, _WAITS_FOR, strict=True) if stage.holds), "")
 
     @property
     def answer(self) -> str:

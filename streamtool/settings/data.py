@@ -130,6 +130,10 @@ class Settings:
     """Bytes of one recording."""
     recording_files: int = setting(1000, read.integer(1))
     """Recordings that are kept; the oldest of this process goes first."""
+    inspect: bool = setting(False)
+    """Keep the last exchanges in memory, and serve a page that shows them at `/inspect`."""
+    inspect_size: int = setting(64 * 1024 * 1024, read.integer(1024 * 1024))
+    """Bytes of memory for them, about."""
     workers: int = setting(1, read.integer(1))
     """Processes of `streamtool serve` that share the port."""
     grace: float = setting(20.0)
@@ -163,6 +167,10 @@ class Settings:
                 rule.forcing, upstream.wire_protocol if upstream else self.app_protocol, f"model[{i}].forcing"
             )
         check_forcing(self.app_forcing, self.app_protocol, "app_forcing")
+        if self.inspect and self.workers > 1:
+            raise SettingsError(
+                "inspect: each process would show only its own exchanges; set workers = 1", param="inspect"
+            )
         for name in self.limits.keys:
             if name not in self.client_keys:
                 place = f"limits.keys.{name}"

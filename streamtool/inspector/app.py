@@ -1,0 +1,259 @@
+"""The inspector over HTTP: one page, and what it asks for. It asks no other host for anything.
+
+    /inspect                          the page; its style and scripts stand below it
+    /inspect/exchanges                what the list shows
+    /inspect/exchanges/ID             one exchange as timelines
+    /inspect/exchanges/ID/prompt      the prompt of each attempt, marked
+    /inspect/exchanges/ID/requests    the request as it came, and as it went
+    /inspect/exchanges/ID/bytes       what the client got
+    /inspect/exchanges/ID/case        a conformance case; `parser=N`
+    /inspect/exchanges/ID/recording   the exchange as a recording
+    /inspect/events                   Server-Sent Events: what changes in the list
+    /inspect/parse                    a text of one's own (POST)
+    /inspect/formats                  the table of formats
+    /inspect/example                  what the playground begins with
+
+The page itself holds nothing. Everything else is for clients with a key; where there are no keys, for this machine.
+What exchanges hold is shown only if the settings allow `contents`: otherwise texts are replaced by dots.
+"""
+
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib.resources import files
+from typing import Final, Protocol
+from urllib.parse import parse_qs
+
+import anyio
+
+from streamtool.conversation import Json
+from streamtool.errors import (
+    AuthenticationError,
+    ForbiddenError,
+    MethodError,
+    NotFoundError,
+    RequestError,
+    StreamtoolError,
+    UnavailableError,
+)
+from streamtool.http.asgi import Receive, Scope, Send, cancel_when_left, route_path
+from streamtool.http.off_loop import off_loop
+from streamtool.http.origins import Origins
+from streamtool.http.request_body import ClientLeft, read_body
+from streamtool.inspector import views
+from streamtool.inspector.playground import played
+from streamtool.observe.lines import Line
+from streamtool.protocols.wire import decode_tolerant, encode
+from streamtool.settings import Settings
+from streamtool.state.clients import ClientNames
+
+PATH: Final = "/inspect"
+PAGE: Final[Mapping[str, tuple[str, str]]] = {
+    "": ("index.html", "text/html; charset=utf-8"),
+    "page.css": ("page.css", "text/css; charset=utf-8"),
+    **{f"{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+       for name in ("main", "api", "dom", "list", "exchange", "picture", "details", "playground")},
+}  # fmt: skip
+"""Files of the page by the rest of their path, with their types."""
+POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", POLICY),
+)
+LOOK: Final = 0.25
+"""Seconds between two looks at what has changed."""
+SILENCE: Final = 15.0
+"""Seconds after which somebody who looks on hears a comment."""
+WATCHERS: Final = 32
+"""How many may look on at once."""
+FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
+"""Headers of a reverse proxy, behind which everybody seems to be on this machine."""
+
+
+class Exchanges(Protocol):
+    """Where exchanges are kept."""
+
+    def versions(self) -> Mapping[str, int]: ...
+    def summary(self, id: str, /) -> Json: ...
+    def lines(self, id: str, /) -> Iterator[Line]: ...
+
+
+class Inspector:
+    """An ASGI app for the paths from `/inspect` on. `closing` says whether the server is about to stop.
+
+    `example` is what the playground begins with: `text`, `tools`, `formats`, `cut`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        exchanges: Exchanges,
+        closing: Callable[[], bool] = lambda: False,
+        *,
+        example: Json = None,
+    ) -> None:
+        self._settings = settings
+        self._exchanges = exchanges
+        self._closing = closing
+        self._example = example
+        self._clients = ClientNames(settings.client_keys)
+        self._origins = Origins(settings)
+        self._watchers = 0
+
+    @staticmethod
+    def serves(path: str) -> bool:
+        """Whether the path is one of ours."""
+        return path == PATH or path.startswith(PATH + "/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._origins.admit(scope)
+            await self._answer(scope, receive, send)
+        except ClientLeft:
+            return
+        except StreamtoolError as error:
+            body = encode({"error": error.message})
+            await _send(send, body, "application/json", status=error.status, extra=error.headers)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises StreamtoolError."""
+        rest = route_path(scope)[len(PATH) :].strip("/")
+        wanted = "POST" if rest == "parse" else "GET"
+        if scope["method"] not in (wanted, "HEAD"):
+            raise MethodError(f"{PATH}/{rest} takes {wanted}, not {scope['method']}")
+        if rest in PAGE:
+            name, kind = PAGE[rest]
+            await _send(send, files("streamtool.inspector").joinpath("page", name).read_bytes(), kind)
+            return
+        self._check(scope)
+        if rest == "events":
+            await self._watch(receive, send)
+            return
+        if rest == "parse":
+            self._origins.check_type(scope)
+            body = await read_body(scope, receive, self._settings.limits)
+            await _send_json(send, await off_loop(partial(_played, body)))
+            return
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        told = await off_loop(partial(self._told, rest, query))
+        await (_send(send, told, "text/plain; charset=utf-8") if isinstance(told, bytes) else _send_json(send, told))
+
+    def _check(self, scope: Scope) -> None:
+        """Raises AuthenticationError, ForbiddenError."""
+        if self._settings.client_keys:
+            if not self._clients.of(scope["headers"]):
+                raise AuthenticationError("a client's key is needed", code="invalid_api_key")
+            return
+        client = scope.get("client")
+        forwarded = any(name.lower() in FORWARDED for name, _ in scope["headers"])
+        if forwarded or not client or not _is_loopback(client[0]):
+            raise ForbiddenError(
+                "without client_keys only this machine may look, and not through a reverse proxy: set client_keys"
+            )
+
+    def _told(self, rest: str, query: Mapping[str, list[str]]) -> Json | bytes:
+        """What stands at a path. Raises NotFoundError, ForbiddenError, RequestError."""
+        if rest == "exchanges":
+            return {"exchanges": self._summaries(self._exchanges.versions()), "contents": self._settings.contents}
+        if rest == "example":
+            return self._example or {}
+        if rest == "formats":
+            return views.formats()
+        kind, _, which = rest.partition("/")
+        id, _, part = which.partition("/")
+        view = views.VIEWS.get(part)
+        if kind != "exchanges" or view is None:
+            raise NotFoundError(f"nothing is served at {PATH}/{rest}")
+        if part and not self._settings.contents:
+            raise ForbiddenError("what exchanges hold is shown only with the setting contents = true")
+        try:
+            told: Json = view(self._exchanges, id, query)
+        except KeyError:
+            raise NotFoundError(f"there is no exchange {id} any more; the last ones are kept") from None
+        return told if part or self._settings.contents else views.masked(told)
+
+    def _summaries(self, ids: Iterable[str]) -> list[Json]:
+        found = []
+        for id in ids:
+            try:
+                found.append(self._exchanges.summary(id))
+            except KeyError:  # it has just made room for others
+                continue
+        return found
+
+    # --- what changes
+
+    async def _watch(self, receive: Receive, send: Send) -> None:
+        """Tell what changes until the client leaves, or the server is about to stop. Raises UnavailableError."""
+        if self._watchers >= WATCHERS:
+            raise UnavailableError(f"{WATCHERS} pages look on already")
+        self._watchers += 1
+        try:
+            await send(_start("text/event-stream", ()))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
+                await self._tell(send)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._watchers -= 1
+
+    async def _tell(self, send: Send) -> None:
+        known: Mapping[str, int] = {}
+        silent = 0.0
+        while not self._closing():
+            now = dict(self._exchanges.versions())
+            changed = [id for id, count in now.items() if known.get(id) != count]
+            gone = [id for id in known if id not in now]
+            if changed or gone or not silent:
+                told = {"exchanges": self._summaries(changed), "gone": gone, "contents": self._settings.contents}
+                await send(
+                    {"type": "http.response.body", "body": b"data: " + encode(told) + b"\n\n", "more_body": True}
+                )
+                silent = 0.0
+            elif silent >= SILENCE:
+                await send(_more(b": \n\n"))
+                silent = 0.0
+            known = now
+            silent += LOOK
+            await anyio.sleep(LOOK)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _played(body: bytes) -> Json:
+    try:
+        return played(decode_tolerant(body))
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON: {error}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _start(kind: str, extra: Iterable[tuple[bytes, bytes]], status: int = 200) -> dict[str, Json]:
+    headers = [(b"content-type", kind.encode()), *HEADERS, *extra]
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _more(body: bytes) -> dict[str, Json]:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _send_json(send: Send, told: Json) -> None:
+    await _send(send, encode(told), "application/json")
+
+
+async def _send(
+    send: Send, body: bytes, kind: str, *, status: int = 200, extra: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    await send(_start(kind, [(b"content-length", str(len(body)).encode()), *extra], status))
+    await send({"type": "http.response.body", "body": body, "more_body": False})

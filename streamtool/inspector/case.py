@@ -1,0 +1,118 @@
+"""An exchange to take away: a conformance case (`tests/formats/*.md`), and a line of curl."""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import statemachine
+from streamtool.conversation import Json
+from streamtool.inspector.timeline import observing
+
+UNTOUCHED: Final = "text"
+FENCE: Final = "~~~~"
+"""The least line of tildes that begins and ends a block."""
+SAME_KIND: Final = {statemachine.TextDelta: "text", statemachine.ReasoningDelta: "reasoning"}
+
+
+def case(text: str, made_with: Mapping[str, Json], *, title: str, reason: str | None = None) -> str:
+    """What a parser with these options makes of a text, as a case. It says what happens now, which may be wrong."""
+    parser = observing(made_with)
+    events = [*parser.feed(text), *parser.close(reason)]
+    form = next((event.format for event in events if isinstance(event, statemachine.CallStart)), None)
+    block, info = block_of(text)
+    fence = max((FENCE, *("~" * (len(line) + 1) for line in block.split("\n") if set(line) == {"~"})), key=len)
+    settings = "\n".join(settings_of(made_with, reason))
+    shown = "\n".join(events_of(events, text, form or "tool_call"))
+    blocks = (("settings", settings), (info, block), ("events", shown))
+    written = "\n\n".join(f"{fence} {name}\n{inner}\n{fence}" for name, inner in blocks)
+    return f"## {' '.join(title.split())}\n\n{written}\n"
+
+
+def block_of(text: str) -> tuple[str, str]:
+    """A text as a block holds it, and what the block is called."""
+    if not any(char != "\n" and _special(char) for char in text):
+        return text, "text"
+    named = {"\\": "\\\\", "\r": "\\r", "\t": "\\t", "\n": "\n"}
+    return "".join(named.get(char) or (_unicode(char) if _special(char) else char) for char in text), "text escaped"
+
+
+def _special(char: str) -> bool:
+    """Whether the character cannot stand in a block as it is: it would not be seen, or mean something."""
+    return char == "«" or (char <= "\uffff" and not char.isprintable())
+
+
+def _unicode(char: str) -> str:
+    return f"\\u{ord(char):04x}"
+
+
+def settings_of(made_with: Mapping[str, Json], reason: str | None) -> Iterable[str]:
+    """The lines of the settings."""
+    tools = None if made_with.get("any_name") else made_with["tools"]
+    yield f"tools: {json.dumps(tools, ensure_ascii=False)}"
+    if made_with["formats"]:
+        yield f"formats: {', '.join(made_with['formats'])}"
+    if made_with["prefix"]:
+        yield f"prefix: {json.dumps(made_with['prefix'], ensure_ascii=False)}"
+    if reason not in (None, "stop"):
+        yield f"reason: {reason}"
+    for name in ("unknown", "in_fences"):
+        if made_with[name] != UNTOUCHED:
+            yield f"{name}: {made_with[name]}"
+    if made_with["calls_in_reasoning"]:
+        yield "calls_in_reasoning: true"
+
+
+def events_of(events: Iterable[statemachine.Event], text: str, form: str) -> Iterable[str]:
+    """The lines of the events, neighbours of one kind as one."""
+    found: list[list[Json]] = []
+    for event in events:
+        match event:
+            case statemachine.TextDelta(text=piece) | statemachine.ReasoningDelta(text=piece):
+                kind = SAME_KIND[type(event)]
+                if found and found[-1][0] == kind:
+                    found[-1][1] += piece
+                else:
+                    found.append([kind, piece])
+            case statemachine.Discarded(text=piece, reason=why):
+                found.append([f"discard {why}", piece])
+            case statemachine.CallStart():
+                found.append(["call", event, "", None])
+            case statemachine.ArgumentsDelta(text=piece):
+                found[-1][2] += piece
+            case statemachine.CallEnd():
+                next(one for one in reversed(found) if one[0] == "call")[3] = event
+            case _:
+                pass
+    if found == [["text", text]]:
+        yield "unchanged"
+        return
+    for one in found:
+        if one[0] == "call":
+            yield from _call(*one[1:], form=form)
+        else:
+            yield f"{one[0]} {json.dumps(one[1], ensure_ascii=False)}"
+
+
+def _call(
+    start: statemachine.CallStart, arguments: str, end: statemachine.CallEnd | None, *, form: str
+) -> Iterable[str]:
+    plain = arguments == arguments.strip() and "«" not in arguments and arguments.isprintable()
+    yield f"call {start.name} {arguments}" if plain and arguments else f"call {start.name}"
+    if not (plain and arguments):
+        yield f"    arguments {json.dumps(arguments)}"
+    if start.id is not None:
+        yield f"    id {start.id}"
+    if end is None or not end.complete:
+        yield "    incomplete"
+    if end is not None and end.repairs:
+        yield f"    repairs {', '.join(end.repairs)}"
+    if start.format != form:
+        yield f"    format {start.format}"
+
+
+def curl(url: str, request: Json, *, key: bool = False) -> str:
+    """The client's request, as a line for a shell."""
+    bearer = ' -H "authorization: Bearer $STREAMTOOL_CLIENT_KEY"' if key else ""
+    data = shlex.quote(json.dumps(request, ensure_ascii=False))
+    return f"curl -N {shlex.quote(url)} -H 'content-type: application/json'{bearer} -d {data}"

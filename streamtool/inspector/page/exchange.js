@@ -1,0 +1,196 @@
+// The page of one exchange: its facts, its replies as pictures, and what stands behind the other tabs.
+
+import { formats, json, text } from "./api.js";
+import { copy, el, plural, seconds, show } from "./dom.js";
+import { bytesView, promptView, requestsView } from "./details.js";
+import { Picture } from "./picture.js";
+
+const TABS = [["timeline", "Timeline"], ["prompt", "Prompt"], ["bytes", "Bytes"], ["requests", "Requests"]];
+
+export class ExchangePage {
+  constructor(place, id, contents) {
+    this.place = place;
+    this.id = id;
+    this.contents = contents;
+    this.tab = "timeline";
+    this.which = 0;
+    this.left = false;
+    this.loading = false;
+    this.again = false;
+    this.facts = el("div", { class: "facts-of" });
+    this.note = el("p", { class: "note", role: "status" });
+    this.panel = el("div", { id: "panel", role: "tabpanel", tabindex: -1 });
+    this.tabs = el("div", { role: "tablist", "aria-label": "Views" }, TABS.map(([name, word]) =>
+      el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel", "data-tab": name,
+        on: { click: () => this.open(name), keydown: (event) => this.arrow(event) } }, word)));
+    this.replies = el("div", { class: "replies", role: "group", "aria-label": "Attempts and choices" });
+    const act = (word, call) => el("button", { type: "button", on: { click: () => this.run(call) } }, word);
+    show(place,
+      el("article", { class: "exchange" },
+        el("p", { class: "back" }, el("a", { href: "#/" }, "← all exchanges")),
+        el("h2", {}, `Exchange ${id}`),
+        this.facts,
+        el("div", { class: "acts" },
+          act("Copy as a test", async () => this.copied(await text(`exchanges/${id}/case?parser=${this.parser}`), "the case")),
+          act("Copy as curl", async () => this.copied((await json(`exchanges/${id}/requests?origin=${encodeURIComponent(location.origin)}`)).curl, "the line")),
+          act("Save the recording", () => this.save())),
+        this.note, this.tabs, this.panel));
+    this.load();
+  }
+
+  get parser() {
+    return this.told?.replies[this.which]?.parser ?? 0;
+  }
+
+  leave() {
+    this.left = true;
+    this.picture?.leave();
+  }
+
+  // It has gone on: it is read again, at most as often as reading takes.
+  changed() {
+    if (this.loading) this.again = true;
+    else this.load();
+  }
+
+  async load() {
+    this.loading = true;
+    const began = performance.now();
+    try {
+      const [told, table] = await Promise.all([json(`exchanges/${this.id}`), formats()]);
+      if (this.left) return;
+      this.told = told;
+      this.formats = table;
+      this.fill();
+      this.note.textContent = this.contents() ? "" : "Texts are replaced by dots: the setting contents = true shows them.";
+    } catch (error) {
+      this.note.textContent = error.message;
+    } finally {
+      setTimeout(() => {
+        this.loading = false;
+        if (this.again && !this.left) {
+          this.again = false;
+          this.load();
+        }
+      }, 3 * (performance.now() - began));
+    }
+  }
+
+  fill() {
+    const one = this.told.summary;
+    const rows = [
+      ["Outcome", one.outcome + (one.unmet ? `: ${one.unmet}` : "")],
+      ["Model", one.upstream_model && one.upstream_model !== one.model ? `${one.model} → ${one.upstream_model}` : one.model],
+      ["Protocols", `${one.protocol} → ${one.upstream_protocol}, ${one.mode}`],
+      ["Format", Object.entries(one.found ?? {}).map(([name, count]) => `${name} (${count})`).join(", ") || `${one.format} is taught`],
+      ["Attempts", `${one.attempts ?? 1}${one.rejected?.length ? `; not accepted: ${one.rejected.join(", ")}` : ""}`],
+      ["First byte", seconds(one.first_byte)],
+      ["First call", seconds(one.first_call)],
+      ["In all", seconds(one.seconds)],
+      one.held ? ["Held at most", plural(one.held, "character")] : null,
+      one.repairs?.length ? ["Repairs", one.repairs.join(", ")] : null,
+      Object.keys(one.discarded ?? {}).length ? ["Discarded", Object.entries(one.discarded).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
+      Object.keys(one.quoted ?? {}).length ? ["Quotations", Object.entries(one.quoted).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
+      one.dropped?.length ? ["Left out", one.dropped.join(", ")] : null,
+      one.error ? ["Error", one.error.message] : null,
+      ["Request", one.request_id],
+    ].filter(Boolean);
+    show(this.facts, el("dl", {}, rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–")))));
+    if (this.tab === "timeline") this.fillTimeline();
+    this.mark();
+  }
+
+  mark() {
+    for (const button of this.tabs.children) {
+      const mine = button.dataset.tab === this.tab;
+      button.setAttribute("aria-selected", mine);
+      button.tabIndex = mine ? 0 : -1;
+      if (mine) this.panel.setAttribute("aria-labelledby", button.id);
+    }
+  }
+
+  fillTimeline() {
+    const { replies } = this.told;
+    if (!replies.length) {
+      const passed = this.told.summary.outcome === "passed";
+      show(this.panel, el("p", {}, passed ? "There was nothing to do: the request had no tools, so it passed as it was."
+        : this.told.summary.outcome === "open" ? "Nothing has come yet." : "The model wrote nothing that was read."));
+      return;
+    }
+    this.which = Math.min(this.which, replies.length - 1);
+    const first = !this.picture;
+    this.picture ??= new Picture(this.formats);
+    show(this.replies, replies.length > 1 && replies.map((reply, i) => el("button", { type: "button", "aria-pressed": String(i === this.which),
+      class: reply.rejected ? "rejected" : "", on: { click: () => this.choose(i) } },
+      `Attempt ${reply.attempt}${reply.choice ? `, choice ${reply.choice}` : ""}${reply.rejected ? `: ${reply.rejected}` : ""}`)));
+    const reply = replies[this.which];
+    const notes = [
+      reply.rejected && el("p", { class: "why rejected" }, `This attempt was not accepted: ${reply.rejected}. The client saw nothing of it.`),
+      ...reply.quoted.map((why) => el("p", { class: "why quotation" }, `A call is a quotation, and text for the client: ${why}.`)),
+    ];
+    if (first || !this.panel.contains(this.picture.element)) show(this.panel, this.replies, el("div", { class: "notes" }), this.picture.element);
+    show(this.panel.querySelector(".notes"), notes);
+    const following = first || this.picture.at >= this.picture.last;
+    this.picture.load(reply, { follow: following });
+  }
+
+  choose(which) {
+    this.which = which;
+    this.picture.stop();
+    this.fillTimeline();
+  }
+
+  async open(tab) {
+    this.tab = tab;
+    this.mark();
+    this.picture?.stop();
+    if (tab === "timeline") {
+      if (this.told) this.fillTimeline();
+      return;
+    }
+    show(this.panel, el("p", { role: "status" }, "…"));
+    try {
+      const view = { prompt: promptView, bytes: bytesView, requests: requestsView }[tab];
+      const made = view(await json(`exchanges/${this.id}/${tab}`));
+      if (this.tab === tab && !this.left) show(this.panel, made);
+    } catch (error) {
+      show(this.panel, el("p", { class: "why" }, error.message));
+    }
+  }
+
+  arrow(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const at = TABS.findIndex(([name]) => name === this.tab);
+    const [name] = TABS[(at + step + TABS.length) % TABS.length];
+    this.open(name);
+    this.tabs.querySelector(`[data-tab="${name}"]`).focus();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  async run(call) {
+    try {
+      await call();
+    } catch (error) {
+      this.note.textContent = error.message;
+    }
+  }
+
+  async copied(what, word) {
+    if (await copy(what)) this.note.textContent = `Copied ${word}.`;
+  }
+
+  async save() {
+    const body = await text(`exchanges/${this.id}/recording`);
+    const link = el("a", { href: URL.createObjectURL(new Blob([body], { type: "application/jsonl" })), download: `${this.told.summary.request_id}.jsonl` });
+    link.click();
+    URL.revokeObjectURL(link.href);
+    this.note.textContent = "The recording is saved: streamtool inspect FILE shows it, streamtool parse --replay FILE runs it again.";
+  }
+
+  key(event) {
+    if (event.key === "Escape") location.hash = "#/";
+    else if (this.tab === "timeline") this.picture?.key(event);
+  }
+}

@@ -1,0 +1,59 @@
+// Which page is shown, by the address behind the #.
+
+import { watch } from "./api.js";
+import { byId, el, show } from "./dom.js";
+import { ExchangePage } from "./exchange.js";
+import { List } from "./list.js";
+import { Playground } from "./playground.js";
+
+const list = new List();
+const content = byId("content");
+let page = null;
+let contents = true;
+
+function route() {
+  page?.leave();
+  page = null;
+  const [, kind, id] = location.hash.split("/");
+  document.body.dataset.page = kind || "list";
+  for (const link of document.querySelectorAll("nav a"))
+    link.toggleAttribute("aria-current", link.dataset.page === (kind === "try" ? "try" : "list"));
+  list.select(kind === "exchange" ? decodeURIComponent(id) : null);
+  if (kind === "exchange") page = new ExchangePage(content, decodeURIComponent(id), () => contents);
+  else if (kind === "try") page = new Playground(content);
+  else welcome();
+  document.title = `${{ exchange: `Exchange ${id}`, try: "Playground" }[kind] ?? "Exchanges"} – streamtool inspector`;
+  if (kind) content.focus({ preventScroll: true });
+}
+
+function welcome() {
+  show(content, el("section", { class: "welcome" },
+    el("h2", {}, "What became of a reply"),
+    el("p", {}, "Choose an exchange. Its timeline shows what the model wrote, when the client received it, what was held back, and why."),
+    el("p", {}, "A call was not found? Look at its text in the timeline: the colours say what each character was taken for. ",
+      "The ", el("a", { href: "#/try" }, "playground"), " reads a text of your own."),
+    el("dl", { class: "keys" },
+      ...[["/", "search"], ["↑ ↓", "go through the list"], ["space", "play or pause"], ["← →", "one delta back or on"],
+        ["Home End", "to the beginning or the end"]].flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
+  ));
+}
+
+addEventListener("hashchange", route);
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && !event.target.matches("input, textarea, select")) {
+    event.preventDefault();
+    if (matchMedia("(max-width: 760px)").matches) location.hash = "#/";
+    byId("search").focus();
+  } else page?.key(event);
+});
+route();
+watch((told) => {
+  contents = told.contents;
+  list.update(told);
+  list.select(list.current);
+  const id = page instanceof ExchangePage ? page.id : null;
+  if (told.exchanges.some((one) => one.id === id)) page.changed();
+}, (connected, why = "") => {
+  byId("connection").textContent = connected ? "live" : `not connected: ${why}`;
+  byId("connection").className = connected ? "live" : "lost";
+});

@@ -1,0 +1,287 @@
+"""An exchange as a picture has it: what the model wrote, delta by delta, and when the client received it.
+
+Made of the lines of a recording (`observe.lines`). Each parser of the exchange, that of one choice in one attempt, has
+a timeline. The parser is fed again, with a ledger, since the lines do not say what each character was and why it
+waited.
+
+    steps       [seconds, start, end, state, held, why, waits, events]: a piece that was fed, its place in the text, the
+                parser's state and what it holds afterwards, why, why something waits beyond the parser, the events
+    segments    [start, end, kind, came, left, why]: a stretch of the text, what it was by the ledger (`held`: not known
+                yet), the step that brought it and the step at which it was let go (null: never), why it had to wait
+    sent        [seconds, step, events]: what the client got, and after which step
+
+`came` and `left` differ only for what was held back.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from attrs import asdict
+
+import statemachine
+from streamtool.conversation import Json
+from streamtool.observe.lines import Line, options_from_json
+from streamtool.observe.parser_events import event_as_json
+
+NEVER: Final = "it never reached the client: the attempt was not accepted"
+VISIBLE: Final = {"text": "text_delta", "reasoning": "reasoning_delta"}
+"""Kinds of the ledger whose characters reach the client as they are, and the events in which they do."""
+
+
+class ReplyTimeline:
+    """That of one `parser`, which is a new one with a ledger; None: nothing is looked for, so all of it is text."""
+
+    __slots__ = (
+        *("_events", "_parser", "_reason", "_released", "_steps", "_text", "attempt", "choice", "number", "quoted"),
+        *("rejected", "sent", "waits"),
+    )
+
+    def __init__(self, number: int, choice: int, attempt: int, parser: statemachine.Parser | None) -> None:
+        self.number = number
+        self.choice = choice
+        self.attempt = attempt
+        self._parser = parser
+        self._text: list[str] = []
+        self._steps: list[list[Json]] = []
+        self._events: list[statemachine.Event] = []
+        self._released: list[int] = []
+        """For each step, up to where the text was let go."""
+        self.sent: list[list[Json]] = []
+        self.waits = ""
+        """Why something waits now, beyond the parser."""
+        self.quoted: list[str] = []
+        self.rejected: str | None = None
+
+    def feed(self, seconds: float, text: str, events: Sequence[Json] | None = None) -> None:
+        """A piece of the reply; `events`: those of the recording. Without any, what comes of it goes to the client."""
+        parser = self._parser
+        start = self._steps[-1][2] if self._steps else 0
+        end = start + len(text)
+        held, state, why = 0, "text", ""
+        found: list[statemachine.Event] = []
+        if parser is not None:
+            found = parser.feed(text)
+            held, state, why = parser.held, parser.state.value, parser.waits_for
+        self._text.append(text)
+        self._add([seconds, start, end, state, held, why, self.waits], events, found)
+
+    def close(self, seconds: float, reason: str | None, events: Sequence[Json] | None = None) -> None:
+        """The end."""
+        found = [] if self._parser is None else self._parser.close(reason)
+        end = self._steps[-1][2] if self._steps else 0
+        self._add([seconds, end, end, "closed", 0, "", self.waits], events, found)
+
+    def _add(self, step: list[Json], events: Sequence[Json] | None, found: Sequence[statemachine.Event]) -> None:
+        self._events += found
+        self._steps.append([*step, [event_as_json(event) for event in found] if events is None else list(events)])
+        self._released.append(max(step[2] - step[4], self._released[-1] if self._released else 0))
+        if events is None and found:
+            self.receive(step[0], received(found))
+
+    def wait(self, why: str) -> None:
+        """Something waits from here on, beyond the parser; "": nothing does."""
+        self.waits = why
+        if self._steps:
+            self._steps[-1][6] = why
+
+    def receive(self, seconds: float, events: Sequence[Json]) -> None:
+        """The client gets these."""
+        self.sent.append([seconds, max(len(self._steps) - 1, 0), list(events)])
+        if self._steps:
+            self._steps[-1][6] = ""
+        self.waits = ""
+
+    def as_json(self) -> Json:
+        """All of it."""
+        return {
+            "parser": self.number,
+            "choice": self.choice,
+            "attempt": self.attempt,
+            "rejected": self.rejected,
+            "quoted": self.quoted,
+            "text": "".join(self._text),
+            "steps": self._steps,
+            "segments": self._segments(),
+            "sent": self.sent,
+        }
+
+    # --- segments
+
+    def _segments(self) -> list[list[Json]]:
+        if not self._steps:
+            return []
+        length = self._steps[-1][2]
+        spans = self._spans(length)
+        bounds = {0, length, *(end for _, end, _ in spans), *(step[2] for step in self._steps), *self._released}
+        starts = [step[1] for step in self._steps]
+        late = self._late(spans)
+        found: list[list[Json]] = []
+        ends = sorted(bound for bound in bounds if 0 < bound <= length)
+        start, span = 0, 0
+        for end in ends:
+            while spans[span][1] <= start:
+                span += 1
+            came = bisect_right(starts, start) - 1
+            left: int | None = bisect_right(self._released, start)
+            why = "" if left == came else self._steps[came][5]
+            if left == len(self._steps):
+                left = None
+            kind = spans[span][2]
+            if left is not None and kind in VISIBLE and (later := late.get(kind)) is not None:
+                sent, waited = later(start)
+                if sent is None or sent > left:
+                    why, left = waited or why or NEVER, sent
+            found.append([start, end, kind, came, left, why])
+            start = end
+        return found
+
+    def _spans(self, length: int) -> list[tuple[int, int, str]]:
+        """What each stretch was, to the end of the text."""
+        if self._parser is None:
+            return [(0, length, "text")]
+        spans = [(span.start, span.end, span.kind) for span in self._parser.ledger]
+        end = spans[-1][1] if spans else 0
+        return [*spans, (end, length, "held")] if end < length or not spans else spans
+
+    def _late(self, spans: Sequence[tuple[int, int, str]]) -> dict[str, "Sending"]:
+        """When the characters of each kind were sent, where they were sent as they are."""
+        texts = self._text if self._parser is None else _texts(self._events, statemachine.TextDelta)
+        emitted = {
+            "text": "".join(texts),
+            "reasoning": "".join(_texts(self._events, statemachine.ReasoningDelta)),
+        }
+        found = {}
+        for kind, name in VISIBLE.items():
+            pieces = [
+                (step, "".join(event.get("text") or "" for event in events if event["type"] == name))
+                for _, step, events in self.sent
+            ]
+            if not self.quoted and emitted[kind].startswith("".join(piece for _, piece in pieces)):
+                places = [(start, end) for start, end, other in spans if other == kind]
+                found[kind] = Sending(places, pieces, self._steps)
+        return found
+
+
+def _texts(
+    events: Iterable[statemachine.Event], kind: type[statemachine.TextDelta] | type[statemachine.ReasoningDelta]
+) -> list[str]:
+    return [event.text for event in events if isinstance(event, kind)]
+
+
+class Sending:
+    """At which step the client got each character of one kind."""
+
+    __slots__ = ("_before", "_places", "_reach", "_sent", "_starts", "_steps")
+
+    def __init__(
+        self, places: Sequence[tuple[int, int]], pieces: Sequence[tuple[int, str]], steps: Sequence[Sequence[Json]]
+    ) -> None:
+        self._places = [start for start, _ in places]
+        self._before: list[int] = []
+        """Characters of this kind before each of its places."""
+        count = 0
+        for start, end in places:
+            self._before.append(count)
+            count += end - start
+        self._reach: list[int] = []
+        """Up to which of these characters each event reached."""
+        self._sent = [step for step, piece in pieces if piece]
+        count = 0
+        for _, piece in pieces:
+            if piece:
+                count += len(piece)
+                self._reach.append(count)
+        self._steps = steps
+        self._starts = [step[1] for step in steps]
+
+    def __call__(self, at: int) -> tuple[int | None, str]:
+        """The step at which the character there was sent (None: never), and why it waited beyond the parser."""
+        place = bisect_right(self._places, at) - 1
+        number = self._before[place] + at - self._places[place]
+        event = bisect_right(self._reach, number)
+        came = bisect_right(self._starts, at) - 1
+        waited = next((step[6] for step in self._steps[came : came + 2] if step[6]), "")
+        return (self._sent[event] if event < len(self._sent) else None), waited
+
+
+def received(events: Sequence[statemachine.Event]) -> list[Json]:
+    """What a client would get for these events, if nothing but the parser stood between."""
+    found: list[Json] = []
+    for event in events:
+        match event:
+            case statemachine.TextDelta(text=text):
+                found.append({"type": "text_delta", "text": text})
+            case statemachine.ReasoningDelta(text=text):
+                found.append({"type": "reasoning_delta", "text": text})
+            case statemachine.CallStart(name=name, id=id):
+                found.append({"type": "call_start", "name": name, "id": id})
+            case statemachine.ArgumentsDelta(text=text):
+                found.append({"type": "arguments_delta", "text": text})
+            case statemachine.CallEnd():
+                found.append({"type": "call_end", **asdict(event)})
+            case _:
+                pass
+    return found
+
+
+def observing(made_with: Mapping[str, Json]) -> statemachine.Parser:
+    """A parser with these options, which keeps a ledger."""
+    options = options_from_json(made_with)
+    return statemachine.Parser(
+        options.tools,
+        formats=options.formats,
+        prefix=options.prefix,
+        unknown=options.unknown,
+        malformed=options.malformed,
+        in_fences=options.in_fences,
+        calls_in_reasoning=options.calls_in_reasoning,
+        limits=options.limits,
+        ledger=True,
+    )
+
+
+def timelines(lines: Iterable[Line]) -> list[ReplyTimeline]:
+    """Those of all parsers of an exchange."""
+    found: dict[int, ReplyTimeline] = {}
+    current: dict[int, ReplyTimeline] = {}
+    """By choice, in this attempt."""
+    attempt, made_with = 0, None
+    for line in lines:
+        match line["type"]:
+            case "attempt":
+                attempt = line["attempt"]
+            case "parser":
+                made_with = line.get("made_with", made_with)
+                parser = None if made_with is None else observing(made_with)
+                reply = ReplyTimeline(line["parser"], line["choice"], attempt, parser)
+                found[line["parser"]] = current[line["choice"]] = reply
+            case "text":
+                found[line["parser"]].feed(line["seconds"], line["text"], line["events"])
+            case "close":
+                found[line["parser"]].close(line["seconds"], line["reason"], line["events"])
+            case "waits":
+                for reply in current.values():
+                    reply.wait(line["why"])
+            case "quotation":
+                if line["choice"] in current:
+                    current[line["choice"]].quoted.append(line["why"])
+            case "sent":
+                _receive(current, line)
+            case "record":
+                rejected = [one["reason"] for one in line.get("attempts", ())]
+                for reply in found.values():
+                    if 0 < reply.attempt <= len(rejected):
+                        reply.rejected = rejected[reply.attempt - 1]
+            case _:
+                pass
+    return list(found.values())
+
+
+def _receive(current: Mapping[int, ReplyTimeline], line: Line) -> None:
+    by_choice: dict[int, list[Json]] = {}
+    for event in line["events"]:
+        by_choice.setdefault(event.get("choice", 0), []).append(event)
+    for choice, events in by_choice.items():
+        if choice in current:
+            current[choice].receive(line["seconds"], events)

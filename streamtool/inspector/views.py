@@ -1,0 +1,177 @@
+"""What the page asks of one exchange, made out of its lines."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Final, Protocol
+
+from attrs import asdict
+
+from statemachine import FORMATS, OPT_IN, Call, write
+from statemachine.waiting import closers, openers
+from streamtool.conversation import Json
+from streamtool.errors import RequestError
+from streamtool.inspector import prompt
+from streamtool.inspector.case import case, curl
+from streamtool.inspector.timeline import timelines
+from streamtool.observe.lines import Line
+from streamtool.protocols.registry import PATHS
+from streamtool.protocols.wire import encode
+
+DOT: Final = "·"
+"""What stands for a character that may not be shown."""
+Query = Mapping[str, list[str]]
+
+
+class Kept(Protocol):
+    """Where exchanges are kept."""
+
+    def versions(self) -> Mapping[str, int]: ...
+    def summary(self, id: str, /) -> Json: ...
+    def lines(self, id: str, /) -> Iterator[Line]: ...
+
+
+def timeline(kept: Kept, id: str, _: Query) -> Json:
+    """What the model wrote, and when the client received it."""
+    lines = list(kept.lines(id))
+    return {
+        "summary": kept.summary(id),
+        "replies": [reply.as_json() for reply in timelines(lines)],
+        "notes": [line for line in lines if line["type"] in ("answer", "quotation", "cut")],
+    }
+
+
+def prompts(kept: Kept, id: str, _: Query) -> Json:
+    """The prompt of each attempt, marked; and the earlier exchange of whose prompt a cache keeps most."""
+    lines = list(kept.lines(id))
+    asked = _first(lines)
+    frame, request = asked.get("frame", "default"), asked.get("request")
+    ids = list(kept.versions())
+    before = ids[: ids.index(id)] if id in ids else []
+    earlier = list(prompt.last_prompts((other, kept.lines(other)) for other in before[-50:]))
+    found = []
+    for line in lines:
+        if line["type"] != "attempt":
+            continue
+        body = line.get("body")
+        told = prompt.prompt(body, request, format=asked["format"], frame=frame)
+        flat = [(message.role, message.text) for message in told]
+        kept_of = prompt.best_before(flat, earlier)
+        found.append({
+            "attempt": line["attempt"],
+            "messages": [asdict(message) for message in told],
+            "before": kept_of,
+            "removed": None if kept_of is None else prompt.removed(dict(earlier)[kept_of["id"]], flat),
+        })  # fmt: skip
+        earlier.append((f"{id}, attempt {line['attempt']}", flat))
+    return {"prompts": found}
+
+
+def requests(kept: Kept, id: str, query: Query) -> Json:
+    """The request as it came, and as it went; `origin`: where the page is, for a line of curl."""
+    lines = list(kept.lines(id))
+    asked = _first(lines)
+    origin = query.get("origin", ["http://127.0.0.1:8700"])[0]
+    path = next((path for path, protocol in PATHS.items() if protocol == asked["protocol"]), "/v1/chat/completions")
+    return {
+        "came": asked.get("request"),
+        "went": [
+            {"attempt": line["attempt"], "seconds": line["seconds"], "upstream": line["upstream"], "body": line["body"]}
+            for line in lines
+            if line["type"] == "attempt"
+        ],
+        "curl": curl(origin + path, asked.get("request")),
+        "record": next((line for line in lines if line["type"] == "record"), None),
+    }
+
+
+def data(kept: Kept, id: str, _: Query) -> Json:
+    """The bytes that the client got, with their times."""
+    sent = [[line["seconds"], line.get("data")] for line in kept.lines(id) if line["type"] == "sent"]
+    return {"bytes": sent, "known": all(text is not None for _, text in sent)}
+
+
+def as_case(kept: Kept, id: str, query: Query) -> bytes:
+    """A conformance case of one of its parsers. Raises RequestError."""
+    wanted = query.get("parser", ["0"])[0]
+    made_with: Json = None
+    text: list[str] = []
+    reason, title, known = None, f"exchange {id}", False
+    for line in kept.lines(id):
+        match line["type"]:
+            case "parser":
+                made_with = line["made_with"] if "made_with" in line and str(line["parser"]) <= wanted else made_with
+                known = known or str(line["parser"]) == wanted
+            case "text" if str(line["parser"]) == wanted:
+                text.append(line["text"])
+            case "close" if str(line["parser"]) == wanted:
+                reason = line["reason"]
+            case "exchange":
+                title = f"{line['model']}, {line['request_id']}"
+            case _:
+                pass
+    if not known or made_with is None:
+        raise RequestError(f"no text was parsed by a parser {wanted} of this exchange", param="parser")
+    return case("".join(text), made_with, title=title, reason=reason).encode()
+
+
+def recording(kept: Kept, id: str, _: Query) -> bytes:
+    """The exchange as a recording."""
+    return b"".join(encode(line) + b"\n" for line in kept.lines(id))
+
+
+VIEWS: Final[Mapping[str, Callable[[Kept, str, Query], Json]]] = {
+    "": timeline,
+    "prompt": prompts,
+    "requests": requests,
+    "bytes": data,
+    "case": as_case,
+    "recording": recording,
+}
+"""By the part of the path that follows the id."""
+
+
+@cache
+def formats() -> Json:
+    """The table of formats, for a person."""
+    call = [Call("get_weather", '{"city": "Paris", "days": 3}')]
+    return {
+        "formats": [
+            {
+                "name": form.name,
+                "openers": list(dict.fromkeys(filter(None, openers(form)))),
+                "closers": list(dict.fromkeys(filter(None, closers(form)))),
+                "example": write(call, form.name),
+                "opt_in": form.name in OPT_IN,
+            }
+            for form in FORMATS.values()
+        ]
+    }
+
+
+def masked(told: Json) -> Json:
+    """A timeline in which nothing stands that the model or the client has written."""
+    return {
+        **told,
+        "replies": [
+            {
+                **reply,
+                "text": _dots(reply["text"]),
+                "steps": [[*step[:7], _masked_events(step[7])] for step in reply["steps"]],
+                "sent": [[*sent[:2], _masked_events(sent[2])] for sent in reply["sent"]],
+            }
+            for reply in told["replies"]
+        ],
+    }
+
+
+def _masked_events(events: list[Json]) -> list[Json]:
+    hidden = ("text", "name", "id", "message", "model", "signature", "stop_sequence")
+    return [{key: _dots(value) if key in hidden else value for key, value in event.items()} for event in events]
+
+
+def _dots(value: Json) -> Json:
+    return DOT * len(value) if isinstance(value, str) else value
+
+
+def _first(lines: list[Line]) -> Line:
+    return next(line for line in lines if line["type"] == "exchange")

@@ -1,0 +1,157 @@
+"""The inspector over HTTP: who may look, what is served, what changes while somebody looks."""
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from inspected import CALL, ask, inspected, model
+
+from streamtool.inspector.app import PAGE, WATCHERS
+from streamtool.proxy import Proxy
+from streamtool.testing import stream_asgi
+
+both = pytest.mark.anyio
+KEYS = {"client_keys": {"ann": "key-of-ann"}}
+ANN = (b"authorization", b"Bearer key-of-ann")
+
+
+async def get(
+    app: Any, path: str, *headers: tuple[bytes, bytes], method: str = "GET", body: bytes = b"", **scope: Any
+) -> Any:
+    given = [(b"host", b"127.0.0.1:8700"), (b"content-type", b"application/json"), *headers]
+    async with stream_asgi(app, path, method=method, body=body, headers=given, scope=scope) as reply:
+        data = await reply.body()
+        return reply.status, reply.headers, data
+
+
+@both
+async def test_the_page_asks_no_other_host_for_anything():
+    app = inspected(model("ok"))
+    for rest, (_, kind) in PAGE.items():
+        status, headers, data = await get(app, f"/inspect/{rest}".rstrip("/"))
+        assert (status, headers["content-type"]) == (200, kind)
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert b"http://" not in data and b"https://" not in data
+        assert b"innerHTML" not in data and b"insertAdjacentHTML" not in data and b"eval(" not in data
+
+
+@both
+async def test_an_exchange_is_listed_and_told():
+    app = inspected(model(f"Let me look.\n{CALL}"))
+    await ask(app)
+    _, _, data = await get(app, "/inspect/exchanges")
+    (one,) = json.loads(data)["exchanges"]
+    assert (one["outcome"], one["calls"], one["found"]) == ("calls", 1, {"tool_call": 1})
+    for part in ("", "/prompt", "/requests", "/bytes", "/case?parser=0", "/recording"):
+        status, _, data = await get(app, f"/inspect/exchanges/1{part}")
+        assert status == 200 and data
+    assert (await get(app, "/inspect/exchanges/99"))[0] == 404
+    assert (await get(app, "/inspect/nothing"))[0] == 404
+    assert (await get(app, "/inspect/exchanges", method="POST"))[0] == 405
+
+
+@both
+async def test_with_keys_a_key_is_needed_for_all_but_the_page():
+    app = Proxy(apps={"sample": model("ok")}, inspect=True, contents=True, **KEYS)
+    assert (await get(app, "/inspect"))[0] == 200
+    assert (await get(app, "/inspect/exchanges"))[0] == 401
+    assert (await get(app, "/inspect/exchanges", (b"authorization", b"Bearer wrong")))[0] == 401
+    assert (await get(app, "/inspect/exchanges", ANN, client=("203.0.113.9", 1)))[0] == 200
+
+
+@both
+async def test_without_keys_only_this_machine_may_look():
+    app = inspected(model("ok"))
+    assert (await get(app, "/inspect/exchanges", client=("127.0.0.1", 1)))[0] == 200
+    assert (await get(app, "/inspect/exchanges", client=("::1", 1)))[0] == 200
+    for scope in ({"client": ("192.0.2.7", 1)}, {"client": None}, {"client": ("testclient", 1)}):
+        assert (await get(app, "/inspect/exchanges", **scope))[0] == 403
+    for name in (b"x-forwarded-for", b"forwarded", b"via"):
+        assert (await get(app, "/inspect/exchanges", (name, b"192.0.2.7")))[0] == 403
+
+
+@both
+async def test_pages_of_other_origins_may_not():
+    app = inspected(model("ok"))
+    assert (await get(app, "/inspect/exchanges", (b"host", b"evil.example")))[0] in (200, 421)
+    async with stream_asgi(app, "/inspect/exchanges", method="GET", headers=[(b"host", b"evil.example")]) as reply:
+        await reply.body()
+        assert reply.status == 421, "a name that was made to resolve to us"
+    foreign = ((b"origin", b"http://evil.example"), (b"sec-fetch-site", b"cross-site"))
+    assert (await get(app, "/inspect/parse", *foreign, method="POST", body=b'{"text": "x"}'))[0] == 403
+    _, headers, _ = await get(app, "/inspect/exchanges", (b"origin", b"http://evil.example"))
+    assert "access-control-allow-origin" not in headers
+
+
+@both
+async def test_without_contents_only_the_timeline_is_shown_in_dots():
+    app = inspected(model(f"Secret.\n{CALL}"), contents=False)
+    await ask(app)
+    status, _, data = await get(app, "/inspect/exchanges/1")
+    assert status == 200 and b"Secret" not in data and b"Paris" not in data
+    for part in ("prompt", "requests", "bytes", "case", "recording"):
+        status, _, data = await get(app, f"/inspect/exchanges/1/{part}")
+        assert status == 403 and b"contents = true" in data
+
+
+@both
+async def test_off_there_is_nothing():
+    app = Proxy(apps={"sample": model("ok")})
+    assert (await get(app, "/inspect"))[0] == 404
+    assert (await get(app, "/inspect/exchanges"))[0] == 404
+
+
+@both
+async def test_the_playground_answers():
+    app = inspected(model("ok"))
+    asked = {"text": CALL, "tools": None, "formats": [], "cut": 5}
+    status, _, data = await get(app, "/inspect/parse", method="POST", body=json.dumps(asked).encode())
+    (reply,) = json.loads(data)["replies"]
+    assert status == 200 and reply["text"] == CALL
+    assert [event["name"] for _, _, events in reply["sent"] for event in events if event["type"] == "call_start"] == [
+        "get_weather"
+    ]
+    status, _, data = await get(app, "/inspect/parse", method="POST", body=b"{")
+    assert status == 400 and b"JSON" in data
+
+
+@pytest.mark.trio
+async def test_somebody_who_looks_learns_of_what_changes(autojump_clock):
+    app = inspected(model(f"Let me look.\n{CALL}"))
+    async with stream_asgi(app, "/inspect/events", method="GET", headers=[(b"host", b"localhost")]) as watched:
+        first = json.loads((await anext(watched.chunks())).removeprefix(b"data: "))
+        assert first == {"exchanges": [], "gone": [], "contents": True}
+        await ask(app)
+        told = json.loads((await anext(watched.chunks())).removeprefix(b"data: "))
+        assert [one["outcome"] for one in told["exchanges"]] == ["calls"]
+        assert await anext(watched.chunks()) == b": \n\n", "silence is broken by a comment"
+    assert app.inspector._watchers == 0
+
+
+@pytest.mark.trio
+async def test_a_server_that_stops_ends_what_is_watched(autojump_clock):
+    app = inspected(model("ok"))
+    async with stream_asgi(app, "/inspect/events", method="GET", headers=[(b"host", b"localhost")]) as watched:
+        await anext(watched.chunks())
+        await app.drain(0)
+        with anyio.fail_after(5):
+            await watched.finished.wait()
+
+
+@pytest.mark.trio
+async def test_watchers_are_bounded(autojump_clock):
+    app = inspected(model("ok"))
+    app.inspector._watchers = WATCHERS
+    assert (await get(app, "/inspect/events"))[0] == 503
+
+
+@both
+async def test_a_reload_keeps_what_was_seen():
+    before = Proxy(apps={"sample": model(CALL)}, inspect=True, contents=True)
+    await ask(before)
+    after = Proxy(apps={"sample": model(CALL)}, inspect=True, contents=True)
+    after.replace(before)
+    await ask(after)
+    _, _, data = await get(after, "/inspect/exchanges")
+    assert [one["id"] for one in json.loads(data)["exchanges"]] == ["1", "2"]
