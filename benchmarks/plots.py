@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -108,23 +109,6 @@ def first(found: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def timeline(found: Mapping[str, Any]) -> Figure:
-    """What a client knows of a call while it is written."""
-    figure, axes = chart("A call while the model writes it, 25 deltas a second")
-    ours, theirs = (found["readers"][name] for name in ("streamtool, pythonic", "SGLang, pythonic"))
-    seconds = [(place + 1) / PACE for place in range(len(ours["timeline"]["written"]))]
-    axes.plot(seconds, ours["timeline"]["written"], color=QUIET, linewidth=6, alpha=0.5, label="written by the model")
-    axes.step(
-        seconds, ours["timeline"]["known"], where="post", color=OURS, linewidth=2.5, label="streamtool: arguments sent"
-    )
-    known = theirs["timeline"]["known"]
-    label = f"SGLang {theirs['version']}: arguments sent"
-    axes.step(seconds, known, where="post", color=OTHERS[0], linewidth=2, label=label)
-    axes.set(xlabel="seconds", ylabel="characters", xlim=(0, seconds[-1] * 1.02), ylim=(0, None))
-    axes.legend(frameon=False, loc="upper left")
-    return figure
-
-
 def paced(found: Mapping[str, Any]) -> Figure:
     """CPU per delta, at the pace of a model."""
     figure, (many, few) = plt.subplots(2, 1, figsize=(7.2, 5.6), height_ratios=(7, 4))
@@ -149,16 +133,16 @@ def most(found: Mapping[str, Any]) -> Figure:
 def drawn(found: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
     yield "growth", growth(found)
     yield "first-argument", first(found)
-    yield "timeline", timeline(found)
     yield "paced", paced(found)
     yield "streams-per-core", most(found)
 
 
 def main(folder: str) -> int:
-    found = json.loads(Path(folder, "figures.json").read_text(encoding="utf-8"))
-    for name, figure in drawn(found):
-        figure.savefig(Path(folder, f"{name}.svg"), metadata={"Date": None})
-        figure.savefig(Path(folder, f"{name}.png"), dpi=150, metadata={"Software": None})
+    data = Path(folder, "figures.json").read_bytes()
+    told = f"figures.json, sha256 {sha256(data).hexdigest()}"  # a test compares it: the pictures are those of today
+    for name, figure in drawn(json.loads(data)):
+        figure.savefig(Path(folder, f"{name}.svg"), metadata={"Date": None, "Description": told})
+        figure.savefig(Path(folder, f"{name}.png"), dpi=150, metadata={"Software": None, "Description": told})
     return 0
 
 

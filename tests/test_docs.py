@@ -4,6 +4,7 @@ python tests/test_docs.py      writes the generated pages
 """
 
 import doctest
+import hashlib
 import json
 import os
 import re
@@ -39,7 +40,7 @@ from streamtool.settings import (
 )
 from streamtool.settings.readers import key_of
 from streamtool.turns import Turn
-from tools import failures_page, formats_page, reports_page, request_fields_page, typed_tools_page
+from tools import failures_page, formats_page, pictures, reports_page, request_fields_page, typed_tools_page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -96,6 +97,8 @@ open lies on a stack. The table in `statemachine/states.py` is the law: it says 
 what is innermost, and what it does not know cannot happen. `python -m statemachine.states` prints it as this picture,
 in which a pop leads to everything that may lie beneath.
 
+![The states of the parser, and what leads from one to another](pictures/states.svg)
+
 ```mermaid
 {states.diagram()}
 ```
@@ -121,12 +124,26 @@ GENERATED = {
     "docs/reports.md": reports_page.page,
     "docs/typed-tools.md": typed_tools_page.page,
     "docs/request-fields.md": request_fields_page.page,
+    **{f"docs/pictures/{name}.svg": make for name, make in pictures.PICTURES.items()},
 }
 
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_generated_pages_are_up_to_date(name):
     assert read(name) == GENERATED[name](), f"run: python tests/test_docs.py  (it writes {name})"
+
+
+def test_the_picture_of_a_call_is_of_the_run_that_was_measured():
+    found = pictures.measured()
+    assert found["streamtool, pythonic"]["timeline"]["known"] == pictures.known_here()
+    assert found["SGLang, pythonic"]["timeline"]["written"][-1] == len(pictures.CALL)
+
+
+@pytest.mark.parametrize("plot", sorted((DOCS / "plots").glob("*.svg")), ids=lambda plot: plot.stem)
+def test_the_plots_are_of_the_figures_that_are_there(plot):
+    told = hashlib.sha256((DOCS / "plots" / "figures.json").read_bytes()).hexdigest()
+    assert told in plot.read_text(encoding="utf-8"), "run: python benchmarks/plots.py docs/plots"
+    assert told.encode() in plot.with_suffix(".png").read_bytes()
 
 
 def test_the_state_diagram_is_what_the_module_prints():

@@ -1,0 +1,317 @@
+"""`python -m tools.pictures`: the pictures of the docs, each from a true run; tests keep them current.
+
+`timeline.svg`: one call, and when a client knows of its arguments: ours is run here, the one that waits is SGLang's
+detector, as `benchmarks/compare.py` has measured it (`docs/plots/figures.json`). `demo.svg`: the first reply of
+`streamtool demo`, moving. `states.svg`: the states of the parser.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import statemachine
+from statemachine.states import CALLS, Input, Move, State, rows
+from streamtool.conversation import Json
+from streamtool.inspector.playground import pieces, played
+from tools.svg import WIDE, label, mono, number, picture, rect
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+FOLDER: Final = ROOT / "docs" / "pictures"
+FIGURES: Final = ROOT / "docs" / "plots" / "figures.json"
+PACE: Final = 25
+"""Deltas that a model writes in a second."""
+CUT: Final = 4
+"""Characters of a delta."""
+
+# --- one call, streamed and not --------------------------------------------------------------------------------------
+
+_WORDS: Final = 'The parser reads each delta once, "as it comes",\nand tells what it knows.\t'
+CALL: Final = f'[write_file(path="notes.md", content={json.dumps(_WORDS * 6)})]'
+"""The call that `benchmarks/readers.py` has both of them read."""
+
+
+def measured() -> Mapping[str, Any]:
+    """What `benchmarks/compare.py` found."""
+    found: Mapping[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))["readers"]
+    return found
+
+
+def known_here() -> list[int]:
+    """For each delta of the call, how many characters of its arguments a client of ours has."""
+    parser = statemachine.Parser({"write_file": {"type": "object"}}, formats=["pythonic"])
+    known, found = 0, []
+    for piece in pieces(CALL, CUT):
+        known += sum(len(event.text) for event in parser.feed(piece) if isinstance(event, statemachine.ArgumentsDelta))
+        found.append(known)
+    return found
+
+
+def timeline() -> str:
+    """When the client knows of a call: while it is written, or when it is over."""
+    found = measured()
+    theirs = found["SGLang, pythonic"]
+    written, ours = theirs["timeline"]["written"], known_here()
+    left, right, top, lane, gap = 172, 830, 56, 58, 26
+    count, most = len(written), written[-1]
+
+    def x(step: float) -> float:
+        return left + (right - left) * step / count
+
+    def area(known: Sequence[int], y: float, fill: str) -> str:
+        """How much is known, over time."""
+        corners = [(0.0, 0.0)]
+        for step, now in enumerate(known):
+            corners += [(step, corners[-1][1]), (step, now / most)]
+        corners += [(count, corners[-1][1]), (count, 0)]
+        path = " ".join(f"{number(x(step))},{number(y + lane - part * lane)}" for step, part in corners)
+        return f'<polygon points="{path}" fill="var(--{fill})"/>'
+
+    parts = [label(20, 30, "One call of 500 characters, at 25 deltas a second: what each side has, and when", "title")]
+    lanes = (
+        ("the model writes", written, "syntax", ""),
+        ("streamtool sends", ours, "call", ""),
+        (f"SGLang {theirs['version']} sends", theirs["timeline"]["known"], "text", "nothing, until the call is whole"),
+    )
+    for place, (name, known, fill, waits) in enumerate(lanes):
+        y = top + place * (lane + gap)
+        parts += [label(20, y + lane / 2 + 5, name), rect(left, y, right - left, lane, "line")]
+        first = next(step for step, now in enumerate(known) if now)
+        if first > 1:
+            parts.append(rect(left, y, x(first) - left, lane, "hold"))
+        parts.append(area(known, y, fill))
+        if waits:
+            parts.append(label(left + 14, y + lane / 2 + 5, waits))
+        told = f"first argument after {(first + 1) / PACE:.1f} s" if place else ""
+        parts.append(label(right, y + lane + 17, told, "small faint", ' text-anchor="end"') if told else "")
+    base = top + 3 * (lane + gap) + 4
+    for second in range(int(count / PACE) + 1):
+        parts.append(label(x(second * PACE), base + 10, f"{second} s", "small faint", ' text-anchor="middle"'))
+    return picture(
+        860, base + 26, "A call while it is written",
+        "Three lanes over five seconds. The model writes all the time. streamtool sends each piece as it comes. "
+        "A parser that buffers sends nothing for five seconds and then all of it at once.",
+        filter(None, parts),
+    )  # fmt: skip
+
+
+# --- the demo, moving ------------------------------------------------------------------------------------------------
+
+REPLY: Final = (
+    'Let me look that up.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+)
+SCHEMA: Final = {"get_weather": {"type": "object", "properties": {"city": {"type": "string"}}}}
+_STEP: Final = 0.28
+"""Seconds between two deltas: slow enough to read."""
+_REST: Final = 3.0
+"""Seconds at the end, before it begins again."""
+_COLOURS: Final = {"text": "text", "syntax": "syntax", "argument": "call", "repair": "call", "discard": "head"}
+
+
+def demo() -> str:
+    """What the model writes, and what the client receives, delta by delta."""
+    (reply,) = played({"text": REPLY, "tools": SCHEMA, "formats": None, "cut": 6})["replies"]
+    steps = len(reply["steps"])
+    whole = steps * _STEP + _REST
+    frames: dict[str, str] = {}
+
+    def when(name: str, first: float, last: float | None = None) -> str:
+        """A name of the animation that shows something from one step on, to another one or to the end."""
+        begin, end = (100 * step * _STEP / whole for step in (first, steps if last is None else last))
+        hidden, seen = "{opacity:0}", "{opacity:1}"
+        shown = f"{number(begin)}%{seen}"
+        frames[name] = f"@keyframes {name}{{0%{hidden}{number(max(begin - 0.01, 0))}%{hidden}{shown}" + (
+            f"100%{seen}}}" if last is None else f"{number(end - 0.01)}%{seen}{number(end)}%{hidden}100%{hidden}}}"
+        )
+        return f' class="mono a" style="animation-name:{name};'
+
+    parts = [
+        label(20, 28, "the model writes", "title"), label(480, 28, "the client receives", "title"),
+        '<line x1="460" y1="12" x2="460" y2="160" stroke="var(--edge)"/>',
+    ]  # fmt: skip
+    parts += _written(reply, when)
+    parts += _received(reply, when)
+    parts.append(label(20, 186, "yellow: held back, because it may still be text", "small faint"))
+    style = (
+        "".join(frames.values())
+        + f".a{{animation-duration:{number(whole)}s;animation-iteration-count:infinite;"
+        + "animation-timing-function:step-end}"
+        + "@media (prefers-reduced-motion:reduce){.a{animation:none!important}.gone{display:none}}"
+    )
+    return picture(
+        900, 200, "streamtool demo",
+        "On the left a model writes text and then a call as text, six characters at a time. On the right the client "
+        "receives the text at once, the name of the call as soon as it is known, and then its arguments while the "
+        "model writes them.",
+        parts, style,
+    )  # fmt: skip
+
+
+def _written(reply: Json, when: Callable[..., str]) -> Iterator[str]:
+    row, column = 0, 0
+    for start, end, kind, came, left, _ in reply["segments"]:
+        for piece in _lines(reply["text"][start:end]):
+            if piece == "\n":
+                row, column = row + 1, 0
+                continue
+            x, y = 20 + column * WIDE, 56 + row * 22
+            if left != came:
+                ground = rect(x, y - 14, len(piece) * WIDE, 19, "hold")
+                style = when(f"h{came}x{left}", came, left).replace("mono a", "a gone")
+                yield f'<g{style}">{ground}</g>'
+            style = when(f"w{came}", came)
+            yield (
+                mono(x, y, piece, _COLOURS.get(kind, "text"))
+                .replace(' class="mono"', "", 1)
+                .replace('style="', f"{style.removeprefix(' ')}", 1)
+            )
+            column += len(piece)
+
+
+def _lines(text: str) -> Iterator[str]:
+    for place, line in enumerate(text.split("\n")):
+        if place:
+            yield "\n"
+        if line:
+            yield line
+
+
+def _received(reply: Json, when: Callable[..., str]) -> Iterator[str]:
+    row, column = 0, 0
+    for _, step, events in reply["sent"]:
+        for event in events:
+            fill, told = "text", event.get("text", "")
+            match event["type"]:
+                case "call_start":
+                    row, column, fill, told = row + 2, 0, "call", f"● {event['name']}("
+                case "arguments_delta":
+                    fill = "call"
+                case "call_end":
+                    fill, told = "call", ")"
+                case _:
+                    pass
+            for piece in _lines(told):
+                if piece == "\n":
+                    row, column = row + 1, 0
+                    continue
+                style = when(f"r{step}", step)
+                yield (
+                    mono(480 + column * WIDE, 56 + row * 22, piece, fill)
+                    .replace(' class="mono"', "", 1)
+                    .replace('style="', f"{style.removeprefix(' ')}", 1)
+                )
+                column += len(piece)
+
+
+# --- the states ------------------------------------------------------------------------------------------------------
+
+_PLACES: Final[Mapping[State, tuple[int, int]]] = {
+    State.TEXT: (210, 90), State.REASONING: (210, 200), State.FENCE: (210, 310), State.OBJECT: (210, 420),
+    State.MESSAGE: (210, 530), State.CANDIDATE: (490, 250), State.AFTER: (490, 450), State.CALL: (760, 110),
+    State.UNKNOWN: (760, 230), State.BROKEN: (760, 350), State.CLOSED: (760, 530),
+}  # fmt: skip
+_BOX: Final = (172, 46)
+_SAID: Final = {
+    Input.CLOSE: (760, 574, "from every state: the reply ends"),
+    Input.UNWRAP: (490, 494, "also from text and reasoning: a wrapper closes"),
+}
+"""What comes from so many states that it is said instead of drawn."""
+_NAMES: Final = {
+    Input.FENCE: "a fence", Input.THINK: "reasoning opens", Input.OPEN: "an opener", Input.COMMIT: "commit",
+    Input.DISOWN: "not offered", Input.OBJECT: "no call", Input.SAY: "text message", Input.WRAP: "another format",
+    Input.UNWRAP: "wrapper closes", Input.REJECT: "rejected", Input.BREAK: "unreadable", Input.END: "end",
+    Input.CLOSE: "the reply ends",
+}  # fmt: skip
+
+
+def states() -> str:
+    """The states, what leads from one to another, and what each gives back to what lies beneath."""
+    arrows: dict[tuple[State, State], list[str]] = {}
+    pops: dict[State, list[str]] = {}
+    for state, found, move in rows():
+        _arrow(state, found, move, arrows, pops)
+    parts = [
+        _HEAD,
+        label(20, 28, "The states of the parser", "title"),
+        label(20, 48, "↩ what ends here gives back to what lies beneath on the stack", "small faint"),
+    ]
+    for (state, target), names in arrows.items():
+        parts += _edge(state, target, names, both=(target, state) in arrows)
+    for state, (x, y) in _PLACES.items():
+        width, height = _BOX
+        fill = "call" if state in CALLS else "text"
+        frame = f' stroke="var(--{fill})" stroke-width="2" rx="9"'
+        gives = f"↩ {', '.join(pops[state])}" if state in pops else ""
+        parts += [
+            rect(x - width / 2, y - height / 2, width, height, "paper", frame),
+            label(x, y + (-2 if gives else 5), state.value, "", ' text-anchor="middle" font-weight="600"'),
+            label(x, y + 15, gives, "small faint", ' text-anchor="middle"') if gives else "",
+        ]
+    parts += [label(x, y, text, "small faint", ' text-anchor="middle"') for x, y, text in _SAID.values()]
+    return picture(
+        950, 600, "The states of the parser",
+        "Text, reasoning, a fence, an object and a message on the left; on the right a call: an opener makes a "
+        "candidate, which commits, is disowned, rejected or broken; after it come its closers.",
+        filter(None, parts),
+    )  # fmt: skip
+
+
+def _arrow(
+    state: State, found: Input, move: Move, arrows: dict[tuple[State, State], list[str]], pops: dict[State, list[str]]
+) -> None:
+    if found in _SAID:
+        return
+    if move.push is None:
+        pops.setdefault(state, []).append(_NAMES[found])
+    else:
+        arrows.setdefault((state, move.push), []).append(_NAMES[found])
+
+
+def _edge(state: State, target: State, names: list[str], *, both: bool) -> Iterator[str]:
+    """An arrow with its names; `both`: there is one in the other direction, so each keeps to its side."""
+    (x, y), (to_x, to_y) = _PLACES[state], _PLACES[target]
+    width, height = _BOX
+    if any(place[0] == x == to_x and min(y, to_y) < place[1] < max(y, to_y) for place in _PLACES.values()):  # past it
+        side = -1 if x < width * 2 else 1
+        far = x + side * (width / 2 + (34 if side > 0 else 0.32 * abs(to_y - y)))
+        begin, end = (x + side * width / 2, y + 8), (to_x + side * (width / 2 + 3), to_y)
+        path = f"M{number(begin[0])} {number(begin[1])}C{number(far)} {number(y + 8)} {number(far)} {number(to_y)}"
+        yield f'<path d="{path} {number(end[0])} {number(end[1])}" fill="none" {_ARROW}/>'
+        yield _named(begin[0] * 0.25 + far * 0.75, (y + to_y) / 2, names)
+        return
+    dx, dy = to_x - x, to_y - y
+    length = (dx * dx + dy * dy) ** 0.5
+    bend = (36 if x == to_x else 12) if both else 0
+    x, y, to_x, to_y = (place + off for place, off in zip(
+        (x, y, to_x, to_y), (-dy / length * bend, dx / length * bend) * 2, strict=True
+    ))  # fmt: skip
+    part = min((width / 2 + 4) / abs(dx) if dx else 9, (height / 2 + 4) / abs(dy) if dy else 9)
+    x1, y1, x2, y2 = x + dx * part, y + dy * part, to_x - dx * part, to_y - dy * part
+    yield f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" {_ARROW}/>'
+    yield _named(x1 * 0.5 + x2 * 0.5, y1 * 0.5 + y2 * 0.5, names)
+
+
+_ARROW: Final = 'stroke="var(--faint)" marker-end="url(#m)"'
+
+
+def _named(x: float, y: float, names: Sequence[str]) -> str:
+    ground = ' text-anchor="middle" style="paint-order:stroke;stroke:var(--paper);stroke-width:5px"'
+    return label(x, y + 4, ", ".join(names), "small faint", ground)
+
+
+_HEAD: Final = (
+    '<defs><marker id="m" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0L8 4L0 8z" fill="var(--faint)"/></marker></defs>'
+)
+PICTURES: Final[Mapping[str, Callable[[], str]]] = {"timeline": timeline, "demo": demo, "states": states}
+
+
+def main() -> None:
+    """Write them."""
+    for name, make in PICTURES.items():
+        (FOLDER / f"{name}.svg").write_text(make(), encoding="utf-8")
+        print(FOLDER / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    main()
