@@ -1,7 +1,6 @@
 """The page in a real browser, over a socket: live exchanges, play back, holds, retries, a hostile model, keys, axe."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from browsers import CHROMIUM, launched
 from inspected import CALL, TOOLS, model
 from servers import ROOT, uvicorn_server
 
@@ -16,13 +16,7 @@ from streamtool.inspector.recorded import Recorded
 from streamtool.proxy import Proxy
 from streamtool.testing import Pause, ScriptedUpstream, text
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--enable-precise-memory-info"),
-)
 DENIED = "I'm sorry, but I don't have access to any tools in this conversation."
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>"\'`${1}</pre></span>\u202e'
 AXE = ROOT / "tests" / "node" / "node_modules" / "axe-core" / "axe.min.js"
@@ -32,10 +26,8 @@ PATIENT = 60_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with launched() as found:
         yield found
-        found.close()
 
 
 class Site:

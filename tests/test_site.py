@@ -1,0 +1,114 @@
+"""The site of the docs: built without a warning, every link and every page looked at in a browser."""
+
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+import pytest
+from browsers import CHROMIUM, launched
+from servers import ROOT
+
+pytest.importorskip("material")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Links(HTMLParser):
+    """The links of a page, and its anchors."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value and name in ("href", "src"):
+                self.links.append(value)
+            elif value and name in ("id", "name"):
+                self.ids.add(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        check=False, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout + done.stderr) == (0, ""), "it is built without a warning"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_every_link_leads_somewhere(site):
+    pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    assert len(pages) > 40
+    for path, page in pages.items():
+        for link in page.links:
+            if re.match(r"[a-z]+:|//", link) or path.name == "404.html":
+                continue
+            target, anchor = urldefrag(urljoin(f"/{path.relative_to(site).as_posix()}", link))
+            file = site / unquote(target).lstrip("/")
+            file = file / "index.html" if file.is_dir() else file
+            assert file.exists(), (path.name, link)
+            if anchor and file in pages and not anchor.startswith("__"):
+                assert unquote(anchor) in pages[file].ids, (path.name, link)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_each_page_is_whole_in_a_browser_and_asks_no_other_host(site, served):
+    with launched() as browser:
+        page = browser.new_page()
+        errors: list[str] = []
+        asked: set[str] = set()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: asked.add(request.url))
+        for path in sorted(site.rglob("*.html")):
+            if path.name == "404.html":
+                continue
+            page.goto(f"{served}/{path.relative_to(site).as_posix()}")
+            assert page.text_content("h1"), path.name
+            broken = page.eval_on_selector_all(
+                "img", "(all) => all.filter((one) => !one.naturalWidth).map((one) => one.src)"
+            )
+            assert broken == [], path.name
+        assert errors == []
+        assert {url for url in asked if url.startswith("http") and not url.startswith(served)} == set()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_formats_can_be_filtered_and_the_site_searched(served):
+    with launched() as browser:
+        page = browser.new_page()
+        page.goto(f"{served}/formats.html")
+        field = page.locator(".filter").first
+        field.fill("deepseek")
+        rows = page.locator("table:visible tbody tr:visible")
+        page.wait_for_function("() => [...document.querySelectorAll('tbody tr')].some((row) => row.hidden)")
+        assert rows.count() > 0
+        page.fill(".md-search__input", "prefix cache")
+        page.wait_for_selector(".md-search-result__item")

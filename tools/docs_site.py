@@ -1,0 +1,112 @@
+"""Hooks of `mkdocs build`: the site has what lies outside of docs/ too, and a reference of the API.
+
+The pages are written for a checkout, where links lead to files. Here such a link leads to a page or a file of the site.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File, Files
+
+import streamtool
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGES: Final = {
+    "README.md": "from/readme.md",
+    "CHANGELOG.md": "from/changelog.md",
+    "conformance/README.md": "from/conformance.md",
+}
+"""Pages outside of docs/, and where they are on the site."""
+API: Final = {
+    "parser": ("The parser", ["Parser", "parse", "write", "Call", "tools_of", "TextDelta", "ReasoningDelta",
+                              "CallStart", "ArgumentsDelta", "CallEnd", "Discarded", "Limits"]),
+    "streamtool": ("Shells", ["ToolMiddleware", "Proxy", "wrap", "ToolTransport", "SyncToolTransport", "Record"]),
+    "agent": ("The agent", ["Agent", "McpServer"]),
+    "settings": ("Settings", ["Settings", "LimitSettings"]),
+    "errors": ("Errors", ["StreamtoolError", "SettingsError", "RequestError", "AgentError", "UpstreamError"]),
+    "testing": ("Testing", ["streamtool.testing"]),
+}  # fmt: skip
+"""Pages of the reference: a title, and public names, or a module."""
+STYLE: Final = """
+.md-typeset table:not([class]) { font-size: .68rem; } .md-typeset img[src$=".svg"] { width: 100%; max-width: 46rem; }
+.filter { width: 100%; max-width: 30rem; padding: .4rem .7rem; margin: .6rem 0; font: inherit; color: inherit;
+  background: transparent; border: 1px solid var(--md-default-fg-color--lighter); border-radius: .2rem; }
+"""
+SCRIPT: Final = """
+// A long table can be filtered by words: the formats, the reports, the settings.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
+    const rows = [...table.tBodies[0].rows];
+    if (rows.length < 12) continue;
+    const field = document.createElement("input");
+    field.type = "search";
+    field.className = "filter";
+    field.placeholder = `Filter these ${rows.length} rows`;
+    field.setAttribute("aria-label", field.placeholder);
+    field.addEventListener("input", () => {
+      const words = field.value.toLowerCase().split(/\\s+/).filter(Boolean);
+      for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+    });
+    (table.closest(".md-typeset__scrollwrap") ?? table).before(field);
+  }
+});
+"""
+_LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")
+_MERMAID: Final = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add what is not in docs/."""
+    for source, place in PAGES.items():
+        files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
+    for name, (title, members) in API.items():
+        files.append(File.generated(config, f"api/{name}.md", content=_api(title, members)))
+    files.append(File.generated(config, "site.css", content=STYLE))
+    files.append(File.generated(config, "site.js", content=SCRIPT))
+    for source in sorted(_linked()):
+        files.append(File.generated(config, f"from/{source}", content=(ROOT / source).read_bytes()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to where the site has what they mean."""
+    place = page.file.src_uri
+    source = next((source for source, there in PAGES.items() if there == place), f"docs/{place}")
+
+    def led(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[1]))
+        there = _place(target)
+        return f"]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{link[2] or ''})"
+
+    # the diagram is there as a picture; drawing it anew would need a script of another host
+    return _LINK.sub(led, _MERMAID.sub("", markdown))
+
+
+def _place(target: str) -> str:
+    """Where the site has a file of the checkout."""
+    if target in PAGES:
+        return PAGES[target]
+    return target.removeprefix("docs/") if target.startswith("docs/") else f"from/{target}"
+
+
+def _linked() -> set[str]:
+    """Files outside of docs/ to which pages lead, which are no pages of the site."""
+    found = set()
+    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / source for source in PAGES)]:
+        for link in _LINK.finditer(page.read_text(encoding="utf-8")):
+            file = (page.parent / link[1]).resolve()
+            target = file.relative_to(ROOT).as_posix()
+            if not target.startswith("docs/") and target not in PAGES and file.is_file():
+                found.add(target)
+    return found
+
+
+def _api(title: str, members: list[str]) -> str:
+    """A page of the reference."""
+    parts = [f"# {title}\n"]
+    for name in members:
+        home = streamtool.HOMES.get(name)
+        parts.append(f"::: {name if home is None else f'{home}.{name}'}\n")
+    return "\n".join(parts)
