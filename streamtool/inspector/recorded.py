@@ -1,4 +1,4 @@
-"""Recordings as the inspector shows them: files, and folders of files."""
+"""Recordings as the inspector shows them: files, and folders, in which new ones are found while somebody looks."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,25 +15,30 @@ class Recorded:
     """The recordings in these files and folders. Raises SettingsError for what is none."""
 
     def __init__(self, names: Iterable[str]) -> None:
+        self._ids: dict[Path, str] = {}
         self._files: dict[str, Path] = {}
+        self._folders: list[Path] = []
         for name in names:
             place = Path(name)
-            found = sorted(place.glob(f"*{ENDING}")) if place.is_dir() else [place]
-            if not found:
-                raise SettingsError(f"{name} holds no recordings (*{ENDING})", param=name)
-            for file in found:
-                self._files[str(len(self._files) + 1)] = file
-        for file in self._files.values():
-            self._check(file)
+            if place.is_dir():
+                self._folders.append(place)
+                if not any(map(is_recording, place.glob(f"*{ENDING}"))):
+                    raise SettingsError(f"{name} holds no recordings (*{ENDING})", param=name)
+            elif is_recording(place):
+                self._add(place)
+            else:
+                raise SettingsError(f"{name} is no recording of an exchange that this version can read", param=name)
 
-    @staticmethod
-    def _check(file: Path) -> None:
-        first = next(read(file), None)
-        if first is None or first.get("type") != "exchange" or first.get("trace") != VERSION:
-            raise SettingsError(f"{file} is no recording of an exchange that this version can read", param=str(file))
+    def _add(self, file: Path) -> None:
+        self._ids[file] = id = str(len(self._ids) + 1)
+        self._files[id] = file
 
     def versions(self) -> dict[str, int]:
         """The recordings by their ids; another number says that one has grown."""
+        for folder in self._folders:
+            for file in sorted(folder.glob(f"*{ENDING}")):
+                if file not in self._ids and is_recording(file):
+                    self._add(file)
         return {id: file.stat().st_size for id, file in self._files.items() if file.exists()}
 
     def summary(self, id: str) -> Json:
@@ -43,6 +48,12 @@ class Recorded:
     def lines(self, id: str) -> Iterator[Line]:
         """All of it. Raises KeyError."""
         return read(self._files[id])
+
+
+def is_recording(file: Path) -> bool:
+    """Whether the file begins like a recording. Raises SettingsError if it cannot be read."""
+    first = next(read(file), None)
+    return first is not None and first["type"] == "exchange" and first.get("trace") == VERSION
 
 
 def read(file: Path) -> Iterator[Line]:

@@ -6,8 +6,9 @@ waited.
 
     steps       [seconds, start, end, state, held, why, waits, events]: a piece that was fed, its place in the text, the
                 parser's state and what it holds afterwards, why, why something waits beyond the parser, the events
-    segments    [start, end, kind, came, left, why]: a stretch of the text, what it was by the ledger (`held`: not known
-                yet), the step that brought it and the step at which it was let go (null: never), why it had to wait
+    segments    [start, end, kind, came, left, why]: a stretch of the text, what it was by the ledger, the step that
+                brought it and the step at which it was let go (null: never), why it had to wait. Two kinds are not the
+                ledger's: `held` is not known yet, `quotation` is a call that is text for the client
     sent        [seconds, step, events]: what the client got, and after which step
 
 `came` and `left` differ only for what was held back.
@@ -15,6 +16,7 @@ waited.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from attrs import asdict
@@ -141,8 +143,24 @@ class ReplyTimeline:
         if self._parser is None:
             return [(0, length, "text")]
         spans = [(span.start, span.end, span.kind) for span in self._parser.ledger]
+        if self.quoted:
+            spans = self._with_quotations(spans)
         end = spans[-1][1] if spans else 0
         return [*spans, (end, length, "held")] if end < length or not spans else spans
+
+    def _with_quotations(self, spans: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+        """The spans of calls that went out as text are quotations."""
+        text = "".join(self._text)
+        sent = "".join(
+            event["text"] for _, _, events in self.sent for event in events if event["type"] in VISIBLE.values()
+        )
+        found: list[tuple[int, int, str]] = []
+        for call, group in groupby(spans, lambda span: span[2] not in (*VISIBLE, "discard")):
+            members = list(group)
+            start, end = members[0][0], members[-1][1]
+            quoted = call and text[start:end].strip() in sent
+            found += [(start, end, "quotation")] if quoted else members
+        return found
 
     def _late(self, spans: Sequence[tuple[int, int, str]]) -> dict[str, "Sending"]:
         """When the characters of each kind were sent, where they were sent as they are."""

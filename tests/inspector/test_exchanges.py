@@ -76,6 +76,8 @@ async def test_a_quotation_says_that_it_is_one():
     (reply,) = timeline(app)["replies"]
     assert reply["quoted"] == ["behind text"]
     assert "it may be a quotation" in {step[6] for step in reply["steps"]}
+    quoted = [reply["text"][start:end] for start, end, kind, *_ in reply["segments"] if kind == "quotation"]
+    assert "".join(quoted).strip() == CALL.replace("\n", " ")
 
 
 @both

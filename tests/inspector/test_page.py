@@ -12,7 +12,6 @@ from browsers import CHROMIUM, launched
 from inspected import CALL, TOOLS, model
 from servers import ROOT, uvicorn_server
 
-from streamtool.inspector.recorded import Recorded
 from streamtool.proxy import Proxy
 from streamtool.testing import Pause, ScriptedUpstream, text
 
@@ -377,11 +376,3 @@ def test_the_first_how_to_holds(site):
     page.wait_for_function("() => document.querySelector('main [role=status]').textContent.startsWith('1 call ')")
     page.fill("#try-text", CALL.replace("get_weather", "get_wether"))
     page.wait_for_function("() => document.querySelector('main [role=status]').textContent.startsWith('0 calls')")
-
-
-def test_recordings_are_shown_too(tmp_path, site):
-    found = site(model(f"Let me look.\n{CALL}"), recordings=str(tmp_path))
-    found.ask()
-    recorded = Recorded([str(tmp_path)])
-    (id,) = recorded.versions()
-    assert recorded.summary(id)["calls"] == 1

@@ -6,7 +6,7 @@ import { bisect, el, plural, quoted, seconds } from "./dom.js";
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 20, 100];
 const KINDS = {
   text: "text", reasoning: "reasoning", syntax: "call syntax", argument: "call, arguments", repair: "repaired",
-  discard: "discarded", held: "not known yet",
+  discard: "discarded", quotation: "a quotation: text", held: "not known yet",
 };
 const LANES = { top: 20, written: 40, gap: 44, received: 40 };
 const HEIGHT = LANES.top + LANES.written + LANES.gap + LANES.received + 22;
