@@ -52,7 +52,7 @@ LAYERS = (
         "streamtool.probe",
     ),
     ("streamtool.agent",),
-    ("streamtool.proxy",),
+    ("streamtool.proxy", "streamtool.adapters"),
     ("streamtool.batch", "streamtool.cli", "streamtool.__main__"),
 )
 SHARED = ("wire", "fields", "typed_tools", "body_sniffer", "stream", "choices", "pairing", "registry", "interfaces")

@@ -1,0 +1,76 @@
+"""Deltas for whoever writes a server, judged by the SDK's own types and its own accumulator."""
+
+import json
+import random
+
+import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
+
+from conformance.cases import FOLDER, all_cases
+from statemachine import Parser
+from streamtool.adapters import openai_deltas
+
+CASES = [case for case in all_cases(FOLDER) if not case.options and case.reason is None]
+
+
+def completed(pieces, tools, **options):
+    """What the SDK makes of the chunks."""
+    state = ChatCompletionStreamState()
+    deltas = openai_deltas(Parser(tools, **options))
+
+    def take(delta, finish=None):
+        chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m",
+                 "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}  # fmt: skip
+        state.handle_chunk(ChatCompletionChunk.model_validate(chunk, strict=True))
+
+    take({"role": "assistant", "content": ""})
+    for piece in pieces:
+        for delta in deltas.feed(piece):
+            take(delta)
+    for delta in deltas.close():
+        take(delta)
+    take({}, deltas.finish_reason)
+    return state.current_completion_snapshot.choices[0], deltas
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_the_sdk_accumulates_what_the_case_says(case):
+    rng = random.Random(case.id)
+    text, pieces = case.text, []
+    while text:
+        size = rng.choice((1, 2, 3, 5, 8, 13))
+        pieces.append(text[:size])
+        text = text[size:]
+    choice, deltas = completed(pieces, case.tools)
+    calls = [event for event in case.events if event["type"] == "call"]
+    assert (choice.message.content or "") == "".join(e["text"] for e in case.events if e["type"] == "text")
+    found = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+    assert [name for name, _ in found] == [call["name"] for call in calls]
+    for (_, arguments), call in zip(found, calls, strict=True):
+        assert arguments == call["arguments"] or json.loads(arguments) == json.loads(call["arguments"])
+    complete = all(call["complete"] for call in calls)
+    assert choice.finish_reason == (("tool_calls" if calls else "stop") if complete else "length")
+    assert [call.id for call in choice.message.tool_calls or ()] == deltas.ids
+    assert [given or made for given, made in zip([call["id"] for call in calls], deltas.ids, strict=True)] == deltas.ids
+
+
+def test_a_call_is_told_while_it_is_written():
+    deltas = openai_deltas(Parser(["ping"]), new_id=lambda: "call_1")
+    assert deltas.feed('<tool_call>{"name": "ping", "arguments": {"a": "b') == [
+        {
+            "tool_calls": [
+                {"index": 0, "id": "call_1", "type": "function", "function": {"name": "ping", "arguments": ""}}
+            ]
+        },
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": "b'}}]},
+    ]
+    assert deltas.feed("c") == [{"tool_calls": [{"index": 0, "function": {"arguments": "c"}}]}]
+    assert deltas.close("length") == [] and deltas.finish_reason == "length"
+
+
+def test_reasoning_has_the_field_that_is_asked_for_or_none():
+    text = "<think>hm</think>ok"
+    assert openai_deltas(Parser(["ping"])).feed(text) == [{"reasoning_content": "hm"}, {"content": "ok"}]
+    assert openai_deltas(Parser(["ping"]), reasoning="reasoning").feed(text)[0] == {"reasoning": "hm"}
+    assert openai_deltas(Parser(["ping"]), reasoning=None).feed(text) == [{"content": "ok"}]
