@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +28,7 @@ from exchange import settings
 
 from streamtool.bench import Smallest, Workload, pieces, started, workloads
 from streamtool.exchange import Exchange
+from streamtool.inspector.ring import Ring
 from streamtool.protocols.registry import client_protocol
 
 HERE = Path(__file__).parent
@@ -69,10 +71,12 @@ def parsed(work: Workload) -> Callable[[int], Callable[[], None]]:
     return prepared
 
 
-def passed(client: str, kind: str) -> Callable[[int], Callable[[], None]]:
+def passed(client: str, kind: str, *, inspected: bool = False) -> Callable[[int], Callable[[], None]]:
     def prepared(count: int) -> Callable[[], None]:
         wire = client_protocol(client, CLIENTS[client])
         exchange = Exchange(settings("chat"), wire, request(client, 20), (), new_id=lambda prefix: prefix, now=1)
+        if inspected:
+            exchange.listener = Ring(2**30, time.monotonic, contents=True).begin(exchange, "")
         exchange.request()
         exchange.respond(200, ())
         for data in opening("chat", kind):
@@ -90,6 +94,8 @@ def all_of_it() -> Iterator[Measured]:
             yield Measured(f"parser: {work.name}", parsed(work))
     for client, kind in PASSED:
         yield Measured(f"exchange: {kind} for {client}", passed(client, kind))
+    for client, kind in PASSED[:2]:
+        yield Measured(f"the same, inspected: {kind} for {client}", passed(client, kind, inspected=True))
 
 
 # --- inside of valgrind

@@ -7,7 +7,7 @@ Many streams of 25 deltas a second go through each proxy in turn, several times 
 what is printed are medians. `--most` adds streams to 200, or to N, until the last 1 % of the deltas comes later than
 10 ms; with `--quarters` each process of a proxy has a quarter of a core, so that upstream and clients have enough for
 several. A name is one of `peers.py` or `litellm`, with `/arguments` for deltas of a call, and for ours `*2` for two
-workers. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
+workers or `+inspect` with the inspector on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
 """
 
 import argparse
@@ -30,6 +30,8 @@ from common import Row, Table, median
 from load import Heard, Streams, Upstream
 
 NAMES = ("direct", "pump", "aiohttp", "httpx-aiohttp", "pyreqwest", "httpx", "streamtool", "streamtool/arguments")
+INSPECTED = "streamtool+inspect"
+"""Ours, with the inspector on and nobody looking."""
 MOST = ("direct", "httpx", "streamtool", "streamtool*2")
 TOOLS = 50
 BEST = 1.4
@@ -123,10 +125,12 @@ async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
 def _command(name: str, url: str, port: int, folder: Path) -> list[str] | None:
     """What starts a proxy that opens the port itself."""
     ours, _, workers = name.partition("*")
-    if ours == "streamtool":
-        return ["-m", "streamtool", "serve", "--upstream", url, "--port", str(port)] + (
-            ["--workers", workers] if workers else []
-        )
+    if ours in ("streamtool", INSPECTED):
+        return [
+            *("-m", "streamtool", "serve", "--upstream", url, "--port", str(port)),
+            *(["--workers", workers] if workers else []),
+            *(["--inspect", "--contents"] if ours == INSPECTED else []),
+        ]
     if name == "litellm":
         models = [
             {"model_name": kind, "litellm_params": {"model": f"openai/{kind}", "api_base": f"{url}/v1", "api_key": "x"}}

@@ -14,7 +14,7 @@ from streamtool.cli.serve import address, bind
 from streamtool.conversation import Json
 from streamtool.http.asgi import Receive, Scope, Send
 from streamtool.inspector.app import PATH, Inspector
-from streamtool.inspector.recorded import Recorded
+from streamtool.inspector.recorded import RecordedExchanges
 from streamtool.settings import Settings
 
 HOST = "127.0.0.1"
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 def run(names: Sequence[str], *, port: int, open_page: bool) -> None:
     """Show recordings. Raises SettingsError for what is none, StreamtoolError where nothing can listen."""
-    _serve(Recorded(names), None, "", port=port, open_page=open_page)
+    _serve(RecordedExchanges(names), None, "", port=port, open_page=open_page)
 
 
 def play(name: str | None, tools: str | None, formats: str | None, delta: int | None) -> None:
@@ -32,10 +32,10 @@ def play(name: str | None, tools: str | None, formats: str | None, delta: int | 
     if name is not None:
         with open_source(name) as source:
             example["text"] = "".join(pieces(source, None))
-    _serve(Recorded(()), example, "#/try", port=0, open_page=True)
+    _serve(RecordedExchanges(()), example, "#/try", port=0, open_page=True)
 
 
-def _serve(exchanges: Recorded, example: Json, part: str, *, port: int, open_page: bool) -> None:
+def _serve(exchanges: RecordedExchanges, example: Json, part: str, *, port: int, open_page: bool) -> None:
     with bind(HOST, port) as sock:
         url = f"http://{address(HOST, sock.getsockname()[1])}"
         inspector = Inspector(Settings(contents=True), exchanges, lambda: server.should_exit, example=example)

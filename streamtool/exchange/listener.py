@@ -30,7 +30,7 @@ class ParserOptions:
     calls_in_reasoning: bool
     limits: statemachine.Limits
 
-    def parser(self) -> statemachine.Parser:
+    def parser(self, *, ledger: bool = False) -> statemachine.Parser:
         """A new parser."""
         return statemachine.Parser(
             self.tools,
@@ -41,6 +41,7 @@ class ParserOptions:
             in_fences=self.in_fences,
             calls_in_reasoning=self.calls_in_reasoning,
             limits=self.limits,
+            ledger=ledger,
         )
 
 

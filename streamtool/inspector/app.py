@@ -18,10 +18,10 @@ What exchanges hold is shown only if the settings allow `contents`: otherwise te
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.resources import files
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import parse_qs
 
 import anyio
@@ -42,7 +42,7 @@ from streamtool.http.origins import Origins
 from streamtool.http.request_body import ClientLeft, read_body
 from streamtool.inspector import views
 from streamtool.inspector.playground import played
-from streamtool.observe.lines import Line
+from streamtool.inspector.views import Exchanges
 from streamtool.protocols.wire import decode_tolerant, encode
 from streamtool.settings import Settings
 from streamtool.state.clients import ClientNames
@@ -74,14 +74,6 @@ WATCHERS: Final = 32
 """How many may look on at once."""
 FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
 """Headers of a reverse proxy, behind which everybody seems to be on this machine."""
-
-
-class Exchanges(Protocol):
-    """Where exchanges are kept."""
-
-    def versions(self) -> Mapping[str, int]: ...
-    def summary(self, id: str, /) -> Json: ...
-    def lines(self, id: str, /) -> Iterator[Line]: ...
 
 
 class Inspector:

@@ -11,7 +11,7 @@ from streamtool.observe.lines import VERSION, Line
 from streamtool.observe.recordings import ENDING
 
 
-class Recorded:
+class RecordedExchanges:
     """The recordings in these files and folders. Raises SettingsError for what is none."""
 
     def __init__(self, names: Iterable[str]) -> None:

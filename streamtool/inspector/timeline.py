@@ -245,18 +245,7 @@ def received(events: Sequence[statemachine.Event]) -> list[Json]:
 
 def observing(made_with: Mapping[str, Json]) -> statemachine.Parser:
     """A parser with these options, which keeps a ledger."""
-    options = options_from_json(made_with)
-    return statemachine.Parser(
-        options.tools,
-        formats=options.formats,
-        prefix=options.prefix,
-        unknown=options.unknown,
-        malformed=options.malformed,
-        in_fences=options.in_fences,
-        calls_in_reasoning=options.calls_in_reasoning,
-        limits=options.limits,
-        ledger=True,
-    )
+    return options_from_json(made_with).parser(ledger=True)
 
 
 def timelines(lines: Iterable[Line]) -> list[ReplyTimeline]:

@@ -22,7 +22,7 @@ DOT: Final = "·"
 Query = Mapping[str, list[str]]
 
 
-class Kept(Protocol):
+class Exchanges(Protocol):
     """Where exchanges are kept."""
 
     def versions(self) -> Mapping[str, int]: ...
@@ -30,7 +30,7 @@ class Kept(Protocol):
     def lines(self, id: str, /) -> Iterator[Line]: ...
 
 
-def timeline(kept: Kept, id: str, _: Query) -> Json:
+def timeline(kept: Exchanges, id: str, _: Query) -> Json:
     """What the model wrote, and when the client received it."""
     lines = list(kept.lines(id))
     return {
@@ -40,7 +40,7 @@ def timeline(kept: Kept, id: str, _: Query) -> Json:
     }
 
 
-def prompts(kept: Kept, id: str, _: Query) -> Json:
+def prompts(kept: Exchanges, id: str, _: Query) -> Json:
     """The prompt of each attempt, marked; and the earlier exchange of whose prompt a cache keeps most."""
     lines = list(kept.lines(id))
     asked = _first(lines)
@@ -66,7 +66,7 @@ def prompts(kept: Kept, id: str, _: Query) -> Json:
     return {"prompts": found}
 
 
-def requests(kept: Kept, id: str, query: Query) -> Json:
+def requests(kept: Exchanges, id: str, query: Query) -> Json:
     """The request as it came, and as it went; `origin`: where the page is, for a line of curl."""
     lines = list(kept.lines(id))
     asked = _first(lines)
@@ -84,13 +84,13 @@ def requests(kept: Kept, id: str, query: Query) -> Json:
     }
 
 
-def data(kept: Kept, id: str, _: Query) -> Json:
+def data(kept: Exchanges, id: str, _: Query) -> Json:
     """The bytes that the client got, with their times."""
     sent = [[line["seconds"], line.get("data")] for line in kept.lines(id) if line["type"] == "sent"]
     return {"bytes": sent, "known": all(text is not None for _, text in sent)}
 
 
-def as_case(kept: Kept, id: str, query: Query) -> bytes:
+def as_case(kept: Exchanges, id: str, query: Query) -> bytes:
     """A conformance case of one of its parsers. Raises RequestError."""
     wanted = query.get("parser", ["0"])[0]
     made_with: Json = None
@@ -114,12 +114,12 @@ def as_case(kept: Kept, id: str, query: Query) -> bytes:
     return case("".join(text), made_with, title=title, reason=reason).encode()
 
 
-def recording(kept: Kept, id: str, _: Query) -> bytes:
+def recording(kept: Exchanges, id: str, _: Query) -> bytes:
     """The exchange as a recording."""
     return b"".join(encode(line) + b"\n" for line in kept.lines(id))
 
 
-VIEWS: Final[Mapping[str, Callable[[Kept, str, Query], Json]]] = {
+VIEWS: Final[Mapping[str, Callable[[Exchanges, str, Query], Json]]] = {
     "": timeline,
     "prompt": prompts,
     "requests": requests,
