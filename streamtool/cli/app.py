@@ -9,6 +9,7 @@ import typer
 
 from streamtool.cli.common import open_source
 from streamtool.cli.exit_codes import DONE, FAILED, Commands
+from streamtool.cli.garbage import uncollected
 from streamtool.errors import SettingsError
 
 app = typer.Typer(
@@ -103,21 +104,27 @@ def demo(
     key_env: KeyEnv = None,
     format_: Format = None,
     delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between the sample's deltas.")] = 0.06,
+    client: Annotated[
+        str, typer.Option(metavar="NAME", help="http, or openai for the official client (pip install openai).")
+    ] = "http",
 ) -> None:
     """Watch a model that only writes text call a tool, live. Needs no network.
 
-    The demo starts the proxy on a free loopback port with the embedded sample model behind it. The openai client (or
-    httpx, if that is not installed) asks a question, receives a call, sends its result and receives the final answer.
+    The demo starts the proxy on a free loopback port with the embedded sample model behind it. A client asks a
+    question, receives a call, sends its result and receives the final answer.
 
     \b
     Examples:
       streamtool demo
       streamtool demo --format qwen3_coder
+      streamtool demo --client openai
       streamtool demo --upstream http://127.0.0.1:11434 --model qwen3:8b
     """
-    from streamtool.cli.demo import run as run_demo  # noqa: PLC0415  a command loads what it needs
+    with uncollected():
+        from streamtool.cli.demo import DemoFlags  # noqa: PLC0415  a command loads what it needs
+        from streamtool.cli.demo import run as run_demo  # noqa: PLC0415
 
-    run_demo(upstream, model, key_env, format_, delay)
+    run_demo(DemoFlags(upstream, model, key_env, format_, delay, client))
 
 
 @app.command()
