@@ -54,9 +54,9 @@ class Agent:
 
     `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
     again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
-    `approve` is asked before a call is executed. `on_exchange` gets the `Record` of each exchange; `transport` replaces
-    the network, `through` (a `middleware_of`) all of that; `headers` go with each request. With
-    `first_call` the first reply has to call a tool. Raises SettingsError.
+    `approve` is asked before a call is executed; it says True, False, or why not (a `Veto`). `on_exchange` gets the
+    `Record` of each exchange; `transport` replaces the network, `through` (a `middleware_of`) all of that; `headers` go
+    with each request. With `first_call` the first reply has to call a tool. Raises SettingsError.
     """
 
     def __init__(
@@ -178,19 +178,22 @@ class Agent:
         async with send:
             try:
                 if self._opened is not None:
-                    await self._loop(self._opened, messages, send)
+                    await self._loop(self._opened, messages, send, run)
                 else:
                     async with self._resources.open() as found:
-                        await self._loop(found, messages, send)
+                        await self._loop(found, messages, send, run)
             except Exception as error:  # noqa: BLE001  whatever it is
                 run._error = error  # noqa: SLF001  the two belong together
 
-    async def _loop(self, found: OpenResources, messages: Sequence[Message], send: ObjectSendStream[Event]) -> None:
+    async def _loop(
+        self, found: OpenResources, messages: Sequence[Message], send: ObjectSendStream[Event], run: "AgentRun"
+    ) -> None:
         offered = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in found.tools.values())
         names = Names(found.tools, restricted=self._native)
         asked = evolve(self._asked, tools=offered)
         talk = ModelClient(found.middleware, asked, names, self._listens, self._headers, choice=self._first)
-        await send.send(await Loop(talk, found.tools, self._plan, send.send).run(messages))
+        run._loop = loop = Loop(talk, found.tools, self._plan, send.send)  # noqa: SLF001  the two belong together
+        await send.send(await loop.run(messages))
 
 
 class AgentRun:
@@ -199,6 +202,16 @@ class AgentRun:
     def __init__(self, events: ObjectReceiveStream[Event]) -> None:
         self._events = events
         self._error: Exception | None = None
+        self._loop: Loop | None = None
+
+    @property
+    def messages(self) -> tuple[Mapping[str, Json], ...]:
+        """All that the run has added to the conversation so far, as messages of Chat Completions.
+
+        Of a run that was left before its end, too: calls that got no result are among them, and a reply that was being
+        written is not.
+        """
+        return () if self._loop is None else tuple(chat.write_messages(self._loop.added))
 
     def __aiter__(self) -> Self:
         return self
