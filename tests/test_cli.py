@@ -25,7 +25,7 @@ from streamtool.cli.prompt import guess
 from streamtool.families import teachable
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("demo", "serve", "probe", "run", "parse", "prompt", "formats", "bench")
+COMMANDS = ("demo", "serve", "probe", "run", "sessions", "parse", "prompt", "formats", "bench")
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
 REQUEST = {
     "model": "m",

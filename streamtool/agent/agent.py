@@ -36,6 +36,7 @@ from streamtool.observe.observers import OnExchange
 from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
 from streamtool.protocols.registry import CLIENTS, upstream_protocol_for
+from streamtool.reply import Usage
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.validation.validator import require_library
 
@@ -131,6 +132,11 @@ class Agent:
         finally:
             self._stack = None
 
+    @property
+    def tools(self) -> Mapping[str, ExecutableTool]:
+        """The tools by name, those of servers included; {} outside of `async with agent`."""
+        return {} if self._opened is None else self._opened.tools
+
     async def ask(self, messages: Messages) -> str:
         """The final answer. Raises what `run` raises."""
         async with self.run(messages) as run:
@@ -212,6 +218,11 @@ class AgentRun:
         written is not.
         """
         return () if self._loop is None else tuple(chat.write_messages(self._loop.added))
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all replies so far."""
+        return Usage() if self._loop is None else self._loop.usage
 
     def __aiter__(self) -> Self:
         return self

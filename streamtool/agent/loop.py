@@ -49,7 +49,7 @@ class Plan:
 class Loop:
     """One run."""
 
-    __slots__ = ("_done", "_history", "_plan", "_talk", "_tell", "_tools", "_usage")
+    __slots__ = ("_done", "_history", "_plan", "_talk", "_tell", "_tools", "usage")
 
     def __init__(self, talk: ModelClient, tools: Mapping[str, ExecutableTool], plan: Plan, tell: Tell) -> None:
         self._talk = talk
@@ -60,7 +60,8 @@ class Loop:
         """What the run has added to the conversation."""
         self._done: list[ToolCallResult] = []
         """Results of the last reply's calls, while others are still missing."""
-        self._usage = Usage()
+        self.usage = Usage()
+        """The tokens of all replies so far."""
 
     @property
     def added(self) -> list[Message]:
@@ -76,7 +77,7 @@ class Loop:
             if not told.calls:
                 self._history.append(told.message)
                 added = chat.write_messages(self._history)
-                return Final(told.message.text, told.reason, turn, self._usage, tuple(added))
+                return Final(told.message.text, told.reason, turn, self.usage, tuple(added))
             self._history.append(told.message)
             results, executed = await self._results(told.calls)
             self._done.clear()
@@ -97,7 +98,7 @@ class Loop:
         asked = [*given, *self._history]
         for _ in range(self._plan.retries + 1):
             told = await self._talk.reply(asked, self._tell)
-            self._usage += told.usage
+            self.usage += told.usage
             # a reply of native calls alone has no text
             asks = self._plan.strict if told.raw or not told.calls else None
             wrong = None if asks is None else one_object.problem(told.raw, asks)
