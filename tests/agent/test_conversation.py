@@ -153,6 +153,7 @@ def test_a_conversation_goes_on_until_it_is_left(capsys):
         screen.prompt()
         screen.keys("/tools", ENTER)
         screen.until("get_weather (executed without asking)  The weather in a city.")
+        screen.prompt()
         screen.keys("a line that is given up", CTRL_C)
         screen.until("given up")
         screen.prompt()
@@ -206,8 +207,11 @@ def test_ctrl_c_ends_the_task_and_keeps_the_conversation_which_can_be_resumed():
         assert screen.ended() == 0  # although the function still sleeps
     with terminal("--resume") as screen:
         assert "Session talk, 4 messages so far." in screen.prompt()
-        os.kill(screen.process.pid, signal.SIGINT)
-        assert screen.ended() == 130
+        ends = time.monotonic() + PATIENCE
+        while screen.process.poll() is None and time.monotonic() < ends:  # one may be late for a task; two are meant
+            os.kill(screen.process.pid, signal.SIGINT)
+            time.sleep(0.5)
+        assert screen.process.poll() in (130, -signal.SIGINT)  # a third one may meet a process that just ends
     assert [message["role"] for message in messages_of("talk")] == ["user", "assistant", "user", "assistant"]
 
 

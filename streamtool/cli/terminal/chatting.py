@@ -47,7 +47,7 @@ class Chat:
         """Do the first task, if there is one, and then what is asked for, until there are no more lines.
 
         `leave` ends the process, when a task does not end although it was interrupted. Raises SettingsError, what is
-        raised when tools or upstreams cannot be opened, and KeyboardInterrupt for a signal while nothing runs.
+        raised when tools or upstreams cannot be opened, and KeyboardInterrupt for two signals while nothing runs.
         """
         failed: Exception | None = None
         async with self.agent, anyio.create_task_group() as group:

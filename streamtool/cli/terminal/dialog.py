@@ -110,9 +110,10 @@ class Dialog:
 
 
 class Interrupts:
-    """The interrupt signal ends the task that runs, and where none does, the conversation.
+    """The interrupt signal ends the task that runs.
 
-    A second one, while the first task has not ended yet, calls `leave`, which ends the process.
+    A second one, while that task has not ended yet, calls `leave`, which ends the process. Where no task runs, the
+    first one is passed over, since it was meant for a task that has just ended; the second one ends the conversation.
     """
 
     def __init__(self, conversation: anyio.CancelScope, leave: Callable[[], None]) -> None:
@@ -120,6 +121,8 @@ class Interrupts:
         self._leave = leave
         self._scope: anyio.CancelScope | None = None
         """Of the task that runs."""
+        self._late = False
+        """One came while no task ran, and none has run since."""
         self.left = False
         """The conversation was ended so."""
 
@@ -129,8 +132,10 @@ class Interrupts:
             task_status.started()
             async for _ in signals:
                 if self._scope is None:
-                    self.left = True
-                    self._conversation.cancel()
+                    if self._late:
+                        self.left = True
+                        self._conversation.cancel()
+                    self._late = True
                 elif self._scope.cancel_called:
                     self._leave()
                 else:
@@ -139,7 +144,7 @@ class Interrupts:
     async def run(self, dialog: Dialog, task: str) -> bool:
         """Do a task; False: it was interrupted. Raises StreamtoolError as a run does."""
         with anyio.CancelScope() as scope:
-            self._scope = scope
+            self._scope, self._late = scope, False
             try:
                 await dialog.ask(task)
             finally:
