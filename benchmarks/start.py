@@ -31,10 +31,12 @@ ENDED = {
 BOUNDS = {
     "python, nothing": "",
     "import typer, rich and click": "import typer, rich.console, click",
-    "import openai": "import openai",
-    "the first delta of the demo": None,
+    "import openai (demo --client openai)": "import openai",
+    "import prompt_toolkit (run)": "import prompt_toolkit",
 }
-"""What of it is not ours: the language, the library of commands, the client of the demo. None: see `first_delta`."""
+"""What of it is not ours: the language, the libraries of commands, the official client of the demo."""
+FIRST = 1.0
+"""Seconds within which a newcomer should see something."""
 
 
 def spent(command: list[str]) -> float:
@@ -105,9 +107,12 @@ def main() -> None:
     Table("Start-up", ("command", "CPU, s"), rows).show()
     rows = []
     for name, code in BOUNDS.items():
-        runs = [first_delta() if code is None else spent([sys.executable, "-c", code]) for _ in range(RUNS)]
+        runs = [spent([sys.executable, "-c", code]) for _ in range(RUNS)]
         rows.append(Row((name, f"{min(runs):.2f}")))
-    Table("What of it is not ours", ("", "CPU, s (of the demo: seconds)"), rows).show()
+    Table("What of it is not ours", ("", "CPU, s"), rows).show()
+    first = min(first_delta() for _ in range(RUNS))
+    row = Row(("the first delta of its model", f"{first:.2f}"), f"<= {FIRST:.2f}", first <= FIRST)
+    Table("streamtool demo", ("", "seconds"), [row]).show()
     rows = []
     for server in ("uvicorn", "hypercorn"):
         answers_after, at_answer, later = min(served(server) for _ in range(RUNS))

@@ -15,14 +15,17 @@ from pathlib import Path
 import dialects
 import httpx
 import pytest
+from rich.cells import cell_len
 
 from statemachine import FORMATS, OPT_IN, Call, parse, write
 from streamtool.cli import main
+from streamtool.cli.demo import TOOLS as DEMO_TOOLS
+from streamtool.cli.demo_board import Shadow
 from streamtool.cli.prompt import guess
 from streamtool.families import teachable
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("demo", "serve", "probe", "run", "parse", "prompt", "formats", "bench")
+COMMANDS = ("demo", "serve", "probe", "run", "sessions", "parse", "prompt", "formats", "bench")
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}]
 REQUEST = {
     "model": "m",
@@ -458,7 +461,7 @@ def test_demo_shows_deltas_as_they_arrive_and_ends_with_an_answer(monkeypatch, c
     reader.join()
     assert (code, capsys.readouterr().err) == (0, "")
     out = "".join(line for _, line in lines)
-    assert "the openai client" in out
+    assert "  http.client  ⇄" in out
     assert ANSWER in out
     assert 'get_weather({"city": "Paris"})  →  18 °C in Paris, light rain' in out
     shown = {
@@ -470,22 +473,78 @@ def test_demo_shows_deltas_as_they_arrive_and_ends_with_an_answer(monkeypatch, c
     assert "".join(json.loads(piece) for piece in re.findall(r'  arguments  (".*")', out)) == '{"city": "Paris"}'
 
 
-def test_demo_does_without_the_openai_client(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "openai", None)
-    code, out, err = run("demo", "--delay", "0")
+# the openai client may leave a generator of its own unfinished
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_demo_with_the_openai_client(run):
+    code, out, err = run("demo", "--delay", "0", "--client", "openai")
     assert (code, err) == (0, "")
-    assert "  httpx  ⇄" in out
+    assert "  the openai client  ⇄" in out
     assert ANSWER in out
 
 
+def test_demo_needs_a_client_that_is_there(run, monkeypatch):
+    code, out, err = run("demo", "--client", "nope")
+    assert (code, out, err) == (2, "", "streamtool: --client: expected http or openai, found 'nope'\n")
+    monkeypatch.setitem(sys.modules, "openai", None)
+    code, out, err = run("demo", "--client", "openai")
+    assert (code, out) == (2, "")
+    assert err == "streamtool: --client openai needs the openai client: pip install openai\n"
+
+
 @pytest.mark.parametrize("format_", [name for name in FORMATS if teachable(name)])
-# the openai client may leave a generator of its own unfinished
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_demo_teaches_any_format(run, format_):
     code, out, err = run("demo", "--delay", "0", "--format", format_)
     assert (code, err) == (0, "")
     assert ANSWER in out
     assert "held back" in out
+    assert not [line for line in out.splitlines() if cell_len(line) > 80]
+
+
+def test_demo_says_of_each_delta_what_becomes_of_it():
+    shadow = Shadow(DEMO_TOOLS, ("tool_call",))
+    deltas = (
+        "Hi",
+        "\n",
+        "there.\n<to",
+        'ol_call>{"name": "get_weather"',
+        ', "argum',
+        'ents": {',
+        '"city": "P',
+        'aris"}',
+    )
+    ends = ("}", "\n</tool", "_call>")
+    assert [shadow.of(delta) for delta in (*deltas, *ends)] == [
+        "not received yet",  # it is text, and on its way
+        "held back: may become a call",  # a line end, which may stand before a call
+        "held back: may become a call",
+        "not received yet",  # the name of a format with a marker of its own commits
+        "markup of the call",
+        "not received yet",
+        "not received yet",
+        "held back: may be markup",  # the quote ends its string only if the next characters fit
+        "held back: may be markup",
+        "held back: may be markup",
+        "markup of the call",
+    ]
+
+
+HOSTILE = "\x1b[2J\x9b" + "東京" * 60 + " and " + "x" * 200
+
+
+def test_demo_fits_into_80_columns_whatever_the_model_writes(run):
+    from servers import uvicorn_server
+
+    from streamtool.testing import ScriptedUpstream, text
+
+    call = write([Call("get_weather", json.dumps({"city": HOSTILE}, ensure_ascii=False))], "tool_call")
+    with uvicorn_server(ScriptedUpstream(text(call, size=90), text(f"{HOSTILE}\n" * 3, size=50))) as served:
+        code, out, _ = run("demo", "--upstream", f"{served.url}/{'long' * 20}", "--model", "m")
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\x9b" not in out
+    assert max(cell_len(line) for line in out.splitlines()) == 80
+    answer = out.partition("Final answer")[2].partition("your own model")[0]
+    assert "".join(answer.split()).count("東京") == 180
 
 
 def test_demo_is_the_same_whatever_the_environment_sets(run, monkeypatch):

@@ -82,7 +82,7 @@ LIBRARIES = (
     {"attrs", "msgspec", "anyio", "httpx", "mcp", "httpx2"},
     {"attrs", "httpx"},
     {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "wsproto", "openai",
-     "ijson", "pyarrow", "zstandard"},
+     "prompt_toolkit", "ijson", "pyarrow", "zstandard"},
 )  # fmt: skip
 """What each layer may import besides the standard library."""
 

@@ -17,6 +17,7 @@ from streamtool.agent.events import (
     ToolCallResult,
     ToolCallStart,
     TurnStart,
+    Veto,
 )
 from streamtool.agent.functions import FunctionTool, tool
 from streamtool.agent.mcp_servers import McpServer
@@ -40,5 +41,6 @@ __all__ = [
     "ToolCallStart",
     "ToolOutput",
     "TurnStart",
+    "Veto",
     "tool",
 ]

@@ -36,6 +36,7 @@ from streamtool.observe.observers import OnExchange
 from streamtool.prompting.one_object import is_whole
 from streamtool.protocols import chat
 from streamtool.protocols.registry import CLIENTS, upstream_protocol_for
+from streamtool.reply import Usage
 from streamtool.settings import Settings, UpstreamSettings, with_options
 from streamtool.validation.validator import require_library
 
@@ -54,9 +55,9 @@ class Agent:
 
     `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
     again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
-    `approve` is asked before a call is executed. `on_exchange` gets the `Record` of each exchange; `transport` replaces
-    the network, `through` (a `middleware_of`) all of that; `headers` go with each request. With
-    `first_call` the first reply has to call a tool. Raises SettingsError.
+    `approve` is asked before a call is executed; it says True, False, or why not (a `Veto`). `on_exchange` gets the
+    `Record` of each exchange; `transport` replaces the network, `through` (a `middleware_of`) all of that; `headers` go
+    with each request. With `first_call` the first reply has to call a tool. Raises SettingsError.
     """
 
     def __init__(
@@ -131,6 +132,11 @@ class Agent:
         finally:
             self._stack = None
 
+    @property
+    def tools(self) -> Mapping[str, ExecutableTool]:
+        """The tools by name, those of servers included; {} outside of `async with agent`."""
+        return {} if self._opened is None else self._opened.tools
+
     async def ask(self, messages: Messages) -> str:
         """The final answer. Raises what `run` raises."""
         async with self.run(messages) as run:
@@ -178,19 +184,22 @@ class Agent:
         async with send:
             try:
                 if self._opened is not None:
-                    await self._loop(self._opened, messages, send)
+                    await self._loop(self._opened, messages, send, run)
                 else:
                     async with self._resources.open() as found:
-                        await self._loop(found, messages, send)
+                        await self._loop(found, messages, send, run)
             except Exception as error:  # noqa: BLE001  whatever it is
                 run._error = error  # noqa: SLF001  the two belong together
 
-    async def _loop(self, found: OpenResources, messages: Sequence[Message], send: ObjectSendStream[Event]) -> None:
+    async def _loop(
+        self, found: OpenResources, messages: Sequence[Message], send: ObjectSendStream[Event], run: "AgentRun"
+    ) -> None:
         offered = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in found.tools.values())
         names = Names(found.tools, restricted=self._native)
         asked = evolve(self._asked, tools=offered)
         talk = ModelClient(found.middleware, asked, names, self._listens, self._headers, choice=self._first)
-        await send.send(await Loop(talk, found.tools, self._plan, send.send).run(messages))
+        run._loop = loop = Loop(talk, found.tools, self._plan, send.send)  # noqa: SLF001  the two belong together
+        await send.send(await loop.run(messages))
 
 
 class AgentRun:
@@ -199,6 +208,21 @@ class AgentRun:
     def __init__(self, events: ObjectReceiveStream[Event]) -> None:
         self._events = events
         self._error: Exception | None = None
+        self._loop: Loop | None = None
+
+    @property
+    def messages(self) -> tuple[Mapping[str, Json], ...]:
+        """All that the run has added to the conversation so far, as messages of Chat Completions.
+
+        Of a run that was left before its end, too: calls that got no result are among them, and a reply that was being
+        written is not.
+        """
+        return () if self._loop is None else tuple(chat.write_messages(self._loop.added))
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all replies so far."""
+        return Usage() if self._loop is None else self._loop.usage
 
     def __aiter__(self) -> Self:
         return self

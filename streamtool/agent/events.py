@@ -65,6 +65,13 @@ class ToolCallEnd:
 
 
 @frozen
+class Veto:
+    """A "no" of `approve`, with a reason that the model reads."""
+
+    reason: str
+
+
+@frozen
 class Rejected:
     """A call that is not executed, or (without `id`) a whole reply that is not accepted; the model is told why."""
 

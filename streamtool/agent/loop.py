@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from attrs import frozen
 
 from streamtool.agent import one_object
-from streamtool.agent.events import Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart
+from streamtool.agent.events import Event, Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart, Veto
 from streamtool.agent.execution import Task, Tell, execute
 from streamtool.agent.model_client import ModelClient, ModelReply
 from streamtool.agent.tools import ExecutableTool
@@ -30,8 +30,8 @@ from streamtool.protocols import chat, wire
 from streamtool.reply import Usage
 from streamtool.validation.validator import InvalidArguments, Validator
 
-Approve = Callable[[ToolCallEnd], bool | Awaitable[bool]]
-"""Whether a call may be executed."""
+Approve = Callable[[ToolCallEnd], bool | Veto | Awaitable[bool | Veto]]
+"""Whether a call may be executed; a `Veto` says why not."""
 
 
 @frozen
@@ -49,7 +49,7 @@ class Plan:
 class Loop:
     """One run."""
 
-    __slots__ = ("_history", "_plan", "_talk", "_tell", "_tools", "_usage")
+    __slots__ = ("_done", "_history", "_plan", "_talk", "_tell", "_tools", "usage")
 
     def __init__(self, talk: ModelClient, tools: Mapping[str, ExecutableTool], plan: Plan, tell: Tell) -> None:
         self._talk = talk
@@ -58,7 +58,15 @@ class Loop:
         self._tell = tell
         self._history: list[Message] = []
         """What the run has added to the conversation."""
-        self._usage = Usage()
+        self._done: list[ToolCallResult] = []
+        """Results of the last reply's calls, while others are still missing."""
+        self.usage = Usage()
+        """The tokens of all replies so far."""
+
+    @property
+    def added(self) -> list[Message]:
+        """What the run has added so far; calls whose results are missing are among it."""
+        return [*self._history, *([_message(self._done)] if self._done else [])]
 
     async def run(self, messages: Sequence[Message]) -> Final:
         """The final answer. Raises AgentError when there is none, and what the exchange raises."""
@@ -69,9 +77,11 @@ class Loop:
             if not told.calls:
                 self._history.append(told.message)
                 added = chat.write_messages(self._history)
-                return Final(told.message.text, told.reason, turn, self._usage, tuple(added))
+                return Final(told.message.text, told.reason, turn, self.usage, tuple(added))
+            self._history.append(told.message)
             results, executed = await self._results(told.calls)
-            self._history += [told.message, _message(results)]
+            self._done.clear()
+            self._history.append(_message(results))
             missed = 0 if executed else missed + 1
             if missed > self._plan.retries:
                 raise AgentError(
@@ -88,7 +98,7 @@ class Loop:
         asked = [*given, *self._history]
         for _ in range(self._plan.retries + 1):
             told = await self._talk.reply(asked, self._tell)
-            self._usage += told.usage
+            self.usage += told.usage
             # a reply of native calls alone has no text
             asks = self._plan.strict if told.raw or not told.calls else None
             wrong = None if asks is None else one_object.problem(told.raw, asks)
@@ -114,9 +124,15 @@ class Loop:
                 continue
             await self._tell(Rejected(task.cause, task.answer, call.id, call.name))
             rejected[call.id] = ToolCallResult(call.id, call.name, (TextPart(task.answer),), error=True)
-        done = {result.id: result for result in await execute(tasks, self._plan.timeout, self._tell)}
+            self._done.append(rejected[call.id])
+        done = {result.id: result for result in await execute(tasks, self._plan.timeout, self._tell_result)}
         refused = any(call.id in rejected for call in calls) and not tasks
         return [done.get(call.id) or rejected[call.id] for call in calls], not refused
+
+    async def _tell_result(self, event: Event) -> None:
+        if isinstance(event, ToolCallResult):
+            self._done.append(event)
+        await self._tell(event)
 
     def _task(self, call: ToolCallEnd) -> Task | Finding:
         """The call as something to execute, or why it is not executed."""
@@ -130,16 +146,19 @@ class Loop:
         return Task(call.id, self._tools[call.name], wire.decode(arguments) if arguments.strip() else {})
 
     def _proposed(
-        self, call: ToolCallEnd, *, invalid: InvalidArguments | None = None, approved: bool = True
+        self, call: ToolCallEnd, *, invalid: InvalidArguments | None = None, approved: bool | Veto = True
     ) -> ProposedCall:
         offered = tuple(self._tools)
-        return ProposedCall(name=call.name, offered=offered, complete=call.complete, invalid=invalid, approved=approved)
+        allowed, reason = (False, approved.reason) if isinstance(approved, Veto) else (bool(approved), "")
+        return ProposedCall(
+            name=call.name, offered=offered, complete=call.complete, invalid=invalid, approved=allowed, reason=reason
+        )
 
-    async def _approved(self, call: ToolCallEnd) -> bool:
+    async def _approved(self, call: ToolCallEnd) -> bool | Veto:
         if self._plan.approve is None:
             return True
         answer = self._plan.approve(call)
-        return bool(await answer) if inspect.isawaitable(answer) else bool(answer)
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def _message(results: Sequence[ToolCallResult]) -> Message:

@@ -9,6 +9,7 @@ import typer
 
 from streamtool.cli.common import open_source
 from streamtool.cli.exit_codes import DONE, FAILED, Commands
+from streamtool.cli.garbage import uncollected
 from streamtool.errors import SettingsError
 
 app = typer.Typer(
@@ -103,21 +104,27 @@ def demo(
     key_env: KeyEnv = None,
     format_: Format = None,
     delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between the sample's deltas.")] = 0.06,
+    client: Annotated[
+        str, typer.Option(metavar="NAME", help="http, or openai for the official client (pip install openai).")
+    ] = "http",
 ) -> None:
     """Watch a model that only writes text call a tool, live. Needs no network.
 
-    The demo starts the proxy on a free loopback port with the embedded sample model behind it. The openai client (or
-    httpx, if that is not installed) asks a question, receives a call, sends its result and receives the final answer.
+    The demo starts the proxy on a free loopback port with the embedded sample model behind it. A client asks a
+    question, receives a call, sends its result and receives the final answer.
 
     \b
     Examples:
       streamtool demo
       streamtool demo --format qwen3_coder
+      streamtool demo --client openai
       streamtool demo --upstream http://127.0.0.1:11434 --model qwen3:8b
     """
-    from streamtool.cli.demo import run as run_demo  # noqa: PLC0415  a command loads what it needs
+    with uncollected():
+        from streamtool.cli.demo import DemoFlags  # noqa: PLC0415  a command loads what it needs
+        from streamtool.cli.demo import run as run_demo  # noqa: PLC0415
 
-    run_demo(upstream, model, key_env, format_, delay)
+    run_demo(DemoFlags(upstream, model, key_env, format_, delay, client))
 
 
 @app.command()
@@ -237,7 +244,9 @@ def probe(
 @app.command("run")
 def run_task(
     *,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What the agent is to do.")],
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="What the agent is to do; without one you are asked.")
+    ] = None,
     upstream: Upstream = None,
     tool: Annotated[
         list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python function as a tool; repeat for more.")
@@ -245,7 +254,19 @@ def run_task(
     mcp: Annotated[
         list[str] | None, typer.Option(metavar="COMMAND|URL", help="An MCP server with its tools; repeat for more.")
     ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask for another task after each answer.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Execute calls without asking.")] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Execute calls of this tool (*, ?) without asking; repeat for more."),
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep the conversation under this name, or go on with it.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the latest conversation, or that of --session.")
+    ] = False,
+    no_session: Annotated[bool, typer.Option("--no-session", help="Keep nothing.")] = False,
     as_json: JsonEvents = False,
     protocol: Protocol = None,
     key_env: KeyEnv = None,
@@ -256,24 +277,56 @@ def run_task(
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message before the task.")] = None,
     max_turns: Annotated[int, typer.Option(min=1, metavar="N", help="The most replies that the model may give.")] = 20,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one call may take.")] = 60.0,
+    price_input: Annotated[
+        float | None, typer.Option(min=0, metavar="PRICE", help="What a million tokens of the prompt cost.")
+    ] = None,
+    price_output: Annotated[
+        float | None, typer.Option(min=0, metavar="PRICE", help="What a million tokens of replies cost.")
+    ] = None,
 ) -> None:
-    """Let a model work on a task, with tools.
+    """Let a model work on a task, with tools; or talk with it.
 
     The command prints the model's text as it comes, and calls as the model writes them. It asks before it executes a
-    call; --yes executes all of them. Without a terminal and without --yes it does not start.
+    call; --yes executes all of them. Without a terminal and without --yes or --allow it does not start.
+
+    Without a task, or with --chat, it is a conversation. What is said at a terminal is kept (streamtool sessions).
 
     \b
     Examples:
       streamtool run "What is the weather in Paris?" --tool mytools:get_weather
-      streamtool run "Sum up my notes" --upstream http://127.0.0.1:11434 --model qwen3:8b --mcp "python notes.py"
+      streamtool run --upstream http://127.0.0.1:11434 --model qwen3:8b --mcp "python notes.py"
+      streamtool run --resume --mcp "python notes.py" --allow "read_*"
       streamtool run "List the issues" --mcp https://example.com/mcp --json --yes > events.jsonl
     """
-    from streamtool.cli.run import RunFlags  # noqa: PLC0415  a command loads what it needs
-    from streamtool.cli.run import run as run_agent  # noqa: PLC0415
-    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415
+    with uncollected():
+        from streamtool.cli.run import RunFlags, SessionFlags  # noqa: PLC0415  a command loads what it needs
+        from streamtool.cli.run import run as run_agent  # noqa: PLC0415
+        from streamtool.cli.serve import ServeFlags  # noqa: PLC0415
+        from streamtool.cli.terminal.costs import Prices  # noqa: PLC0415
 
     where = ServeFlags(upstream, protocol, key_env, model, mode, format_, config, insecure=True)  # nothing listens
-    run_agent(RunFlags(task, where, system, tool or (), mcp or (), max_turns, timeout, yes, as_json))
+    known = price_input is not None or price_output is not None
+    run_agent(
+        RunFlags(
+            task, where, system, tool or (), mcp or (), max_turns, timeout,
+            allow=None if yes else allow or (), json=as_json, chat=chat,
+            session=SessionFlags(session, resume, no_session),
+            prices=Prices(price_input or 0.0, price_output or 0.0) if known else None,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def sessions() -> None:
+    """List the conversations of `streamtool run` that are kept, the latest first.
+
+    \b
+    Examples:
+      streamtool sessions
+    """
+    from streamtool.cli.sessions import run as list_sessions  # noqa: PLC0415  a command loads what it needs
+
+    list_sessions()
 
 
 @app.command()

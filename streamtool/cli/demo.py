@@ -1,33 +1,36 @@
 """`streamtool demo`: a model that only writes text calls a tool, and one watches.
 
 A real server (uvicorn, a free loopback port, a thread of its own) runs the proxy with the sample model behind it. A
-client in the main thread holds a conversation over the socket: the official openai client if it is installed, else
-httpx. `Tap` stands between proxy and model and shows what the model writes; `Board` prints it beside what the client
-receives, a row for each of the model's deltas. The rows come as the deltas come, on a terminal and in a pipe alike.
+client in the main thread holds a conversation over the socket: the standard library's, so that the first delta comes
+within a second, or the official openai client, which takes half a second to import. `Tap` stands between proxy and
+model and shows what the model writes; `Board` prints it beside what the client receives, a row for each of the model's
+deltas. The rows come as the deltas come, on a terminal and in a pipe alike.
+
+The sample writes in the format that it is taught and never refuses. So for the sample the proxy listens for that format
+alone and for no refusals; otherwise a first reply would wait while tables are compiled that it does not need.
 """
 
+import http.client
 import json
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import Any
 
-import httpx
 import uvicorn
-from attrs import define, field
+from attrs import define, evolve, field
 
-from streamtool.cli.common import Screen, quoted
+from streamtool.cli.common import Screen
+from streamtool.cli.demo_board import Board, Tap
 from streamtool.cli.serve import address, bind
-from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.errors import SettingsError, StreamtoolError, UpstreamError
 from streamtool.exchange import Record
-from streamtool.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.http.upstream import HttpUpstream
-from streamtool.protocols import chat
 from streamtool.proxy import Proxy
-from streamtool.reply import ReplyTextDelta
 from streamtool.sample import Sample
 from streamtool.settings import load
 from streamtool.sse import SseReader
@@ -52,10 +55,18 @@ TOOLS: Sequence[Mapping[str, Any]] = (
 )
 TURNS = 6
 """Replies after which a model that never stops calling is left."""
+_READ = 64 * 1024
 _DELTA = 6  # characters of the sample's deltas
-_LEFT = 22  # columns of what the model writes
 _RECORD = 1.0  # seconds that the record of an exchange may come after its reply
 _START = 10.0  # seconds that the server may take to start
+CLIENTS = {"http": "http.client", "openai": "the openai client"}
+"""What may be asked for, and what it is."""
+FURTHER = (
+    ("your own model", "streamtool serve --upstream http://127.0.0.1:11434"),
+    ("other formats", "streamtool demo --format qwen3_coder"),
+    ("OpenAI's client", "streamtool demo --client openai"),
+)
+"""Where to go from here."""
 
 
 def get_weather(city: str, unit: str = "celsius") -> str:
@@ -63,17 +74,36 @@ def get_weather(city: str, unit: str = "celsius") -> str:
     return f"18 °C in {city}, light rain" if unit == "celsius" else f"64 °F in {city}, light rain"
 
 
-def run(upstream: str | None, model: str, key_env: str | None, format_name: str | None, delay: float) -> None:
+@define
+class DemoFlags:
+    """The flags of `demo`; None: not given."""
+
+    upstream: str | None = None
+    model: str = "sample"
+    key_env: str | None = None
+    format: str | None = None
+    delay: float = 0.06
+    """Seconds between the sample's deltas."""
+    client: str = "http"
+    """One of `CLIENTS`."""
+
+
+def run(flags: DemoFlags) -> None:
     """Show the demo. Raises StreamtoolError when there is no final answer in the end."""
-    key = None if key_env is None else f"env:{key_env}"
-    flags = {"upstream": {"demo": {"url": upstream or "sample", "key": key}}, "format": format_name}
+    key = None if flags.key_env is None else f"env:{flags.key_env}"
+    values = {"upstream": {"demo": {"url": flags.upstream or "sample", "key": key}}, "format": flags.format}
     # no other settings: the demo is the same for everybody
-    settings = load(None, {name: value for name, value in os.environ.items() if name == key_env}, flags)
+    settings = load(None, {name: value for name, value in os.environ.items() if name == flags.key_env}, values)
     target = settings.upstreams["demo"]
+    sample = target.url == "sample"
+    ask = client_for(flags.client)
     board = Board(Screen())
-    app: ASGIApp = Sample(delta=_DELTA, delay=delay) if target.url == "sample" else HttpUpstream(target)
+    if sample:
+        settings = evolve(settings, formats=(settings.for_model(flags.model).format,), refusals="pass")
+    app: ASGIApp = Sample(delta=_DELTA, delay=flags.delay) if sample else HttpUpstream(target)
+    tap = Tap(app, board, TOOLS, settings.for_model(flags.model).listens)
     records: queue.SimpleQueue[Record] = queue.SimpleQueue()
-    proxy = Proxy(settings, apps={"demo": Tap(app, board)}, on_exchange=records.put)
+    proxy = Proxy(settings, apps={"demo": tap}, on_exchange=records.put)
 
     async def stage(scope: Scope, receive: Receive, send: Send) -> None:
         await proxy(scope, receive, send)
@@ -81,17 +111,16 @@ def run(upstream: str | None, model: str, key_env: str | None, format_name: str 
             await app.aclose()
 
     with served(stage) as url:
-        client, ask = client_for(url)
-        board.introduce(client, url, "the sample model" if target.url == "sample" else target.url)
+        board.introduce(CLIENTS[flags.client], url, "the sample model" if sample else target.url)
         try:
-            answer = converse(ask, board, model)
+            answer = converse(lambda request: ask(url, request), board, flags.model)
         except BrokenPipeError:  # whoever looks on has enough
             raise
         except Exception as error:
             raise cause(records, error) from error
     if not answer:
         raise StreamtoolError("the conversation ended without a final answer")
-    board.conclude(answer)
+    board.conclude(answer, FURTHER)
 
 
 def cause(records: "queue.SimpleQueue[Record]", error: Exception) -> Exception:
@@ -102,7 +131,7 @@ def cause(records: "queue.SimpleQueue[Record]", error: Exception) -> Exception:
             if found is not None:
                 return found
     except queue.Empty:
-        if isinstance(error, OSError | httpx.HTTPError):
+        if isinstance(error, OSError | http.client.HTTPException):
             return StreamtoolError(f"the conversation broke off: {error}")
         return error
 
@@ -114,7 +143,7 @@ Ask = Callable[[Mapping[str, Any]], Iterator[Chunk]]
 def converse(ask: Ask, board: "Board", model: str) -> str:
     """The final answer; "" if none came."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
-    board.question(QUESTION)
+    board.question(QUESTION, [tool["function"]["name"] for tool in TOOLS])
     for _ in range(TURNS):
         board.turn()
         reply = DemoReply()
@@ -154,6 +183,8 @@ class DemoReply:
         """What this chunk brings, as kind and text."""
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
+            if text := delta.get("reasoning_content"):
+                yield "reasoning", text
             if text := delta.get("content"):
                 self.text += text
                 yield "text", text
@@ -170,14 +201,21 @@ class DemoReply:
                 yield "finish", choice["finish_reason"]
 
 
-def client_for(url: str) -> tuple[str, Ask]:
-    """The name of the client, and the client: a request in, the chunks of its reply out, as they come."""
-    try:
-        import openai  # noqa: PLC0415  optional
-    except ImportError:
-        return "httpx", lambda request: ask_httpx(url, request)
+def client_for(name: str) -> Callable[[str, Mapping[str, Any]], Iterator[Chunk]]:
+    """The client of this name: the server's address and a request in, the chunks of the reply out, as they come.
 
-    def ask(request: Mapping[str, Any]) -> Iterator[Chunk]:
+    Raises SettingsError if it is not installed, or there is no such client.
+    """
+    if name == "http":
+        return ask_plainly
+    if name not in CLIENTS:
+        raise SettingsError(f"--client: expected {' or '.join(CLIENTS)}, found {name!r}", param="--client")
+    try:
+        import openai  # noqa: PLC0415  optional, and half a second
+    except ImportError:
+        raise SettingsError("--client openai needs the openai client: pip install openai", param="--client") from None
+
+    def ask(url: str, request: Mapping[str, Any]) -> Iterator[Chunk]:
         # no proxy of the environment stands between two ends of one machine
         with (
             openai.DefaultHttpxClient(trust_env=False) as http,
@@ -187,19 +225,18 @@ def client_for(url: str) -> tuple[str, Ask]:
             for chunk in stream:
                 yield chunk.model_dump()
 
-    return "the openai client", ask
+    return ask
 
 
-def ask_httpx(url: str, request: Mapping[str, Any]) -> Iterator[Chunk]:
-    """The same with httpx alone."""
+def ask_plainly(url: str, request: Mapping[str, Any]) -> Iterator[Chunk]:
+    """The chunks of a reply, by the standard library's client. Raises OSError and HTTPException as that does."""
     reader = SseReader()
-    with (
-        httpx.Client(trust_env=False, timeout=None) as client,  # noqa: S113  the proxy keeps the time
-        client.stream("POST", f"{url}/v1/chat/completions", json=dict(request)) as response,
-    ):
-        if response.is_error:
-            raise StreamtoolError(f"the proxy answered {response.status_code}: {response.read().decode()}")
-        for data in response.iter_raw():
+    with closing(http.client.HTTPConnection(url.removeprefix("http://"))) as connection:
+        connection.request("POST", "/v1/chat/completions", json.dumps(request), {"content-type": "application/json"})
+        response = connection.getresponse()
+        if response.status != http.HTTPStatus.OK:
+            raise StreamtoolError(f"the proxy answered {response.status}: {response.read().decode()}")
+        while data := response.read1(_READ):
             for event in reader.feed(data):
                 if event.data == b"[DONE]":
                     continue
@@ -227,131 +264,3 @@ def served(app: ASGIApp) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(_START)
-
-
-class Tap:
-    """An upstream that shows what it writes on the board."""
-
-    def __init__(self, app: ASGIApp, board: "Board") -> None:
-        self._app = app
-        self._board = board
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; show the prompt's size and each delta before it goes back."""
-        reader = chat.ReplyReader()
-        body = bytearray()
-
-        async def watch_request() -> Message:
-            message = await receive()
-            if message["type"] == "http.request":
-                body.extend(message.get("body", b""))
-                if not message.get("more_body", False):
-                    self._board.prompt(len(body), tools=b'"tools"' in body)
-            return message
-
-        async def watch_reply(message: Message) -> None:
-            if message["type"] == "http.response.body":
-                for event in reader.feed(message.get("body", b"")):
-                    if isinstance(event, ReplyTextDelta):
-                        self._board.model(event.text)
-            await send(message)
-
-        await self._app(scope, watch_request, watch_reply)
-
-
-class Board:
-    """The rows: on the left what the model writes, on the right what the client receives for it."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._lock = threading.RLock()
-        self._began = 0.0
-        self._open = False
-        """A row whose right side is still empty."""
-        self._calls = 0
-        self._turn = 0
-        self._waits = ""
-        """What the last empty right side said."""
-
-    def introduce(self, client: str, url: str, model: str) -> None:
-        """Who takes part."""
-        self._screen.line()
-        self._screen.line(
-            ("  ", ""), (client, "bold"), "  ⇄  ", ("streamtool", "bold cyan"), f" at {url}  ⇄  ", (model, "bold")
-        )
-        self._screen.line(("  sends tools, gets calls", "dim"), ("   tools become text, text becomes calls", "dim"))
-        self._screen.line(("  The model is given nothing but text and gives nothing but text.", "dim"))
-
-    def question(self, text: str) -> None:
-        """What the user asks."""
-        offered = ", ".join(tool["function"]["name"] for tool in TOOLS)
-        self._screen.line()
-        self._screen.line(("  user    ", "dim"), (text, "bold"))
-        self._screen.line(("  offered ", "dim"), (offered, "green"))
-
-    def turn(self) -> None:
-        """A request begins."""
-        self._turn += 1
-        self._calls = 0
-        self._began = time.monotonic()
-
-    def prompt(self, size: int, *, tools: bool) -> None:
-        """The upstream has the request."""
-        with self._lock, suppress(BrokenPipeError):  # the client's side says so
-            inside = "tools field included" if tools else "without a tools field"
-            self._screen.line()
-            self._screen.line(
-                (f"  Request {self._turn}", "bold cyan"), (f"  {size:,} bytes to the model, {inside}", "dim")
-            )
-            head = f"  {'seconds':<9}{'the model writes':<{_LEFT + 2}}the client receives"
-            self._screen.line((head, "dim"))
-
-    def model(self, text: str) -> None:
-        """The model has written a delta."""
-        with self._lock, suppress(BrokenPipeError):
-            self._fill()
-            written = quoted(text)
-            if len(written) > _LEFT:
-                written = written[: _LEFT - 1] + "…"
-            passed = time.monotonic() - self._began
-            self._screen.line((f"  {passed:>5.2f}    ", "dim"), f"{written:<{_LEFT}}  ", end="")
-            self._open = True
-
-    def client(self, kind: str, text: str) -> None:
-        """The client has received a piece."""
-        with self._lock:
-            if not self._open:
-                self._screen.line(" " * (_LEFT + 13), end="")
-            self._open = False
-            self._waits = ""
-            self._calls += kind == "call"
-            style = {"text": "", "call": "bold green", "arguments": "green"}.get(kind, "cyan")
-            shown = quoted(text) if kind in ("text", "arguments") else text
-            self._screen.line((f"{kind:<11}", "dim"), (shown, style))
-
-    def end_turn(self) -> None:
-        """The reply is whole."""
-        with self._lock:
-            self._fill()
-
-    def _fill(self) -> None:
-        """Say why the client got nothing for the last row."""
-        if self._open:
-            why = "markup of the call" if self._calls else "held back: may become a call"
-            self._screen.line(("·" if why == self._waits else f"·  {why}", "dim"))
-            self._waits = why
-            self._open = False
-
-    def result(self, name: str, arguments: str, result: str) -> None:
-        """The client has executed a call."""
-        self._screen.line()
-        self._screen.line(("  The client runs ", ""), (f"{name}({arguments})", "green"), "  →  ", (result, "bold"))
-
-    def conclude(self, answer: str) -> None:
-        """The final answer, and where to go from here."""
-        self._screen.line()
-        self._screen.line(("  Final answer  ", "bold cyan"), (answer, "bold"))
-        self._screen.line()
-        self._screen.line(("  your own model:  ", "dim"), "streamtool serve --upstream http://127.0.0.1:11434")
-        self._screen.line(("  other formats:   ", "dim"), "streamtool demo --format qwen3_coder")
-        self._screen.line()

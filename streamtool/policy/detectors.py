@@ -149,7 +149,9 @@ def invalid_arguments(call: ProposedCall) -> str | None:
 
 def not_approved(call: ProposedCall) -> str | None:
     """A call that somebody has refused."""
-    return _found(not call.approved)
+    if call.approved:
+        return None
+    return f"They say: {call.reason}" if call.reason else "Do not repeat it; go on without."
 
 
 def not_one_object(reply: WholeReply) -> str | None:

@@ -113,6 +113,8 @@ class ProposedCall(Evidence):
     invalid: InvalidArguments | None = None
     approved: bool = True
     """Whoever was asked allows it."""
+    reason: str = ""
+    """Why they do not; "": they have not said."""
 
 
 @frozen(kw_only=True)

@@ -326,7 +326,7 @@ _AGENT: Final = (
         detect=detectors.not_approved,
         when="a call that `approve` does not allow",
         outcome=Outcome.ANSWERED,
-        corrections=("The user refused this call. Do not repeat it; go on without.",),
+        corrections=("The user refused this call. {detail}",),
     ),
     Failure(
         "protocol",

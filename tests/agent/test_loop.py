@@ -9,7 +9,7 @@ import time
 
 import anyio
 import pytest
-from agent.parts import WEATHER, events_of, get_weather, last_said, only, plain, scripted, story
+from agent.parts import WEATHER, events_of, get_weather, last_said, only, plain, prompt, scripted, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ from streamtool.agent import (
     ToolCallResult,
     ToolCallStart,
     TurnStart,
+    Veto,
     tool,
 )
 from streamtool.errors import AgentError, RequestError, SettingsError, UpstreamError, UpstreamRefused
@@ -322,6 +323,41 @@ async def test_whoever_is_asked_may_refuse_a_call():
     assert asked == [("get_weather", '{"city": "Rome"}')] * 2
     assert story(events) == [("rejected", "refused"), ("result", "get_weather", "18 °C in Rome"), ("final", "Fine.")]
     assert "The user refused this call." in last_said(upstream)
+
+
+@both
+async def test_a_veto_tells_the_model_why():
+    upstream = scripted(WEATHER, "Fine.")
+    events = await events_of(Agent(upstream, [get_weather], approve=lambda _: Veto("ask for Rome instead")))
+    assert story(events) == [("rejected", "refused"), ("final", "Fine.")]
+    assert "The user refused this call. They say: ask for Rome instead" in last_said(upstream)
+
+
+@both
+async def test_a_run_that_is_left_tells_what_it_has_added():
+    upstream = scripted(calls("get_weather", "wait", city="Rome"))
+    waiting = anyio.Event()
+
+    async def wait(city: str) -> None:
+        waiting.set()
+        await anyio.sleep_forever()
+
+    async with Agent(upstream, [get_weather, wait]).run("Go.") as run:
+        assert run.messages == ()
+        async for event in run:
+            if isinstance(event, ToolCallResult):
+                break
+        await waiting.wait()
+    said, result = run.messages
+    assert [call["function"]["name"] for call in said["tool_calls"]] == ["get_weather", "wait"]
+    assert (result["role"], result["content"]) == ("tool", "18 °C in Rome")
+    assert result["tool_call_id"] == said["tool_calls"][0]["id"]
+
+    further = scripted("Fine.")  # the call without a result is marked
+    await Agent(further, [get_weather, wait]).ask(
+        [{"role": "user", "content": "Go."}, *run.messages, {"role": "user", "content": "Well?"}]
+    )
+    assert prompt(further).count("interrupted") == 1
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------

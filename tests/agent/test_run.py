@@ -39,6 +39,7 @@ ASK = "What is the weather in Paris?"
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in [name for name in os.environ if name.startswith("STREAMTOOL_")]:
         monkeypatch.delenv(name)
@@ -61,7 +62,7 @@ def test_text_goes_to_standard_output_and_everything_else_to_standard_error(caps
     lines = err.splitlines()
     assert lines[0] == '● get_weather({"city": "Paris"})'
     assert lines[1].startswith("  get_weather → 18 degrees�[2J in Paris  0.")
-    assert lines[-1].startswith("2 turns, 1 calls, ")
+    assert re.fullmatch(r"2 turns, 1 call, [\d,]+ \+ \d+ tokens, [\d.]+ s \(first byte [\d.]+ s\)", lines[-1])
 
 
 def test_every_event_is_a_line_for_scripts(capsys):
@@ -144,12 +145,15 @@ def terminal(monkeypatch):
         yield hand
 
 
-@pytest.mark.parametrize(("answer", "executed"), [("y", True), ("a", True), ("n", False), ("", False)])
+@pytest.mark.parametrize(
+    ("answer", "executed"), [("y", True), ("a", True), ("l", True), ("v\ny", True), ("n", False), ("", False)]
+)
 def test_on_a_terminal_you_are_asked(answer, executed, terminal, capsys):
     terminal.write(f"{answer}\n".encode())
     code, _, err = run(capsys, ASK, "--tool", "mine:get_weather", "--max-turns", "2")
     assert code == 0
-    assert 'execute get_weather({"city": "Paris"})? [y]es, [n]o, [a]ll: ' in err
+    question = "  [y]es, [n]o (and why), [a]lways this tool, yes to a[l]l, [v]iew: "
+    assert 'execute get_weather({"city": "Paris"})?\n' + question in err
     assert Path("ran").exists() == executed
     assert ("rejected get_weather (refused)" in err) == (not executed)
 
@@ -162,7 +166,7 @@ def started(*argv: str, **streams: Any) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(
     ("tool", "flags", "until"),
-    [("get_weather", (), b"[a]ll: "), ("sleep", ("--yes",), b"sleep({")],
+    [("get_weather", (), b"[v]iew: "), ("sleep", ("--yes",), b"sleep({")],
     ids=["at the question", "while a thread works"],
 )
 def test_control_c_ends_it_at_once(tool, flags, until):

@@ -1,0 +1,173 @@
+"""Calls that edit a file, recognised by the shape of their arguments, and their difference to what is on the disk.
+
+Tools have many names, and arguments few shapes. An edit is a path with a text and its replacement (or a list of such
+pairs), a path with a whole content, or a text that is a diff. The keys are data, and those that tools in use have.
+Nobody knows what a tool will do; the diff shows what its arguments say.
+Sources: the schemas of Claude Code's and Anthropic's text editor, aider, Codex (`apply_patch`), Cline, Gemini CLI,
+Qwen Code, opencode, and the MCP reference server of file systems.
+"""
+
+import difflib
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+Json = Any  # a decoded JSON value
+
+PATHS = ("path", "file_path", "filepath", "file", "filename", "file_name", "filePath", "target_file", "absolute_path")
+PAIRS = (
+    ("old_string", "new_string"),
+    ("old_str", "new_str"),
+    ("old_text", "new_text"),
+    ("oldText", "newText"),
+    ("oldString", "newString"),
+    ("old", "new"),
+    ("search", "replace"),
+    ("find", "replace"),
+)
+LISTS = ("edits", "changes", "replacements")
+CONTENTS = ("content", "contents", "file_text", "new_content", "file_content")
+PARTIAL = ("append", "offset", "insert_line", "line", "start_line", "end_line", "mode")
+"""Keys beside which a content is not the whole file."""
+
+_READ = 1024 * 1024
+"""Bytes of a file that is compared."""
+_COMPARED = 2000
+"""Lines on each side that are compared line by line; of more, all of one side goes and all of the other comes."""
+_AROUND = 3
+"""Lines of context."""
+
+
+@frozen
+class Edit:
+    """What the arguments say of one file."""
+
+    path: str
+    """"" : the lines name it."""
+    lines: tuple[str, ...]
+    """The lines of a unified diff, without line ends."""
+    keys: frozenset[str]
+    """The arguments that it shows."""
+    note: str = ""
+    """What is to be known: there is no such file, or not such a text in it."""
+
+
+def edit_of(arguments: Mapping[str, Json]) -> Edit | None:
+    """The edit that these arguments are by their shape; None: they are none. Reads the file that they name."""
+    for key, value in arguments.items():
+        if isinstance(value, str) and is_diff(value):
+            return Edit("", tuple(value.splitlines()), frozenset([key]))
+    named = next((key for key in PATHS if isinstance(arguments.get(key), str) and arguments[key]), None)
+    if named is None:
+        return None
+    path = arguments[named]
+    found = _pairs(arguments)
+    if found is not None:
+        return _replaced(path, *found)
+    whole = next((key for key in CONTENTS if isinstance(arguments.get(key), str)), None)
+    if whole is None or any(key in arguments for key in PARTIAL):
+        return None
+    before, problem = _read(path)
+    return Edit(path, tuple(_diff(path, before, arguments[whole])), frozenset([whole]), problem)
+
+
+def is_diff(text: str) -> bool:
+    """Whether a text is a unified diff, or a patch as Codex writes it."""
+    if "\n" not in text:
+        return False
+    if text.lstrip().startswith("*** Begin Patch"):
+        return True
+    lines = text.splitlines()
+    return any(first.startswith("--- ") and second.startswith("+++ ") for first, second in pairwise(lines))
+
+
+def _pairs(arguments: Mapping[str, Json]) -> tuple[list[tuple[str, str]], frozenset[str]] | None:
+    """The texts and their replacements, and the arguments that hold them."""
+    for old, new in PAIRS:
+        if isinstance(arguments.get(old), str) and isinstance(arguments.get(new), str):
+            return [(arguments[old], arguments[new])], frozenset([old, new])
+    for key in LISTS:
+        items = arguments.get(key)
+        if not isinstance(items, list) or not items:
+            continue
+        pairs = [_pairs(item) if isinstance(item, dict) else None for item in items]
+        if all(pairs):
+            return [pair for found in pairs if found for pair in found[0]], frozenset([key])
+    return None
+
+
+def _replaced(path: str, pairs: Sequence[tuple[str, str]], keys: frozenset[str]) -> Edit:
+    before, problem = _read(path)
+    after = before
+    for old, new in pairs:
+        if not old or old not in after:
+            lines = [line for gone, come in pairs for line in (*_marked("-", gone), *_marked("+", come))]
+            return Edit(path, tuple(lines), keys, problem or "the text to replace is not in the file")
+        after = after.replace(old, new, 1)
+    return Edit(path, tuple(_diff(path, before, after)), keys, problem)
+
+
+def _read(path: str) -> tuple[str, str]:
+    """The text of a regular file, and what was wrong; "" and the problem where there is none."""
+    try:
+        # a pipe, a device or a socket may never end, or change by being read
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  the path may be anything
+            return "", "this is no regular file"
+        with Path(path).open("rb") as file:
+            data = file.read(_READ + 1)
+    except FileNotFoundError:
+        return "", "there is no such file here"
+    except (OSError, ValueError) as error:
+        return "", f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
+    if len(data) > _READ:
+        return "", "the file is too large to compare"
+    try:
+        return data.decode(), ""
+    except UnicodeDecodeError:
+        return "", "the file is not UTF-8"
+
+
+def _diff(path: str, before: str, after: str) -> Iterator[str]:
+    """The lines of a unified diff; what is the same at both ends is not compared."""
+    old, new = before.splitlines(), after.splitlines()
+    begin = 0
+    while begin < min(len(old), len(new)) and old[begin] == new[begin]:
+        begin += 1
+    end = 0
+    while end < min(len(old), len(new)) - begin and old[-1 - end] == new[-1 - end]:
+        end += 1
+    if begin == len(old) == len(new):
+        return
+    yield f"--- {path}"
+    yield f"+++ {path}"
+    first, last = max(0, begin - _AROUND), max(0, end - _AROUND)
+    old, new = old[first : len(old) - last], new[first : len(new) - last]
+    if max(len(old), len(new)) > _COMPARED:
+        yield f"@@ -{first + 1},{len(old)} +{first + 1},{len(new)} @@"
+        yield from (f"-{line}" for line in old)
+        yield from (f"+{line}" for line in new)
+        return
+    for group in difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(_AROUND):
+        yield _place(group, first)
+        for kind, i1, i2, j1, j2 in group:
+            if kind == "equal":
+                yield from (f" {line}" for line in old[i1:i2])
+            else:
+                yield from (f"-{line}" for line in old[i1:i2])
+                yield from (f"+{line}" for line in new[j1:j2])
+
+
+def _place(group: Sequence[tuple[str, int, int, int, int]], first: int) -> str:
+    """The line that says where a group of changes stands; an empty side begins one line earlier, as diff has it."""
+    i1, i2, j1, j2 = group[0][1], group[-1][2], group[0][3], group[-1][4]
+    old, new = (first + begin + (1 if end > begin else 0) for begin, end in ((i1, i2), (j1, j2)))
+    return f"@@ -{old},{i2 - i1} +{new},{j2 - j1} @@"
+
+
+def _marked(mark: str, text: str) -> list[str]:
+    return [f"{mark}{line}" for line in text.splitlines()]
