@@ -107,6 +107,7 @@ def demo(
     client: Annotated[
         str, typer.Option(metavar="NAME", help="http, or openai for the official client (pip install openai).")
     ] = "http",
+    page: Annotated[bool, typer.Option("--page", help="Open the inspector in a browser, and watch it there.")] = False,
 ) -> None:
     """Watch a model that only writes text call a tool, live. Needs no network.
 
@@ -118,13 +119,14 @@ def demo(
       streamtool demo
       streamtool demo --format qwen3_coder
       streamtool demo --client openai
+      streamtool demo --page
       streamtool demo --upstream http://127.0.0.1:11434 --model qwen3:8b
     """
     with uncollected():
         from streamtool.cli.demo import DemoFlags  # noqa: PLC0415  a command loads what it needs
         from streamtool.cli.demo import run as run_demo  # noqa: PLC0415
 
-    run_demo(DemoFlags(upstream, model, key_env, format_, delay, client))
+    run_demo(DemoFlags(upstream, model, key_env, format_, delay, client, page))
 
 
 @app.command()

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import uvicorn
@@ -65,6 +65,7 @@ FURTHER = (
     ("your own model", "streamtool serve --upstream http://127.0.0.1:11434"),
     ("other formats", "streamtool demo --format qwen3_coder"),
     ("OpenAI's client", "streamtool demo --client openai"),
+    ("on a page", "streamtool demo --page"),
 )
 """Where to go from here."""
 
@@ -86,6 +87,8 @@ class DemoFlags:
     """Seconds between the sample's deltas."""
     client: str = "http"
     """One of `CLIENTS`."""
+    page: bool = False
+    """The inspector is opened in a browser."""
 
 
 def run(flags: DemoFlags) -> None:
@@ -97,7 +100,13 @@ def run(flags: DemoFlags) -> None:
     target = settings.upstreams["demo"]
     sample = target.url == "sample"
     ask = client_for(flags.client)
-    board = Board(Screen())
+    screen = Screen()
+    board, page = Board(screen), None
+    if flags.page:
+        from streamtool.cli.demo_page import DemoPage  # noqa: PLC0415  the first delta need not wait for it
+
+        page = DemoPage(screen)
+        settings = evolve(settings, inspect=True, contents=True)
     if sample:
         settings = evolve(settings, formats=(settings.for_model(flags.model).format,), refusals="pass")
     app: ASGIApp = Sample(delta=_DELTA, delay=flags.delay) if sample else HttpUpstream(target)
@@ -110,17 +119,18 @@ def run(flags: DemoFlags) -> None:
         if scope["type"] == "lifespan" and isinstance(app, HttpUpstream):  # the server has stopped
             await app.aclose()
 
-    with served(stage) as url:
+    with served(stage if page is None else page.around(stage)) as url:
         board.introduce(CLIENTS[flags.client], url, "the sample model" if sample else target.url)
-        try:
-            answer = converse(lambda request: ask(url, request), board, flags.model)
-        except BrokenPipeError:  # whoever looks on has enough
-            raise
-        except Exception as error:
-            raise cause(records, error) from error
-    if not answer:
-        raise StreamtoolError("the conversation ended without a final answer")
-    board.conclude(answer, FURTHER)
+        with nullcontext() if page is None else page.opened(url):
+            try:
+                answer = converse(lambda request: ask(url, request), board, flags.model)
+            except BrokenPipeError:  # whoever looks on has enough
+                raise
+            except Exception as error:
+                raise cause(records, error) from error
+            if not answer:
+                raise StreamtoolError("the conversation ended without a final answer")
+            board.conclude(answer, FURTHER)
 
 
 def cause(records: "queue.SimpleQueue[Record]", error: Exception) -> Exception:

@@ -10,7 +10,7 @@ with its own `receive` and `send`, untouched. Written on anyio: runs under async
 
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from attrs import evolve
@@ -45,13 +45,15 @@ from streamtool.http.storing import memory_of
 from streamtool.http.templates import ChatTemplates
 from streamtool.http.token_counting import count_tokens
 from streamtool.http.websocket import Sockets
-from streamtool.inspector.app import Inspector
 from streamtool.observe.observers import Observers, OnExchange
 from streamtool.protocols.interfaces import ClientProtocol
 from streamtool.protocols.registry import COMPACT, COUNTS, PROTOCOLS, at_path, client_protocol, counting
 from streamtool.settings import Settings, with_options
 from streamtool.state.replies import Shelf, Store, open_store
 from streamtool.validation.validator import require_library
+
+if TYPE_CHECKING:
+    from streamtool.inspector.app import Inspector
 
 UPSTREAM_KEY = "streamtool.upstream"
 """Key of the ASGI scope under which the app is told the name of the upstream that the settings choose."""
@@ -96,9 +98,7 @@ class ToolMiddleware:
         self.budgets = Budgets(self.settings, self.store)
         self.gate = Gate(self.settings.limits, self.budgets)
         self.sockets = Sockets(self.settings, self.gate)
-        self.inspector: Inspector | None = None
-        if self.observers.ring is not None:
-            self.inspector = Inspector(self.settings, self.observers.ring, lambda: self.gate.draining)
+        self.inspector = _inspector(self)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests (503), give those that are open so many seconds, then end them with an error.
@@ -270,3 +270,13 @@ class ToolMiddleware:
 
         stream = exchange.conversation.stream
         await self.app(inner, replay, send if stream else folded(exchange, receive, send))
+
+
+def _inspector(tools: ToolMiddleware) -> "Inspector | None":
+    """The page that shows exchanges, if it is wanted."""
+    ring = tools.observers.ring
+    if ring is None:
+        return None
+    from streamtool.inspector.app import Inspector  # noqa: PLC0415  only who wants it pays for it
+
+    return Inspector(tools.settings, ring, lambda: tools.gate.draining)

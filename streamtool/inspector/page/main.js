@@ -19,11 +19,19 @@ function route() {
   for (const link of document.querySelectorAll("nav a"))
     link.toggleAttribute("aria-current", link.dataset.page === (kind === "try" ? "try" : "list"));
   list.select(kind === "exchange" ? decodeURIComponent(id) : null);
-  if (kind === "exchange") page = new ExchangePage(content, decodeURIComponent(id), () => contents);
+  if (kind === "first") first();
+  else if (kind === "exchange") page = new ExchangePage(content, decodeURIComponent(id), () => contents);
   else if (kind === "try") page = new Playground(content);
   else welcome();
   document.title = `${{ exchange: `Exchange ${id}`, try: "Playground" }[kind] ?? "Exchanges"} – streamtool inspector`;
   if (kind) content.focus({ preventScroll: true });
+}
+
+// Shows the first exchange as soon as there is one.
+function first() {
+  const [id] = list.known.keys();
+  if (id !== undefined) location.replace(`#/exchange/${encodeURIComponent(id)}`);
+  else show(content, el("p", { role: "status" }, "The first exchange is shown here as soon as it begins."));
 }
 
 function welcome() {
@@ -51,6 +59,7 @@ watch((told) => {
   contents = told.contents;
   list.update(told);
   list.select(list.current);
+  if (location.hash === "#/first") first();
   const id = page instanceof ExchangePage ? page.id : null;
   if (told.exchanges.some((one) => one.id === id)) page.changed();
 }, (connected, why = "") => {
