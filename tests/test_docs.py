@@ -40,7 +40,15 @@ from streamtool.settings import (
 )
 from streamtool.settings.readers import key_of
 from streamtool.turns import Turn
-from tools import failures_page, formats_page, pictures, reports_page, request_fields_page, typed_tools_page
+from tools import (
+    failures_page,
+    formats_page,
+    parsers_page,
+    pictures,
+    reports_page,
+    request_fields_page,
+    typed_tools_page,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -124,6 +132,7 @@ GENERATED = {
     "docs/reports.md": reports_page.page,
     "docs/typed-tools.md": typed_tools_page.page,
     "docs/request-fields.md": request_fields_page.page,
+    "docs/parsers.md": parsers_page.page,
     **{f"docs/pictures/{name}.svg": make for name, make in pictures.PICTURES.items()},
 }
 

@@ -1,0 +1,152 @@
+"""`python -m conformance.table ENGINE… --json FILE`: the parsers of engines beside ours, format by format.
+
+ENGINE is a module of `conformance.runners` (ours, vllm, sglang, mlx). What each is measured by:
+
+    calls, text     replies as the format has them (`statemachine.write`): the share in which every call is right, and
+                    the share whose text is right, white space apart; in deltas of four characters
+    splits          the share of these replies that comes to the same however it is cut (1, 2, 3, 5, 7, 16 characters)
+    habits          the share of the conformance cases of the format in which every call is right: what models were seen
+                    to write, mistakes included
+    first           deltas from the beginning of the arguments of a call of 500 characters until the first is known;
+                    null: not before the end
+    micros          µs per delta in a call of 4 KB, the least of three
+
+The file gains what is measured, so that engines of several environments come together.
+"""
+
+import argparse
+import importlib
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from conformance.cases import FOLDER, TOOLS, all_cases
+from conformance.run import call
+from conformance.runners.tokens import pieces_of
+from statemachine import Call, write
+
+REPLIES = 24
+SIZES = (1, 2, 3, 5, 7, 16)
+DELTA = 4
+LINE = "The parser reads each delta once, as it comes, and says what it knows.\n"
+SCHEMA = {"write_file": TOOLS["write_file"]}
+
+
+def replies(form: str) -> Iterator[tuple[str, str, list[Call]]]:
+    """Replies in a format: the text, what of it is visible, its calls."""
+    rng = random.Random(form)
+    for number in range(REPLIES):
+        city = rng.choice(("Paris", "São Paulo", "Nowhere, KS", "東京", 'the "old" town', "a <b> c & d", "x\ny"))
+        calls = [Call("get_weather", json.dumps({"city": city, "days": rng.randint(1, 9)}, ensure_ascii=False))]
+        if number % 3 == 1:
+            calls.append(
+                Call("write_file", json.dumps({"path": "a/b.py", "content": "def f(x):\n    return [x, {}]\n"}))
+            )
+        if number % 3 == 2:
+            calls = [
+                Call("everything", json.dumps({"flag": True, "number": 2.5, "list": [1, "a"], "object": {"k": "v"}}))
+            ]
+        said = rng.choice(("", "Let me look.\n", "I will do that < now >.\n\n"))
+        try:
+            yield said + write(calls, form), said, calls
+        except ValueError:  # the format cannot write this
+            continue
+
+
+def cut(text: str, size: int) -> list[str]:
+    """A text in pieces."""
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def answered(read: Callable[..., Any], text: str, size: int, tools: Any = TOOLS) -> tuple[str, list[Any]] | None:
+    """Text and calls of a reply; None if the parser failed."""
+    try:
+        found = read(cut(text, size), tools, {})
+        return found["text"], [call(one) for one in found["calls"]]
+    except Exception:  # noqa: BLE001  a parser that fails has failed
+        return None
+
+
+def measured(module: Any, name: str, form: str) -> dict[str, Any]:
+    """One parser with one format."""
+    read = getattr(module, name)
+    given = list(replies(form))
+    right = said = same = 0
+    for text, visible, calls in given:
+        wanted = [call({"name": one.name, "arguments": one.arguments}) for one in calls]
+        found = [answered(read, text, size) for size in (DELTA, *SIZES)]
+        first = found[0]
+        right += first is not None and first[1] == wanted
+        said += first is not None and first[0].split() == visible.split()
+        same += first is not None and all(other == first for other in found)
+    habits = [case for case in all_cases(FOLDER) if case.format == form and not case.options and case.reason is None]
+    kept = 0
+    for case in habits:
+        told = answered(read, case.text, DELTA, case.tools)
+        kept += told is not None and told[1] == [call(one) for one in case.events if one["type"] == "call"]
+    first_at, micros = timed(module, name, form)
+    return {
+        "version": module.VERSION, "parser": name, "format": form, "replies": len(given), "calls": right, "text": said,
+        "splits": same, "cases": len(habits), "habits": kept, "first": first_at, "micros": micros,
+    }  # fmt: skip
+
+
+def timed(module: Any, name: str, form: str) -> tuple[int | None, float | None]:
+    """When the first argument of a call is known, and what a delta costs."""
+    short = write([Call("write_file", json.dumps({"path": "n.md", "content": LINE * 6}))], form)
+    try:
+        begins = short.index("n.md")
+        run, first, known = module.Run(name, SCHEMA, short), None, 0
+        pieces = list(pieces_of(cut(short, DELTA)))
+        ends = list(accumulate(map(len, pieces)))
+        for number, piece in enumerate(pieces):
+            known += run.feed(piece)
+            if known and first is None:
+                first = sum(1 for piece_end in ends[:number] if piece_end > begins)
+        run.close()
+        if first is not None and first >= len(pieces) * 2 // 3:
+            first = None
+        long = write([Call("write_file", json.dumps({"path": "n.md", "content": LINE * 58}))], form)
+        pieces = list(pieces_of(cut(long, DELTA)))
+        best = min(once(module, name, long, pieces) for _ in range(3))
+    except Exception:  # noqa: BLE001  a parser that fails has no time
+        return None, None
+    return first, round(best * 1e6 / len(pieces), 2)
+
+
+def once(module: Any, name: str, text: str, pieces: list[str]) -> float:
+    """Seconds for one reading."""
+    run = module.Run(name, SCHEMA, text)
+    began = time.process_time()
+    for piece in pieces:
+        run.feed(piece)
+    return time.process_time() - began
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="Parsers side by side")
+    options.add_argument("engines", nargs="+")
+    options.add_argument("--json", type=Path, required=True)
+    given = options.parse_args()
+    logging.disable()
+    known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
+    for engine in given.engines:
+        module = importlib.import_module(f"conformance.runners.{engine}")
+        forms = {form for other in ("vllm", "sglang", "mlx") for form in known.get(other, {}).get("formats", ())}
+        wanted = module.PARSERS if engine != "ours" else {form: form for form in sorted(forms)}
+        rows = []
+        for name, form in wanted.items():
+            row = measured(module, name, form)
+            print(engine, row, flush=True)
+            rows.append(row)
+        known[engine] = {"formats": sorted({row["format"] for row in rows}), "rows": rows}
+        given.json.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
