@@ -33,8 +33,8 @@ PAGE: Final = """\
 # Parsers side by side
 
 How the parsers of engines read the formats that they are made for, beside ours. Every parser is the engine's own class
-({versions}), fed as its server feeds it, in deltas of four characters that never cut a special
-token. Ours listens for the one format in each row.
+({versions}), fed as its server feeds it, in deltas of four characters that
+never cut a special token. Ours listens for the one format in each row.
 
 {columns}
 
