@@ -4,7 +4,7 @@ A `Sink` says where raw text goes. What one feed brings to the same sink leaves 
 is counted off (`hidden`) and not emitted; a `Ledger`, if one is kept, records what every other character was.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import IntEnum
 
 from attrs import frozen
@@ -24,8 +24,8 @@ class Sink(IntEnum):
     DISCARD = 4
 
 
-SYNTAX = Sink.SYNTAX
-DELTA: dict[Sink, Callable[[str], Event]] = {Sink.TEXT: TextDelta, Sink.REASONING: ReasoningDelta}
+SYNTAX, DISCARD = Sink.SYNTAX, Sink.DISCARD
+DELTA: Mapping[Sink, type[TextDelta | ReasoningDelta]] = {Sink.TEXT: TextDelta, Sink.REASONING: ReasoningDelta}
 """The events that are nothing but a piece of text."""
 KINDS = {Sink.TEXT: "text", Sink.REASONING: "reasoning", Sink.DISCARD: "discard"}
 """What the ledger calls what goes to a sink."""
@@ -74,7 +74,7 @@ class Emitter:
     def __init__(self, ledger: Ledger | None = None) -> None:
         self._events: list[Event] = []
         self._pieces: list[str] = []
-        self._sink: Sink | None = None
+        self._sink = SYNTAX
         self.index = -1
         """Number of the call that is being read, or was read last."""
         self.reason = ""
@@ -127,16 +127,13 @@ class Emitter:
         if pieces:
             text = "".join(pieces) if len(pieces) > 1 else pieces[0]
             pieces.clear()
-            match self._sink:
-                case Sink.TEXT:
-                    self._events.append(TextDelta(text))
-                case Sink.REASONING:
-                    self._events.append(ReasoningDelta(text))
-                case Sink.DISCARD:
-                    self._events.append(Discarded(text, self.reason))
-                case _:
-                    self._events.append(ArgumentsDelta(self.index, text))
-        self._sink = None
+            sink = self._sink
+            if sink is SYNTAX:
+                self._events.append(ArgumentsDelta(self.index, text))
+            elif sink is DISCARD:
+                self._events.append(Discarded(text, self.reason))
+            else:
+                self._events.append(DELTA[sink](text))
 
     def collect(self) -> list[Event]:
         """The events since the last time."""

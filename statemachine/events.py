@@ -5,26 +5,27 @@ from 0. `TextDelta`, `ReasoningDelta` and `Discarded` stand outside of calls, wi
 broken call follows its `CallEnd`. `states.py` holds the table of what may be emitted where.
 
 Events are mutable, slotted and made by the million: treat them as values, never change one.
+`Parser.feed` makes the most frequent ones without `__init__`, and sets their fields itself.
 """
 
 from attrs import define
 
 
-@define
+@define(weakref_slot=False)
 class TextDelta:
     """Visible text; never empty."""
 
     text: str
 
 
-@define
+@define(weakref_slot=False)
 class ReasoningDelta:
     """Text of a reasoning span, its markers left out; never empty."""
 
     text: str
 
 
-@define
+@define(weakref_slot=False)
 class CallStart:
     """A call has committed: its name is an offered tool."""
 
@@ -36,7 +37,7 @@ class CallStart:
     """Name of the format in `formats.FORMATS`."""
 
 
-@define
+@define(weakref_slot=False)
 class ArgumentsDelta:
     """A piece of the arguments: all pieces of a complete call joined are one strict JSON object."""
 
@@ -44,7 +45,7 @@ class ArgumentsDelta:
     text: str
 
 
-@define
+@define(weakref_slot=False)
 class CallEnd:
     """The call is over."""
 
@@ -55,7 +56,7 @@ class CallEnd:
     """What had to be mended, by name, each once, in order of first use."""
 
 
-@define
+@define(weakref_slot=False)
 class Discarded:
     """Text that is neither shown nor part of a call, and why (`malformed`, `unknown`, `limit`, `invented`)."""
 

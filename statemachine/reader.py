@@ -19,7 +19,7 @@ from typing import Protocol
 
 from statemachine.buffer import Buffer, Grammar, Mismatch, Overflow
 from statemachine.emitter import DELTA, Emitter, Sink
-from statemachine.events import Event, TextDelta
+from statemachine.events import ReasoningDelta, TextDelta
 from statemachine.runs import Run, quote
 
 SYNTAX, HOLD = Sink.SYNTAX, Sink.HOLD
@@ -86,7 +86,7 @@ class Reader(Buffer):
         """The armed run."""
         self.ran: Run | None = None
         """The run that was going on when `flow` stopped."""
-        self.delta: Callable[[str], Event] | None = TextDelta
+        self.delta: type[TextDelta | ReasoningDelta] | None = TextDelta
         """The event of a piece that flows; None: arguments."""
 
     # ---- consuming

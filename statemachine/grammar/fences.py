@@ -67,7 +67,7 @@ def too_short(machine: Machine, offset: int) -> bool:
     return (
         reader.text[reader.at + offset] == TICK
         and not machine.options.fence_calls
-        and all(close[0] != TICK for close in machine.frames.wrappers)
+        and not around(machine)
         and opening_begun(reader.text, reader.at + offset) is not None
     )
 
@@ -101,7 +101,10 @@ def opener(machine: Machine, newlines: int) -> Generator[None, None, bool]:
 
 def around(machine: Machine) -> str:
     """The closer of the fence around a call; "" if there is none."""
-    return next((close for close in machine.frames.wrappers if close[0] == TICK), "")
+    for close in machine.frames.wrappers:
+        if close[0] == TICK:
+            return close
+    return ""
 
 
 def closing_line(machine: Machine, offset: int) -> Generator[None, None, int]:

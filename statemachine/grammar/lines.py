@@ -14,23 +14,24 @@ def read(machine: Machine) -> Generator[None, None, bool]:
     """At the start of a line, line ends perhaps held before it: true if an opener stood here and was read."""
     reader, line = machine.reader, machine.tables.line
     while True:
-        run = line_ends(reader.text, reader.at)
-        newlines = (run.end() if run else reader.at) - reader.at
-        if newlines and reader.at + newlines >= len(reader.text):
-            return False
-        after = blanks(reader.text, reader.at + newlines)
-        begin = (after.end() if after else reader.at + newlines) - reader.at
-        if begin > newlines:
-            reader.take(begin)
-        elif reader.at + begin >= len(reader.text):
+        text, at = reader.text, reader.at
+        run = line_ends(text, at)
+        newlines = run.end() - at if run else 0
+        begin = at + newlines
+        char = text[begin : begin + 1]
+        if not char:
+            if newlines:
+                return False
             yield from reader.more()
+        elif char in " \t":
+            reader.take(blanks(text, begin).end() - at)  # type: ignore[union-attr]  # * always matches
         else:
-            found = line.match(reader.text, reader.at + begin)
+            found = line.match(text, begin)
             if found is None:
-                if reader.text[reader.at + begin] != ">" or (yield from opens_quote(machine, begin)):
+                if char != ">" or (yield from opens_quote(machine, newlines)):
                     machine.past.place = INSIDE if machine.past.place is START else machine.past.place
                     return False
-            elif found.lastindex is None or fences.too_short(machine, begin):
+            elif found.lastindex is None or fences.too_short(machine, newlines):
                 yield from reader.more()
             else:
                 value, length = line.values[found.lastindex - 1], found.end() - reader.at

@@ -90,13 +90,19 @@ class Nested:
     def push(self, text: str) -> str:
         """The strict JSON that this piece brings."""
         reader = self._reader
+        scan = reader.scan
+        if scan is not None and scan(text) is None:
+            return text
         run = reader.run
         if run is not None and run.convert is None:
             whole = reader.text + text if reader.text else text
-            found = run.match(whole, 0)
-            if found is not None and found.end() == len(whole):
-                cut = found.start(1) if found.lastindex else len(whole)
-                reader.text = whole[cut:]
+            found = run.whole(whole)
+            if found is not None:
+                if found.lastindex is None:
+                    reader.text, reader.scan = "", run.search
+                    return whole
+                cut = found.start(1)
+                reader.text, reader.scan = whole[cut:], None
                 return whole[:cut]
         return self._advance(text)
 
@@ -151,10 +157,10 @@ def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
     state.around = None
     inner, level = Nested(state), len(state.stack)
     target = reader.target
-    decode = Decoder(inner, unescape if quote == '"' else unescape_loose)
+    decoder = Decoder(inner, unescape if quote == '"' else unescape_loose)
     state.cut = state.quoted = True
     reader.take(1)
-    run = string_run(CLOSERS[quote], decode)
+    run = string_run(CLOSERS[quote], decoder.decode)
     while True:
         yield from reader.flow(run)
         if inner.broken:
@@ -168,7 +174,7 @@ def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
                 break
             state.mend("unescaped_quote")  # it belongs to what the string holds
             reader.take(1, "repair")
-            reader.out(decode('\\"' if char == '"' else char))
+            reader.out(decoder.decode('\\"' if char == '"' else char))
         elif char == "\\":
             captured: list[str] = []
             reader.target = captured
@@ -176,11 +182,11 @@ def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
                 yield from escape(reader, state)
             finally:
                 reader.target = target
-            reader.out(decode("".join(captured)))
+            reader.out(decoder.decode("".join(captured)))
         else:
             state.mend("control_character")
-            reader.out(decode(encode_basestring(reader.take(1, "repair"))[1:-1]))
-    reader.out(decode.rest() + inner.finish())
+            reader.out(decoder.decode(encode_basestring(reader.take(1, "repair"))[1:-1]))
+    reader.out(decoder.rest() + inner.finish())
     if not inner.readable():
         raise Mismatch
     state.cut = state.quoted = False
@@ -197,7 +203,7 @@ class Decoder:
         self.unescape = unescape
         self.half = ""
 
-    def __call__(self, text: str) -> str:
+    def decode(self, text: str) -> str:
         """Strict JSON of the inner value that this piece of the outer string brings."""
         if self.half or "\\" in text:
             text, self.half = whole_escapes(self.half + text)
