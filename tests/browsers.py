@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENT = 120_000
+"""Milliseconds."""
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
@@ -22,3 +24,10 @@ def launched() -> Iterator[Any]:
         found = play.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield found
         found.close()
+
+
+def new_page(browser: Any) -> Any:
+    """A page that is patient: a busy machine is slow, and no test depends on how slow."""
+    page = browser.new_page()
+    page.set_default_timeout(PATIENT)
+    return page

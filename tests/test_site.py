@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
-from browsers import CHROMIUM, launched
+from browsers import CHROMIUM, launched, new_page
 from servers import ROOT
 
 pytest.importorskip("material")
@@ -81,7 +81,7 @@ def test_every_link_leads_somewhere(site):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_each_page_is_whole_in_a_browser_and_asks_no_other_host(site, served):
     with launched() as browser:
-        page = browser.new_page()
+        page = new_page(browser)
         errors: list[str] = []
         asked: set[str] = set()
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -103,7 +103,7 @@ def test_each_page_is_whole_in_a_browser_and_asks_no_other_host(site, served):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_the_formats_can_be_filtered_and_the_site_searched(served):
     with launched() as browser:
-        page = browser.new_page()
+        page = new_page(browser)
         page.goto(f"{served}/formats.html")
         field = page.locator(".filter").first
         field.fill("deepseek")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from browsers import CHROMIUM, launched
+from browsers import CHROMIUM, launched, new_page
 from servers import DEADLINE, ROOT
 
 
@@ -25,8 +25,7 @@ def test_the_first_thing_that_is_seen_is_the_picture():
             found = re.search(r"http://127\.0\.0\.1:\d+/inspect#/first", line)
             url = found[0] if found else ""
         with launched() as browser:
-            page = browser.new_page()
-            page.set_default_timeout(60_000)
+            page = new_page(browser)
             page.goto(url)
             page.wait_for_selector("#exchanges .outcome.calls")
             page.wait_for_function("() => document.querySelector('.received')?.textContent.includes('● get_weather(')")

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browsers import CHROMIUM, launched
+from browsers import CHROMIUM, PATIENT, launched
 from inspected import CALL, TOOLS, model
 from servers import ROOT, uvicorn_server
 
@@ -19,8 +19,6 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is install
 DENIED = "I'm sorry, but I don't have access to any tools in this conversation."
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>"\'`${1}</pre></span>\u202e'
 AXE = ROOT / "tests" / "node" / "node_modules" / "axe-core" / "axe.min.js"
-PATIENT = 60_000
-"""Milliseconds: a busy machine is slow, and no test depends on how slow."""
 
 
 @pytest.fixture(scope="module")
