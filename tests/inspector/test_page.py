@@ -370,6 +370,7 @@ def test_the_first_how_to_holds(site):
     assert kinds == ["text"]
     waited = page.eval_on_selector_all(".written .waited", "(all) => all.map((one) => [one.textContent, one.title])")
     assert any("<to" in piece and "`<tool_call>`" in why for piece, why in waited), waited
+    page.fill("#try-tools", '["get_weather"]')
     page.fill("#try-text", CALL)
     page.wait_for_function("() => document.querySelector('main [role=status]').textContent.startsWith('1 call ')")
     page.fill("#try-text", CALL.replace("get_weather", "get_wether"))
