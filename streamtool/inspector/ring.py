@@ -6,6 +6,7 @@ has it made into the lines of a recording (`observe.lines`).
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from sys import maxsize
 from typing import Final
 
 from attrs import evolve, frozen
@@ -62,7 +63,23 @@ Item = bytes | Line | Fed | Sent | Attempt | MadeParser | Closed
 class InspectedExchange:
     """One exchange: a listener that keeps what it is told."""
 
-    __slots__ = ("_began", "_clock", "_items", "_parsers", "_ring", "_take", "at", "client", "fed", "id", "record")
+    __slots__ = (
+        *(
+            "_began",
+            "_clock",
+            "_items",
+            "_parsers",
+            "_ring",
+            "_take",
+            "_whole",
+            "at",
+            "client",
+            "contents",
+            "fed",
+            "id",
+        ),
+        "record",
+    )
 
     def __init__(self, id: str, exchange: Exchange, client: str, ring: "Ring", clock: Callable[[], float]) -> None:
         self.id = id
@@ -70,6 +87,7 @@ class InspectedExchange:
         self.at = time.time()
         """When it began, in seconds since 1970."""
         self._ring = ring
+        self.contents = ring.contents
         self._clock = clock
         self._began = clock()
         self._items: list[Item] = [encode(lines.exchange_line(exchange, exchange.conversation.raw))]
@@ -78,6 +96,8 @@ class InspectedExchange:
         self.fed: Callable[[Fed], object] = self._items.append
         self.record: Record | None = None
         """None: it is open."""
+        self._whole = 0
+        """Its size, once it is over, or was cut."""
 
     # --- what an exchange tells
 
@@ -115,19 +135,33 @@ class InspectedExchange:
         """It is over."""
         self.record = record
         self._items.append(lines.record_line(record))
-        self._ring.make_room()
+        ring = self._ring
+        if not self._whole:
+            self._whole = self.size
+            ring.left -= self._whole - self.charged
+        if ring.left < 0:
+            ring.make_room()
 
     # --- what is kept
 
     @property
     def size(self) -> int:
         """Bytes that it takes, about."""
-        return sum(map(_size, self._items))
+        return self._whole or sum(map(_size, self._items))
+
+    @property
+    def charged(self) -> int:
+        """Those of them that the ring was told of with each delta."""
+        return sum(COST + len(item[2]) for item in self._items if type(item) is tuple and len(item) == 4)
 
     def cut(self) -> None:
         """There is no room for it: only its beginning is kept, and its end."""
+        ring, charged = self._ring, self.charged
         self._items = [self._items[0], lines.cut_line(self._now())]
         self._take = self.fed = _ignore
+        self._ring = NOWHERE
+        self._whole = self.size
+        ring.left += charged - self._whole
 
     def __len__(self) -> int:
         return len(self._items)
@@ -136,7 +170,7 @@ class InspectedExchange:
         """What the list shows of it."""
         known = opened(decode(self._first), id=self.id, at=self.at, client=self.client)
         if self.record is not None:
-            return ended(known, lines.record_line(self.record, contents=self._ring.contents))
+            return ended(known, lines.record_line(self.record, contents=self.contents))
         attempts = [item.request.attempt for item in self._items if isinstance(item, Attempt)]
         return {**known, "attempts": max(attempts, default=0), "seconds": self._now()}
 
@@ -159,9 +193,9 @@ def _size(item: Item) -> int:
         case bytes():
             return len(item)
         case (int(), str() as text, _):
-            return len(text) + COST // 2
+            return len(text)
         case (_, _, bytes() as data, _):
-            return len(data) + COST // 2
+            return len(data) + COST
         case Attempt(request=request):
             return len(request.body) + COST
         case _:
@@ -179,7 +213,7 @@ class Ring:
         self.size = size
         self.contents = contents
         self.left = size
-        """Bytes until room has to be made; what is written beside deltas is counted then."""
+        """Bytes until room has to be made; what is beside deltas is counted at the end of an exchange."""
         self._clock = clock
         self._begun = 0
         self.exchanges: dict[str, InspectedExchange] = {}
@@ -191,27 +225,27 @@ class Ring:
         found = InspectedExchange(str(self._begun), exchange, client, self, self._clock)
         self.exchanges[found.id] = found
         if len(self.exchanges) > MOST:
-            del self.exchanges[next(iter(self.exchanges))]
+            oldest = self.exchanges.pop(next(iter(self.exchanges)))
+            self.left += oldest.size if oldest.record is not None else oldest.charged
         return found
 
     def make_room(self) -> None:
         """Let go of the oldest that are over, then of the largest that are open, until what is kept has room."""
-        sizes = {id: exchange.size for id, exchange in list(self.exchanges.items())}
-        left = self.size - sum(sizes.values())
-        over = [id for id in sizes if self.exchanges[id].record is not None]
-        while left < 0 and over:
-            left += sizes[over[0]]
-            del self.exchanges[over.pop(0)]
-        for id in sorted(self.exchanges, key=sizes.__getitem__, reverse=True) if left < 0 else ():
-            self.exchanges[id].cut()
-            left += sizes[id]
-            if left >= 0:
-                break
-        self.left = left
+        for id, exchange in list(self.exchanges.items()):
+            if self.left >= 0:
+                return
+            if exchange.record is not None:
+                del self.exchanges[id]
+                self.left += exchange.size
+        for exchange in sorted(self.exchanges.values(), key=lambda one: one.charged, reverse=True):
+            if self.left >= 0 or not exchange.charged:
+                return
+            exchange.cut()
 
     def take_over(self, before: "Ring") -> None:
         """Go on with what another one has kept, whose place this one takes."""
         self.exchanges = {**before.exchanges, **self.exchanges}
+        self.left -= before.size - before.left
         self._begun = max(self._begun, before._begun)  # noqa: SLF001  the two belong together
 
     # --- for who looks
@@ -227,6 +261,10 @@ class Ring:
     def lines(self, id: str) -> Iterator[Line]:
         """All of it. Raises KeyError."""
         return self.exchanges[id].lines()
+
+
+NOWHERE: Final = Ring(maxsize, float, contents=False)
+"""Where an exchange that was cut tells what is not kept any more."""
 
 
 # --- items as lines --------------------------------------------------------------------------------------------------

@@ -240,3 +240,27 @@ def test_secrets_are_emptied_in_a_copy():
     given = {"a": [{"authorization": "x"}]}
     assert without_secrets(given) == {"a": [{"authorization": "(left out)"}]}
     assert given == {"a": [{"authorization": "x"}]}
+
+
+@both
+async def test_the_ring_counts_what_it_keeps():
+    app = inspected(ScriptedUpstream(text("x" * 2_000, size=4)), inspect_size=2**20)
+    ring = app.observers.ring
+    for _ in range(12):
+        await ask(app)
+        kept = sum(exchange.size for exchange in ring.exchanges.values())
+        assert ring.left == 2**20 - kept >= 0
+    assert 1 < len(ring.exchanges) < 12
+
+
+@both
+async def test_an_exchange_that_outlives_its_ring_gives_back_what_it_took():
+    app = inspected(model("one", "two"))
+    ring = app.observers.ring
+    await ask(app)
+    before = ring.left
+    exchange = ring.exchanges["1"]
+    ring.left = -1
+    ring.make_room()
+    assert not ring.exchanges and ring.left == exchange.size - 1
+    assert before + exchange.size == ring.size
