@@ -32,6 +32,7 @@ PLUGINS: Mapping[str, Plugin] = {
         "sglang serve --model-path MODEL --tool-call-parser streamtool --reasoning-parser streamtool",
     ),
     "mlx-lm": Plugin("mlx_lm.py", "python -m streamtool.adapters.mlx_lm --model MODEL"),
+    "transformers": Plugin("transformers.py", "streamtool.adapters.transformers.install(tokenizer)"),
     "llama-cpp-python": Plugin("llama_cpp.py", 'import streamtool.adapters.llama_cpp, then chat_format="streamtool"'),
 }
 """By the name of the engine."""
