@@ -22,7 +22,7 @@ WHOLE = (
     ("prometheus-client", "setproctitle", "ipython", "pydantic-extra-types", "pycountry", "jinja2", "gguf"),
     ("mlx[cpu]",),
     ("pytest>=8.3", "pytest-timeout", "pytest-trio", "pytest-xdist", "hypothesis", "trio", "httpx"),
-    ("llama-cpp-python==0.3.36",),
+    ("llama-cpp-python[server]==0.3.36",),
 )
 """What is installed with all that it needs."""
 ALONE = (

@@ -1,6 +1,9 @@
 """llama-cpp-python with our chat handler: scripted replies, and a random model that a grammar holds to calls."""
 
+import importlib
 import json
+import socket
+import threading
 
 import pytest
 from attrs import evolve
@@ -8,6 +11,7 @@ from attrs import evolve
 pytest.importorskip("llama_cpp", exc_type=ImportError)
 pytestmark = pytest.mark.engines
 
+import uvicorn  # noqa: E402
 from adapters.engine_cases import CASES, Outcome, alone, openai_tools, pieces_of  # noqa: E402
 from engines.gguf_model import write_model  # noqa: E402
 from llama_cpp import Llama, LlamaGrammar  # noqa: E402
@@ -16,6 +20,7 @@ from llama_cpp.llama_chat_format import (  # noqa: E402
     chat_formatter_to_chat_completion_handler,
     get_chat_completion_handler,
 )
+from openai import OpenAI  # noqa: E402
 from openai.lib.streaming.chat import ChatCompletionStreamState  # noqa: E402
 from openai.types.chat import ChatCompletion, ChatCompletionChunk  # noqa: E402
 
@@ -79,17 +84,41 @@ def test_a_reply_is_what_the_parser_alone_makes_of_it(case, stream):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "noise.gguf"
     write_model(path)
-    return Llama(str(path), n_ctx=4096, chat_format="streamtool", verbose=False)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(file):
+    return Llama(file, n_ctx=4096, chat_format="streamtool", verbose=False)
+
+
+@pytest.fixture(scope="module")
+def url(file):
+    """Where llama-cpp-python's own server serves the model."""
+    app = pytest.importorskip("llama_cpp.server.app", exc_type=ImportError)
+    settings = importlib.import_module("llama_cpp.server.settings").Settings
+    chosen = settings(model=file, chat_format="streamtool", n_ctx=4096, verbose=False)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app.create_app(settings=chosen), log_level="error"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    server.should_exit = True
+    thread.join(20)
+
+
+def rules_for(form):
+    rules, _ = grammar((Tool("ping", "", SCHEMA),), form, forced=True, parallel=False, lazy=False)
+    return rules
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("form", HELD)
 def test_a_model_that_is_held_to_a_call(model, form, stream):
-    rules, _ = grammar((Tool("ping", "", SCHEMA),), form, forced=True, parallel=False, lazy=False)
-    held = LlamaGrammar.from_string(rules, verbose=False)
+    held = LlamaGrammar.from_string(rules_for(form), verbose=False)
     tools = [{"type": "function", "function": {"name": "ping", "parameters": SCHEMA}}]
     reply = model.create_chat_completion(MESSAGES, tools=tools, grammar=held, max_tokens=400, stream=stream)
     choice = answered(reply, stream=stream)
@@ -97,6 +126,20 @@ def test_a_model_that_is_held_to_a_call(model, form, stream):
     assert choice.finish_reason == "tool_calls"
     assert not choice.message.content
     assert call.function.name == "ping"
+    assert isinstance(json.loads(call.function.arguments)["n"], int)
+
+
+@pytest.mark.parametrize("form", HELD)
+def test_its_server_streams_calls_to_the_official_client(url, form):
+    tools = [{"type": "function", "function": {"name": "ping", "parameters": SCHEMA}}]
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        chunks = client.chat.completions.create(
+            model="noise", messages=MESSAGES, tools=tools, stream=True, max_tokens=400,
+            extra_body={"grammar": rules_for(form)},
+        )  # fmt: skip
+        choice = answered((chunk.model_dump(exclude_unset=True) for chunk in chunks), stream=True)
+    (call,) = choice.message.tool_calls
+    assert (choice.finish_reason, call.function.name) == ("tool_calls", "ping")
     assert isinstance(json.loads(call.function.arguments)["n"], int)
 
 
