@@ -398,6 +398,22 @@ def test_prompt_says_what_is_wrong_with_a_request(run, given, sentence):
 # --- formats, bench --------------------------------------------------------------------------------------------------
 
 
+def test_plugin_lists_the_engines_and_prints_the_path_of_a_file(run):
+    code, out, _ = run("plugin")
+    names = [line.split()[0] for line in out.splitlines()]
+    assert (code, names) == (0, ["vllm", "sglang", "mlx-lm", "transformers", "llama-cpp-python"])
+    for name in names:
+        assert Path(run("plugin", name)[1].removesuffix("\n")).is_file()
+    code, out, err = run("plugin", "tgi")
+    assert (code, out) == (2, "")
+    assert "there is no plugin for 'tgi': ENGINE is one of vllm, sglang, " in err
+
+
+def test_the_plugin_for_vllm_does_not_take_its_name(run):
+    """vLLM enters the file as a module of the file's name."""
+    assert Path(run("plugin", "vllm")[1].strip()).stem != "vllm"
+
+
 def test_formats_lists_all(run):
     _, out, _ = run("formats")
     assert [line.split()[0] for line in out.splitlines()] == list(FORMATS)

@@ -85,6 +85,13 @@ LIBRARIES = (
      "prompt_toolkit", "ijson", "pyarrow", "zstandard"},
 )  # fmt: skip
 """What each layer may import besides the standard library."""
+ADAPTED = {
+    "streamtool.adapters.vllm_plugin": {"vllm"},
+    "streamtool.adapters.sglang": {"sglang"},
+    "streamtool.adapters.mlx_lm": {"mlx_lm"},
+    "streamtool.adapters.llama_cpp": {"llama_cpp"},
+}
+"""What an adapter imports besides. Nothing imports an adapter."""
 
 IMPURE = {
     "asyncio", "concurrent", "contextvars", "datetime", "os", "pathlib", "random", "secrets", "select", "selectors",
@@ -152,11 +159,11 @@ def test_each_layer_imports_only_its_libraries():
         for imported in imported_by(name):
             top = imported.partition(".")[0]
             if top in ("streamtool", "statemachine"):
-                continue
-            if top in sys.stdlib_module_names:
+                assert imported not in ADAPTED, f"{name} imports an adapter"
+            elif top in sys.stdlib_module_names:
                 assert own > PURE or not {imported, top} & IMPURE, f"{name} imports {imported}"
             else:
-                assert top in LIBRARIES[own], f"{name} imports {imported}"
+                assert top in LIBRARIES[own] | ADAPTED.get(name, set()), f"{name} imports {imported}"
 
 
 def test_the_lower_layers_are_not_asynchronous():

@@ -32,7 +32,7 @@ def openai_deltas(
 ) -> "OpenAIDeltas":
     """What this parser finds, as deltas. Without `reasoning`, the field of a delta in which it stands, it is left out.
 
-    `new_id` makes the id of a call to which the model gave none.
+    `new_id` makes the id of a call to which the model gave none, or that of another call.
     """
     return OpenAIDeltas(parser, new_id=new_id, reasoning=reasoning)
 
@@ -81,7 +81,8 @@ class OpenAIDeltas:
                 return None if self._reasoning is None else {self._reasoning: text}
             case CallStart(index=index, name=name, id=call_id):
                 self.calls += 1
-                self.ids.append(call_id or self._new_id())
+                repeated = call_id in self.ids
+                self.ids.append(call_id if call_id and not repeated else self._new_id())
                 function = {"name": name, "arguments": ""}
                 return _call({"index": index, "id": self.ids[-1], "type": "function", "function": function})
             case ArgumentsDelta(index=index, text=text):
@@ -95,3 +96,26 @@ class OpenAIDeltas:
 
 def _call(entry: dict[str, Any]) -> Delta:
     return {"tool_calls": [entry]}
+
+
+def joined(deltas: Iterable[Delta]) -> Delta:
+    """Deltas as one: texts joined, and one entry for each call."""
+    message: Delta = {}
+    calls: dict[int, Delta] = {}
+    for delta in deltas:
+        for key, value in delta.items():
+            if key != "tool_calls":
+                message[key] = message.get(key, "") + value
+                continue
+            for entry in value:
+                if (known := calls.setdefault(entry["index"], entry)) is not entry:
+                    known["function"]["arguments"] += entry["function"]["arguments"]
+    return message | {"tool_calls": list(calls.values())} if calls else message
+
+
+def message_of(deltas: Iterable[Delta]) -> Delta:
+    """Deltas as the message of a whole reply, whose calls have no index."""
+    message = joined(deltas)
+    for call in message.get("tool_calls", ()):
+        del call["index"]
+    return message

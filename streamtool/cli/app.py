@@ -502,6 +502,26 @@ def formats(
 
 
 @app.command()
+def plugin(
+    *,
+    engine: Annotated[
+        str | None, typer.Argument(metavar="ENGINE", help="Print the path of the plugin file for this engine.")
+    ] = None,
+) -> None:
+    """List the plugins for engines, or print where one is.
+
+    \b
+    Examples:
+      streamtool plugin
+      vllm serve MODEL --enable-auto-tool-choice --tool-call-parser streamtool \\
+          --tool-parser-plugin $(streamtool plugin vllm)
+    """
+    from streamtool.cli.plugin import run as run_plugin  # noqa: PLC0415  a command loads what it needs
+
+    run_plugin(engine)
+
+
+@app.command()
 def bench(
     *,
     file: Annotated[

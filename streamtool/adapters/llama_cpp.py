@@ -1,0 +1,63 @@
+"""llama-cpp-python: a chat handler named `streamtool`, which streams calls of every format.
+
+    import streamtool.adapters.llama_cpp
+    llama = Llama(path, chat_format="streamtool")
+
+The model's own chat template writes the prompt, with the tools; `reading` puts the parser behind any other handler. A
+named tool (`tool_choice`) stays with the handler behind it: its grammar lets the model write nothing but arguments.
+
+llama-cpp-python takes control tokens out of the text, so a format whose markers are control tokens is not found.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from llama_cpp.llama_chat_format import LlamaChatCompletionHandlerRegistry, get_chat_completion_handler
+
+from statemachine import Parser
+from streamtool.adapters.deltas import OpenAIDeltas, message_of, openai_deltas
+
+NAME = "streamtool"
+OWN_TEMPLATE, OTHERWISE = "chat_template.default", "chatml"
+"""The handler of the template that stands in the model's file, and the one for a model without."""
+
+
+def reading(inner: Any = None) -> Any:
+    """A chat handler that reads calls out of what another one returns; None: the one of the model's own template."""
+
+    def handler(*, llama: Any, tools: list[Any] | None = None, tool_choice: Any = None, **options: Any) -> Any:
+        asked = inner or llama._chat_handlers.get(OWN_TEMPLATE) or get_chat_completion_handler(OTHERWISE)  # noqa: SLF001
+        reply = asked(llama=llama, tools=tools, tool_choice=tool_choice, **options)
+        if not tools or tool_choice == "none" or isinstance(tool_choice, dict):
+            return reply
+        deltas = openai_deltas(Parser(tools))
+        return whole(reply, deltas) if isinstance(reply, dict) else streamed(reply, deltas)
+
+    return handler
+
+
+def streamed(chunks: Iterator[Any], deltas: OpenAIDeltas) -> Iterator[Any]:
+    """The chunks with what the parser finds in their text."""
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        reason, delta = choice["finish_reason"], choice["delta"]
+        found = deltas.feed(delta.get("content") or "")
+        if reason is not None:
+            found += deltas.close(reason)
+        if "role" in delta:
+            found.insert(0, {"role": delta["role"]})
+        for each in found:
+            yield chunk | {"choices": [choice | {"delta": each, "finish_reason": None}]}
+        if reason is not None:
+            yield chunk | {"choices": [choice | {"delta": {}, "finish_reason": deltas.finish_reason}]}
+
+
+def whole(reply: Any, deltas: OpenAIDeltas) -> Any:
+    """The reply with the calls that the parser finds in its text."""
+    (choice,) = reply["choices"]
+    found = deltas.feed(choice["message"]["content"] or "") + deltas.close(choice["finish_reason"])
+    message = choice["message"] | {"content": None} | message_of(found)
+    return reply | {"choices": [choice | {"message": message, "finish_reason": deltas.finish_reason}]}
+
+
+LlamaChatCompletionHandlerRegistry().register_chat_completion_handler(NAME, reading(), overwrite=True)

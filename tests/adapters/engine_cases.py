@@ -1,0 +1,57 @@
+"""The conformance cases as an engine sees them: a reply in pieces, and what the parser alone makes of it."""
+
+import random
+
+from attrs import frozen
+
+from conformance.cases import FOLDER, all_cases
+from statemachine import ArgumentsDelta, CallStart, Parser, ReasoningDelta, TextDelta
+
+CASES = [case for case in all_cases(FOLDER) if not case.options and case.reason is None and case.tools]
+"""Those that set nothing which only a caller of the parser can set. An engine without tools asks no parser."""
+
+
+@frozen
+class Outcome:
+    """What became of a reply."""
+
+    text: str
+    calls: list[tuple[str, str]]
+    reasoning: str = ""
+
+
+def pieces_of(case, seed=0):
+    """The reply in random pieces, the same in each run."""
+    rng = random.Random(f"{case.id}{seed}")
+    text, pieces = case.text, []
+    while text:
+        size = rng.choice((1, 2, 3, 5, 8, 13))
+        pieces.append(text[:size])
+        text = text[size:]
+    return pieces
+
+
+def alone(case):
+    """What the parser makes of a case."""
+    text, reasoning, calls = [], [], []
+    parser = Parser(case.tools)
+    for event in [*parser.feed(case.text), *parser.close()]:
+        match event:
+            case TextDelta(text=piece):
+                text.append(piece)
+            case ReasoningDelta(text=piece):
+                reasoning.append(piece)
+            case CallStart(name=name):
+                calls.append((name, ""))
+            case ArgumentsDelta(text=piece):
+                calls[-1] = (calls[-1][0], calls[-1][1] + piece)
+    return Outcome("".join(text), calls, "".join(reasoning))
+
+
+def openai_tools(case):
+    """The tools of a case as a client sends them."""
+    schemas = case.tools if isinstance(case.tools, dict) else dict.fromkeys(case.tools)
+    return [
+        {"type": "function", "function": {"name": name} | ({} if schema is None else {"parameters": schema})}
+        for name, schema in schemas.items()
+    ]
