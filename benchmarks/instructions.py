@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,7 +75,7 @@ def passed(client: str, kind: str, *, inspected: bool = False) -> Callable[[int]
         wire = client_protocol(client, CLIENTS[client])
         exchange = Exchange(settings("chat"), wire, request(client, 20), (), new_id=lambda prefix: prefix, now=1)
         if inspected:
-            exchange.listener = Ring(2**30, time.monotonic, contents=True).begin(exchange, "")
+            exchange.listener = Ring(2**30, contents=True).begin(exchange, "")
         exchange.request()
         exchange.respond(200, ())
         for data in opening("chat", kind):

@@ -45,8 +45,8 @@ class ParserOptions:
         )
 
 
-Fed = tuple[int, str, list[statemachine.Event]]
-"""The number of a parser, what it was fed, and the events that it emitted."""
+Fed = tuple[int, str]
+"""The number of a parser, and what it was fed."""
 
 
 class ExchangeListener(Protocol):
@@ -66,7 +66,7 @@ class ExchangeListener(Protocol):
 
     @property
     def fed(self) -> Callable[[Fed], object]:
-        """Called when a parser was fed; what it holds now, it says itself."""
+        """Called when a parser was fed; what it emitted, and what it holds now, it says itself."""
 
     def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
         """A parser was closed."""
@@ -81,11 +81,13 @@ class ExchangeListener(Protocol):
 class ObservedParser:
     """A parser of which a listener is told."""
 
-    __slots__ = ("_listener", "_number", "_parser")
+    __slots__ = ("_listener", "_number", "_parser", "events")
 
     def __init__(self, listener: ExchangeListener, choice: int, options: ParserOptions | None) -> None:
         self._parser = NullParser() if options is None else options.parser()
         self._listener = listener
+        self.events: list[statemachine.Event] = []
+        """What it emitted last."""
         self._number = listener.parser(choice, options, self)
 
     @property
@@ -100,8 +102,8 @@ class ObservedParser:
 
     def feed(self, text: str, /) -> list[statemachine.Event]:
         """What the parser makes of it."""
-        events = self._parser.feed(text)
-        self._listener.fed((self._number, text, events))
+        self.events = events = self._parser.feed(text)
+        self._listener.fed((self._number, text))
         return events
 
     def close(self, reason: str | None = None, /) -> list[statemachine.Event]:

@@ -1,12 +1,13 @@
 """The exchanges that the inspector shows: the last ones, in memory, within bounds.
 
-While nobody looks, an exchange costs two appends for each delta. What happened is kept as it was told; whoever looks
+While nobody looks, an exchange costs two appends for each delta, and the system's own clock, since asking the event
+loop for its time would cost more than all of it. What happened is kept as it was told; whoever looks
 has it made into the lines of a recording (`observe.lines`).
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
+from time import monotonic, time
 from typing import Final
 
 from attrs import evolve, frozen
@@ -64,45 +65,34 @@ class InspectedExchange:
     """One exchange: a listener that keeps what it is told."""
 
     __slots__ = (
-        *(
-            "_began",
-            "_clock",
-            "_items",
-            "_parsers",
-            "_ring",
-            "_take",
-            "_whole",
-            "at",
-            "client",
-            "contents",
-            "fed",
-            "id",
-        ),
-        "record",
-    )
+        "_began", "_items", "_parsers", "_ring", "_take", "at", "client", "contents", "fed", "id", "record", "size",
+    )  # fmt: skip
 
-    def __init__(self, id: str, exchange: Exchange, client: str, ring: "Ring", clock: Callable[[], float]) -> None:
+    def __init__(self, id: str, exchange: Exchange, client: str, ring: "Ring") -> None:
         self.id = id
         self.client = client
-        self.at = time.time()
+        self.at = time()
         """When it began, in seconds since 1970."""
         self._ring = ring
         self.contents = ring.contents
-        self._clock = clock
-        self._began = clock()
+        self._began = monotonic()
         self._items: list[Item] = [encode(lines.exchange_line(exchange, exchange.conversation.raw))]
         self._parsers = lines.ParserLines()
         self._take: Callable[[Item], object] = self._items.append
         self.fed: Callable[[Fed], object] = self._items.append
+        self.size = len(self._first)
+        """Bytes that it takes, about."""
+        ring.left -= self.size
         self.record: Record | None = None
         """None: it is open."""
-        self._whole = 0
-        """Its size, once it is over, or was cut."""
 
     # --- what an exchange tells
 
     def attempt(self, request: UpstreamRequest, /) -> None:
         """An attempt begins."""
+        size = COST + len(request.body)
+        self.size += size
+        self._ring.left -= size
         self._take(Attempt(self._now(), evolve(request, headers=(), conversation=None)))
 
     def answered(self, status: int, /) -> None:
@@ -125,9 +115,11 @@ class InspectedExchange:
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
         """The client got events, or has to wait."""
+        size = COST + len(data)
+        self.size += size
         ring = self._ring
-        ring.left -= COST + len(data)
-        self._take((self._clock(), events, data, waits_for))
+        ring.left -= size
+        self._take((monotonic(), events, data, waits_for))
         if ring.left < 0:
             ring.make_room()
 
@@ -135,33 +127,16 @@ class InspectedExchange:
         """It is over."""
         self.record = record
         self._items.append(lines.record_line(record))
-        ring = self._ring
-        if not self._whole:
-            self._whole = self.size
-            ring.left -= self._whole - self.charged
-        if ring.left < 0:
-            ring.make_room()
 
     # --- what is kept
 
-    @property
-    def size(self) -> int:
-        """Bytes that it takes, about."""
-        return self._whole or sum(map(_size, self._items))
-
-    @property
-    def charged(self) -> int:
-        """Those of them that the ring was told of with each delta."""
-        return sum(COST + len(item[2]) for item in self._items if type(item) is tuple and len(item) == 4)
-
     def cut(self) -> None:
         """There is no room for it: only its beginning is kept, and its end."""
-        ring, charged = self._ring, self.charged
+        ring, self._ring = self._ring, NOWHERE
         self._items = [self._items[0], lines.cut_line(self._now())]
         self._take = self.fed = _ignore
-        self._ring = NOWHERE
-        self._whole = self.size
-        ring.left += charged - self._whole
+        ring.left += self.size - len(self._first)
+        self.size = len(self._first)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -185,21 +160,7 @@ class InspectedExchange:
         return as_lines(list(self._items), self._began)
 
     def _now(self) -> float:
-        return round(self._clock() - self._began, 6)
-
-
-def _size(item: Item) -> int:
-    match item:
-        case bytes():
-            return len(item)
-        case (int(), str() as text, _):
-            return len(text)
-        case (_, _, bytes() as data, _):
-            return len(data) + COST
-        case Attempt(request=request):
-            return len(request.body) + COST
-        case _:
-            return COST
+        return round(monotonic() - self._began, 6)
 
 
 def _ignore(_: Item) -> None:
@@ -209,12 +170,11 @@ def _ignore(_: Item) -> None:
 class Ring:
     """The last exchanges of one process, in `size` bytes, about. `contents`: summaries may quote what they hold."""
 
-    def __init__(self, size: int, clock: Callable[[], float], *, contents: bool) -> None:
+    def __init__(self, size: int, *, contents: bool) -> None:
         self.size = size
         self.contents = contents
         self.left = size
-        """Bytes until room has to be made; what is beside deltas is counted at the end of an exchange."""
-        self._clock = clock
+        """Bytes until room has to be made."""
         self._begun = 0
         self.exchanges: dict[str, InspectedExchange] = {}
         """By their ids, the oldest first."""
@@ -222,11 +182,12 @@ class Ring:
     def begin(self, exchange: Exchange, client: str) -> InspectedExchange:
         """An exchange begins."""
         self._begun += 1
-        found = InspectedExchange(str(self._begun), exchange, client, self, self._clock)
+        found = InspectedExchange(str(self._begun), exchange, client, self)
         self.exchanges[found.id] = found
         if len(self.exchanges) > MOST:
             oldest = self.exchanges.pop(next(iter(self.exchanges)))
-            self.left += oldest.size if oldest.record is not None else oldest.charged
+            oldest.cut()
+            self.left += oldest.size
         return found
 
     def make_room(self) -> None:
@@ -237,8 +198,8 @@ class Ring:
             if exchange.record is not None:
                 del self.exchanges[id]
                 self.left += exchange.size
-        for exchange in sorted(self.exchanges.values(), key=lambda one: one.charged, reverse=True):
-            if self.left >= 0 or not exchange.charged:
+        for exchange in sorted(self.exchanges.values(), key=lambda one: one.size, reverse=True):
+            if self.left >= 0:
                 return
             exchange.cut()
 
@@ -263,7 +224,7 @@ class Ring:
         return self.exchanges[id].lines()
 
 
-NOWHERE: Final = Ring(maxsize, float, contents=False)
+NOWHERE: Final = Ring(maxsize, contents=False)
 """Where an exchange that was cut tells what is not kept any more."""
 
 
@@ -288,16 +249,16 @@ def as_lines(items: Sequence[Item], began: float) -> Iterator[Line]:
             case Closed():
                 parsers[item.number].close(item.reason)
                 yield lines.close_line(item.seconds, item.number, item.reason, "closed", item.events)
-            case (int() as number, str() as text, _) as fed:
+            case (int() as number, str() as text) as fed:
                 parser = parsers[number]
-                parser.feed(text)
-                yield lines.text_line(seconds, fed, state=_state(parser), held=parser.held)
-            case (float(), events, data, waits_for):
+                events = parser.feed(text)
+                yield lines.text_line(seconds, fed, events, state=_state(parser), held=parser.held)
+            case (float(), told, data, waits_for):
                 if waits_for != waits:
                     waits = waits_for
                     yield lines.waits_line(seconds, waits)
-                if events:
-                    yield lines.sent_line(seconds, events, data)
+                if told:
+                    yield lines.sent_line(seconds, told, data)
             case dict():
                 yield item
             case _:

@@ -19,6 +19,7 @@ travel are emptied.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -101,9 +102,9 @@ class ParserLines:
         return line
 
 
-def text_line(seconds: float, fed: Fed, *, state: str, held: int) -> Line:
-    """What a parser was fed, its state and what it holds afterwards, and what came of it."""
-    number, text, events = fed
+def text_line(seconds: float, fed: Fed, events: Sequence[statemachine.Event], *, state: str, held: int) -> Line:
+    """What a parser was fed, what came of it, its state and what it holds afterwards."""
+    number, text = fed
     shown = [event_as_json(event) for event in events]
     return {"type": "text", "seconds": seconds, "parser": number, "text": text, "state": state, "held": held,
             "events": shown}  # fmt: skip
@@ -177,6 +178,7 @@ def _bears_key(key: str, value: Json) -> bool:
     return key == "headers" and isinstance(value, Mapping) and all(isinstance(item, str) for item in value.values())
 
 
+@cache
 def _version() -> str:
     try:
         return version("streamtool")

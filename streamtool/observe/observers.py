@@ -49,7 +49,7 @@ class Observers:
         self.clients = ClientNames(settings.client_keys)
         self.metrics = _metrics() if settings.metrics else None
         self.spans = _spans() if settings.otel else None
-        self.ring = _ring(settings, clock) if settings.inspect else None
+        self.ring = _ring(settings) if settings.inspect else None
         self.recorder = None if settings.recordings is None else _recorder(settings, settings.recordings, clock)
 
     def watch(
@@ -86,10 +86,10 @@ def _spans() -> "OpenTelemetry":
     return OpenTelemetry()
 
 
-def _ring(settings: Settings, clock: Callable[[], float]) -> "Ring":
+def _ring(settings: Settings) -> "Ring":
     from streamtool.inspector.ring import Ring  # noqa: PLC0415
 
-    return Ring(settings.inspect_size, clock, contents=settings.contents)
+    return Ring(settings.inspect_size, contents=settings.contents)
 
 
 def _recorder(settings: Settings, directory: str, clock: Callable[[], float]) -> "Recorder":

@@ -121,7 +121,7 @@ class Recording:
         """A parser was fed."""
         if self._descriptor is not None:
             parser = self._parsers[fed[0]]
-            self._write_line(lines.text_line(self._now(), fed, state=parser.state, held=parser.held))
+            self._write_line(lines.text_line(self._now(), fed, parser.events, state=parser.state, held=parser.held))
 
     def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
         """A parser was closed."""

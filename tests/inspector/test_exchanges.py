@@ -262,5 +262,6 @@ async def test_an_exchange_that_outlives_its_ring_gives_back_what_it_took():
     exchange = ring.exchanges["1"]
     ring.left = -1
     ring.make_room()
-    assert not ring.exchanges and ring.left == exchange.size - 1
+    assert not ring.exchanges
+    assert ring.left == exchange.size - 1
     assert before + exchange.size == ring.size
