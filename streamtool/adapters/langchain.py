@@ -22,8 +22,8 @@ from streamtool.adapters.deltas import Delta, OpenAIDeltas, new_call_id
 Piece = str | BaseMessage
 REASONS = ("finish_reason", "stop_reason", "done_reason")
 """Where the integrations put why the model stopped, in the metadata of a response."""
-NATURAL = ("stop", "end_turn", "stop_sequence", "eos_token", "tool_calls", "tool_use")
-"""What they say there of a model that stopped by itself."""
+NATURAL = {"stop", "end_turn", "stop_sequence", "eos_token", "complete", "completed", "tool_calls", "tool_use"}
+"""What they say there, in whatever case, of a model that stopped by itself."""
 INCOMPLETE = "incomplete_tool_calls"
 """Where the ids of calls that were cut stand, in the metadata of the last chunk."""
 
@@ -93,7 +93,7 @@ class _Reply:
         chunk = piece if isinstance(piece, AIMessageChunk) else AIMessageChunk(**piece.model_dump(exclude={"type"}))
         self._id = chunk.id or self._id
         reasons = (chunk.response_metadata.get(key) for key in REASONS)
-        self._reason = next(filter(None, reasons), self._reason)
+        self._reason = next((str(reason).lower() for reason in reasons if reason), self._reason)
         yield from self._chunks(self._deltas.feed(str(chunk.text)))
         blocks = [] if isinstance(chunk.content, str) else [block for block in chunk.content if not _is_text(block)]
         rest = chunk.model_copy(update={"content": blocks or "", "chunk_position": None})

@@ -124,6 +124,16 @@ def test_a_call_that_was_cut_is_an_invalid_one(metadata):
     assert chunk.response_metadata == {**metadata, "incomplete_tool_calls": [chunk.tool_call_chunks[1]["id"]]}
 
 
+@pytest.mark.parametrize(
+    ("reason", "complete"), [("STOP", True), ("stop", True), ("eos_token", True), ("length", False)]
+)
+def test_a_missing_closer_is_implied_where_the_model_stopped_by_itself(reason, complete):
+    text = "<tool_call><function=get_weather><parameter=city>Paris</parameter>"
+    found = ToolCallParser([get_weather]).invoke(AIMessage(text, response_metadata={"finish_reason": reason}))
+    assert calls_of(found) == ([("get_weather", {"city": "Paris"})] if complete else [])
+    assert len(found.invalid_tool_calls) == (not complete)
+
+
 def test_the_schema_of_a_langchain_tool_gives_values_their_types():
     assert calls_of(ToolCallParser([get_weather]).invoke(MARKED)) == [("get_weather", {"city": "12", "days": 2})]
     assert calls_of(ToolCallParser([get_weather.args_schema]).invoke(MARKED)) == [
