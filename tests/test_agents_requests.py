@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import httpx
 import pytest
-from agents import (
+from agent_requests import (
     ALL,
     BETAS,
     MODEL,

@@ -80,7 +80,7 @@ LIBRARIES = (
         "sniffio",
     },
     {"attrs", "msgspec", "anyio", "httpx", "mcp", "httpx2"},
-    {"attrs", "httpx"},
+    {"attrs", "httpx", "langchain_core", "litellm"},
     {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "wsproto", "openai",
      "prompt_toolkit", "ijson", "pyarrow", "zstandard"},
 )  # fmt: skip

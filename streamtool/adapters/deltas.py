@@ -40,18 +40,19 @@ def openai_deltas(
 class OpenAIDeltas:
     """The deltas of one reply."""
 
-    __slots__ = ("_incomplete", "_new_id", "_parser", "_reason", "_reasoning", "calls", "ids")
+    __slots__ = ("_new_id", "_parser", "_reason", "_reasoning", "calls", "ids", "incomplete")
 
     def __init__(self, parser: Parser, *, new_id: Callable[[], str], reasoning: str | None) -> None:
         self._parser = parser
         self._new_id = new_id
         self._reasoning = reasoning
         self._reason: str | None = None
-        self._incomplete = False
         self.calls = 0
         """How many calls have begun."""
         self.ids: list[str] = []
         """Their ids."""
+        self.incomplete: list[str] = []
+        """The ids of those that were cut, or could not be read to their end."""
 
     def feed(self, text: str) -> list[Delta]:
         """The deltas that this piece of the reply brings; [] if all of it has to wait."""
@@ -69,7 +70,7 @@ class OpenAIDeltas:
     @property
     def finish_reason(self) -> FinishReason:
         """Of the reply, once it is closed: `tool_calls` only if a call was made and each is complete."""
-        if self._incomplete or self._reason not in (None, "stop", "tool_calls"):
+        if self.incomplete or self._reason not in (None, "stop", "tool_calls"):
             return "length"
         return "tool_calls" if self.calls else "stop"
 
@@ -88,7 +89,8 @@ class OpenAIDeltas:
             case ArgumentsDelta(index=index, text=text):
                 return _call({"index": index, "function": {"arguments": text}})
             case CallEnd(complete=complete):
-                self._incomplete = self._incomplete or not complete
+                if not complete:
+                    self.incomplete.append(self.ids[-1])
                 return None
             case Discarded():
                 return None

@@ -1,0 +1,92 @@
+"""The OpenAI Agents SDK with a wrapped client, before a model of text: its `Runner` plays the loop in both protocols."""
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from agents import (
+    Agent,
+    FunctionTool,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIProvider,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+)
+from agents.items import MessageOutputItem, ToolCallItem
+from clients.common import KINDS, TIMEOUT, Model, Outcome
+from openai import AsyncOpenAI
+from servers import uvicorn_server
+
+import streamtool
+
+MODELS = {"chat": OpenAIChatCompletionsModel, "responses": OpenAIResponsesModel}
+QUIET = RunConfig(tracing_disabled=True)
+
+
+@pytest.fixture
+def anyio_backend():
+    """The SDK's tasks are asyncio's."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def place():
+    model = Model()
+    with uvicorn_server(model.app) as served:
+        yield model, f"{served.url}/v1"
+
+
+@asynccontextmanager
+async def wrapped(url, **options):
+    plain = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=TIMEOUT)
+    async with streamtool.wrap(plain, **options) as client:
+        yield client
+
+
+def tool_of(task, offer):
+    async def run(_, arguments):
+        return task.result(offer.name, json.loads(arguments))
+
+    return FunctionTool(offer.name, offer.description, offer.parameters, run, strict_json_schema=False)
+
+
+async def loop(model, task, streamed):
+    tools = [tool_of(task, offer) for offer in task.offers]
+    agent = Agent("helper", instructions=task.system, tools=tools, model=model, model_settings=ModelSettings())
+    if streamed:
+        result = Runner.run_streamed(agent, task.question, run_config=QUIET)
+        types = [event.data.type async for event in result.stream_events() if event.type == "raw_response_event"]
+        pieces = types.count("response.function_call_arguments.delta")
+    else:
+        result, pieces = await Runner.run(agent, task.question, run_config=QUIET), 2
+    assert result.final_output == task.final
+    calls = [item.raw_item for item in result.new_items if isinstance(item, ToolCallItem)]
+    said = [item.raw_item.content[0].text for item in result.new_items if isinstance(item, MessageOutputItem)]
+    texts = [*([] if task.opening else [None]), *said]
+    return Outcome(
+        [(call.call_id, call.name, json.loads(call.arguments)) for call in calls], texts, [None, None], pieces
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("protocol", MODELS)
+async def test_the_runner_plays_a_task(place, protocol, streamed, kind):
+    model, url = place
+    task = model.task(kind)
+    async with wrapped(url) as client:
+        outcome = await loop(MODELS[protocol](task.model, client), task, streamed)
+    model.check(task, outcome, calls=None, end=None)
+
+
+@pytest.mark.anyio
+async def test_a_provider_takes_the_client_for_all_agents(place):
+    model, url = place
+    task = model.task("two")
+    async with wrapped(url) as client:
+        provider = OpenAIProvider(openai_client=client, use_responses=False)
+        outcome = await loop(provider.get_model(task.model), task, streamed=True)
+    model.check(task, outcome, calls=None, end=None)
