@@ -106,7 +106,7 @@ class Parser:
         if not text:
             return reader.emitter.collect()
         scan, delta = reader.scan, reader.delta
-        if scan is None or scan(text) is not None:
+        if scan is None or (found := scan(text)) is not None:
             run = reader.run
             if run is None:
                 return self._advance(text)
@@ -114,21 +114,24 @@ class Parser:
                 text = reader.text + text
                 reader.text = ""
                 reader.scan = run.search
-            found = run.whole(text)
-            if found is None or (delta is None and reader.room <= FAR * len(text)):
+            if delta is None and reader.room <= FAR * len(text):
                 return self._advance(text)
-            group = found.lastindex
-            if group is not None:
-                if group != 1:
-                    reader.run = other = run.others[group]
-                    reader.scan = other.search
-                cut = found.start(group)
-                if cut < len(text):
-                    reader.text = text[cut:]
-                    reader.scan = None
-                    if not cut:
-                        return []
-                    text = text[:cut]
+            if delta is not None or scan is None or found.lastindex is None:  # type: ignore[union-attr]  # one was found
+                found = run.whole(text)
+                if found is None:
+                    return self._advance(text)
+                group = found.lastindex
+                if group is not None:
+                    if group != 1:
+                        reader.run = other = run.others[group]
+                        reader.scan = other.search
+                    cut = found.start(group)
+                    if cut < len(text):
+                        reader.text = text[cut:]
+                        reader.scan = None
+                        if not cut:
+                            return []
+                        text = text[:cut]
             if delta is None and (convert := run.convert) is not None:
                 text = encode_basestring(text)[1:-1] if convert is quote else convert(text)
                 if not text:

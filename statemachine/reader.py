@@ -80,7 +80,7 @@ class Reader(Buffer):
         """How often the grammar has gone on without reading a character of what came last."""
         self.room = 0
         """Characters that the arguments of this call may still have."""
-        self.scan: Callable[[str], object] | None = None
+        self.scan: Callable[[str], Match[str] | None] | None = None
         """Finds what the armed run cannot pass by without a closer look; None: every piece needs one."""
         self.run: Run | None = None
         """The armed run."""

@@ -16,7 +16,7 @@ class Run:
     (it may be empty: nothing waits). A group n ≥ 2 says besides that the text went on into what `others[n]` reads: a
     string that began, or ended.
     `convert` makes arguments of the text (`QUOTE`: as the text of a JSON string; None: as it is). `search` is a cheaper
-    question to ask first: None means that all of the text flows.
+    question to ask first: None means that all of the text flows as it is, a group that all of it flows, converted.
     """
 
     __slots__ = ("_pattern", "convert", "match", "others", "search", "whole")
@@ -26,7 +26,7 @@ class Run:
         pattern: str,
         *,
         convert: Callable[[str], str] | None = None,
-        search: Callable[[str], object] | None = None,
+        search: Callable[[str], Match[str] | None] | None = None,
     ) -> None:
         self._pattern = pattern
         self.match: Callable[[str, int], Match[str] | None] = self._first_match

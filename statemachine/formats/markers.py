@@ -275,12 +275,13 @@ def trimmed(markers: Markers[T]) -> str:
 
 
 def flowing_run(markers: Markers[T], *, convert: Callable[[str], str] | None = None, trim: bool = False) -> Run:
-    """The run of text in which no marker begins; converted text that needs no conversion is found at once too."""
-    first = "".join(markers.root.next) + (r"\r\n" if trim else "")
-    odd = r"\"\\\x00-\x1f" if convert is not None else ""
-    return Run(
-        trimmed(markers) if trim else flowing(markers), convert=convert, search=re.compile(f"[{first}{odd}]").search
-    )
+    """The run of text in which no marker begins. What is to be converted, and nothing else, is found at once too."""
+    first, line_end = "".join(markers.root.next), r"\r\n" if trim else ""
+    search = f"[{first}{line_end}]"
+    if convert is not None:
+        over = r"(?<![\r\n])()\Z" if trim else r"()\Z"
+        search = rf"[{first}\"\\\x00-\x1f](?:(?<![{first}])[^{first}]*+{over})?+"
+    return Run(trimmed(markers) if trim else flowing(markers), convert=convert, search=re.compile(search).search)
 
 
 @lru_cache(maxsize=256)

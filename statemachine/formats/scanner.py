@@ -9,7 +9,7 @@ from attrs import frozen
 from statemachine.formats.format import Anchor, Format, MessageBody, Parameters, Section
 from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, head
 from statemachine.formats.openers import Keys, Opener, Role, envelope_of
-from statemachine.formats.unmarked import Found, Unmarked
+from statemachine.formats.unmarked import FENCE_BEGUN, Found, Unmarked
 from statemachine.runs import Run
 
 TICK = "`"
@@ -156,9 +156,11 @@ def text_runs(
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
-    waits = rf"{HELD}(?:\r?\Z|{line.begun()})|\r\Z|(?:{HELD})?+{openers.short(NEAR)}"
+    fence = FENCE_BEGUN if quotes and Found.FENCE in line.values else NEVER
+    waits = rf"{HELD}(?:\r?\Z|{fence}|{line.begun()})|\r\Z|(?:{HELD})?+{openers.short(NEAR)}"
     changes = rf"{lines}[ \t]++(\Z|{line.begun()})|{TICK}[^{TICK}\r\n]*+()\Z|((?:{HELD})?+{begun})|{quoted}()\Z"
-    inside = Run(rf"{safe}(?:({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
+    # most often nothing waits: the end of the text stands before all other ways
+    inside = Run(rf"{safe}(?:\Z|({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
     tag = first.get("<", NEVER)
     at_start = rf"(?=[^ \t{'>' if quotes else ''}])(?!{label})(?:(?![{special}])|{tag}|{objects}){plain}"
     start = Run(rf"[ \t]*+(?:({line.begun()})|{at_start}()|({begun}))?+")

@@ -15,6 +15,8 @@ TICKS = 32
 INFO = 40
 """Characters of a fence's info string."""
 FENCE_LINE = rf"`{{3,{TICKS}}}+(?!`)[^`\r\n]{{0,{INFO}}}"
+FENCE_BEGUN = rf"(?:`{{1,{TICKS}}}+|{FENCE_LINE}(?:\r?|\r?\n[ \t\r\n]{{0,64}}+))\Z"
+"""A fence of which too little has come to say whether a call stands first in it."""
 
 
 class Found(Enum):

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from statemachine.buffer import Grammar, Mismatch
 from statemachine.candidate import TICK
 from statemachine.formats.openers import Opener
-from statemachine.formats.unmarked import FENCE_LINE, INFO, TICKS
+from statemachine.formats.unmarked import FENCE_BEGUN, INFO, TICKS
 from statemachine.grammar import call, closers
 from statemachine.grammar.saying import say
 from statemachine.machine import CODE, INSIDE, START, Machine
@@ -14,7 +14,7 @@ from statemachine.runs import Run
 from statemachine.states import Input
 
 fence_line = re.compile(rf"(`{{3,{TICKS}}}+)(?!`)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
-opening_begun = re.compile(rf"`{{1,{TICKS}}}+\Z|{FENCE_LINE}(?:\r?\Z|\r?\n[ \t\r\n]{{0,64}}+\Z)").match
+opening_begun = re.compile(FENCE_BEGUN).match
 fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
 fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
 ticks = re.compile(r"`++").match
