@@ -53,9 +53,11 @@ def test_langchain_accumulates_what_the_case_says(case):
     streamed = merged(parser.transform(iter(split(case.text, case.id))))
     assert streamed.content == text
     assert [chunk["name"] for chunk in streamed.tool_call_chunks] == [call["name"] for call in calls]
-    for chunk, call in zip(streamed.tool_call_chunks, calls, strict=True):
+    ids = [call["id"] for call in calls]
+    for number, (chunk, call) in enumerate(zip(streamed.tool_call_chunks, calls, strict=True)):
         assert chunk["args"] == call["arguments"] or json.loads(chunk["args"]) == json.loads(call["arguments"])
-        assert chunk["id"] == call["id"] if call["id"] else chunk["id"].startswith("call_")
+        given = call["id"] if call["id"] not in ids[:number] else None  # one that the model repeats is made anew
+        assert chunk["id"] == given if given else chunk["id"].startswith("call_")
     whole = parser.invoke(case.text)
     assert type(whole) is AIMessage and whole.content == text
     complete = [call for call in calls if call["complete"]]
