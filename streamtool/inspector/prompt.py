@@ -14,8 +14,6 @@ from streamtool.conversation import Json
 from streamtool.prompting.history import FRAMES
 from streamtool.protocols.wire import encode
 
-TEXTS: Final = ("text", "input_text", "output_text")
-"""Types of parts that hold text."""
 SYSTEM: Final = ("system", "instructions", "systemInstruction", "system_instruction")
 """Where system texts stand that are no message."""
 LONG_ENOUGH: Final = 2

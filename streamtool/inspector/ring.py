@@ -127,6 +127,8 @@ class InspectedExchange:
         """It is over."""
         self.record = record
         self._items.append(lines.record_line(record))
+        if self._ring is NOWHERE:  # what came after the cut was counted, and not kept
+            self.size = len(self._first)
 
     # --- what is kept
 

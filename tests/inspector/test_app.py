@@ -74,7 +74,6 @@ async def test_without_keys_only_this_machine_may_look():
 @both
 async def test_pages_of_other_origins_may_not():
     app = inspected(model("ok"))
-    assert (await get(app, "/inspect/exchanges", (b"host", b"evil.example")))[0] in (200, 421)
     async with stream_asgi(app, "/inspect/exchanges", method="GET", headers=[(b"host", b"evil.example")]) as reply:
         await reply.body()
         assert reply.status == 421, "a name that was made to resolve to us"

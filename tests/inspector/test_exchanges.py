@@ -90,10 +90,11 @@ async def test_arguments_that_are_checked_first_say_so():
 
 @both
 async def test_a_stop_sequence_that_may_come_is_a_reason():
-    app = inspected(model(["one STO", "P two"]))
-    await ask(app, request(stop=["STOP"]))
+    app = inspected(model("It is STOP, says the sign."))
+    await ask(app, request(stop=["STOP, or", "is STOP, I say", "s STOP, says nobody"]))
     (reply,) = timeline(app)["replies"]
-    assert any("it may be a stop sequence" in why for _, why in held(reply)) or reply["sent"]
+    assert "it may be a stop sequence" in {step[6] for step in reply["steps"]}
+    assert ("s ST", "it may be a stop sequence") in list(held(reply))
 
 
 @both
@@ -165,9 +166,12 @@ async def test_the_ring_keeps_within_its_bounds():
         await ask(app)
     ring = app.observers.ring
     kept = list(ring.exchanges)
-    assert kept[-1] == "6" or ring.exchanges, "the last ones are kept"
-    assert sum(exchange.size for exchange in ring.exchanges.values()) <= 2**20
+    assert kept[-1] == "6", "the last one is kept"
+    assert ring.left == 2**20 - sum(exchange.size for exchange in ring.exchanges.values()) >= 0
     cut = [line["type"] for id in kept for line in ring.lines(id)]
+    ring.left = -1
+    ring.make_room()
+    assert 0 <= ring.left < 2**20, "what was cut gives back no more than it took"
     assert "cut" in cut, "an exchange that is larger than the ring says so"
 
 
