@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -35,6 +36,19 @@ def listener() -> socket.socket:
     sock.bind(("127.0.0.1", 0))
     sock.listen(256)
     return sock
+
+
+def free_port() -> int:
+    """A free loopback port for a process that opens it later.
+
+    It is below those that systems give out by themselves, so that no other test's server takes it in the meantime, and
+    above those that Ray gives to its workers.
+    """
+    while True:
+        port = random.randint(20_000, 32_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> None:

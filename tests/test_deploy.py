@@ -20,7 +20,7 @@ import httpx
 import openai
 import pytest
 from dialects import chat
-from servers import DEADLINE, ROOT, Process, listener, uvicorn_server, wait_for
+from servers import DEADLINE, ROOT, Process, free_port, uvicorn_server, wait_for
 
 yaml = pytest.importorskip("yaml")
 DEPLOY = ROOT / "deploy"
@@ -69,12 +69,6 @@ def words(url: str, heard: list[str] | None = None, *, retries: int = 0) -> str:
                 if heard is not None and choice.delta.content:
                     heard.append(choice.delta.content)
         return said
-
-
-def free_port() -> int:
-    with listener() as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @contextmanager

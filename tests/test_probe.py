@@ -14,7 +14,7 @@ from typing import Any
 import dialects
 import pytest
 from attrs import frozen
-from servers import listener, uvicorn_server, wait_for
+from servers import free_port, uvicorn_server, wait_for
 
 from streamtool import sample
 from streamtool.cli import main
@@ -395,8 +395,7 @@ async def test_a_key_that_the_upstream_repeats_is_not_told(serve):
 
 @both
 async def test_an_upstream_that_is_not_there():
-    with listener() as sock:
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(UpstreamError, match="cannot be reached"):
         await probe(UpstreamSettings(name="x", url=url))
 
@@ -629,8 +628,7 @@ def test_the_exit_codes(run, serve, monkeypatch):
     assert run(closed) == (1, "", f"streamtool: wrong key: nothing {key}\n")
     refused = f"streamtool: the upstream refuses the configured key {key}\n"
     assert run(closed, "--key-env", "THE_KEY") == (1, "", refused)
-    with listener() as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     absent = f"http://127.0.0.1:{port}"
     assert run(absent) == (3, "", f"streamtool: the upstream at 127.0.0.1:{port} cannot be reached; is it running?\n")
     assert run("ftp://x")[0] == run("sample", "--protocol", "morse")[0] == run()[0] == 2

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from agent.leftovers import children
 from agent.parts import events_of, only, plain, scripted
-from servers import wait_for
+from servers import free_port, wait_for
 
 from streamtool.agent import Agent, McpServer, Progress, ToolCallResult
 from streamtool.errors import AgentError, SettingsError
@@ -40,9 +40,7 @@ class Http:
     """The server over HTTP, which can be killed and started again on its port."""
 
     def __init__(self, notes: Path) -> None:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
+        self.port = free_port()
         self._env = {**os.environ, "NOTES": str(notes)}
         self.start()
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from dialects import chat
 from engines.conftest import needs
-from servers import ROOT, listener, uvicorn_server, wait_for
+from servers import ROOT, free_port, uvicorn_server, wait_for
 
 pytestmark = pytest.mark.engines
 DEPLOY = ROOT / "deploy"
@@ -71,8 +71,7 @@ def upstream() -> Iterator[Upstream]:
 def served(tmp_path: Path, upstream: Upstream) -> Iterator[tuple[str, int]]:
     """The address of Ray's proxy, and the upstream's port; what is run is what stands in `deploy/`."""
     needs("ray")
-    with listener() as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     shutil.copy(DEPLOY / "ray_serve.py", tmp_path)
     text = (DEPLOY / "ray_serve.yaml").read_text()
     assert "port: 8700" in text
@@ -93,6 +92,7 @@ def served(tmp_path: Path, upstream: Upstream) -> Iterator[tuple[str, int]]:
         finally:
             child.send_signal(signal.SIGINT)
             child.wait(START)
+            print((tmp_path / "log").read_text())  # shown if the test fails
 
 
 def _ready(url: str) -> bool:
