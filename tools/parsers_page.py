@@ -1,4 +1,4 @@
-"""`docs/parsers.md`: the parsers of engines beside ours, out of `conformance/parsers.json`."""
+"""`docs/parsers.md`: the parsers of others beside ours, out of `conformance/parsers.json`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any, Final
 
 FIGURES: Final = Path(__file__).resolve().parent.parent / "conformance" / "parsers.json"
-ENGINES: Final = {"ours": "**streamtool**", "vllm": "vLLM", "sglang": "SGLang", "mlx": "mlx-lm"}
+ENGINES: Final = {
+    "ours": "**streamtool**",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "mlx": "mlx-lm",
+    "llama_cpp": "llama.cpp",
+    "harmony": "openai-harmony",
+    "ai_sdk": "@ai-sdk-tool/parser",
+}
 
 COLUMNS: Final = {
     "calls, text": (
@@ -32,24 +40,43 @@ PAGE: Final = """\
 
 # Parsers side by side
 
-How the parsers of engines read the formats that they are made for, beside ours. Every parser is the engine's own class
-({versions}), fed as its server feeds it, in deltas of four characters that
-never cut a special token. Ours listens for the one format in each row.
+How the parsers of engines and libraries read the formats that they are made for, beside ours. Every parser is the
+original: {versions}.
+Each is fed as its server feeds it, in deltas of four characters that never cut a special token. Ours listens for the
+one format in each row.
 
 {columns}
 
 {table}
 
-Left out, because they read none of the replies: {other}. Some of these expect another spelling than the one that
-`write` gives (no text before the call, another marker inside of the block), others the model's own tokenizer. mlx-lm's
-parsers get each call when it is whole. Reasoning is read by other parsers there, and is not compared.
+Left out, because they read none of the replies: {other}.
 
-The engines need no kernels and no GPU for this, only what their modules import:
+Some of these expect another spelling than the one that `write` gives (no text before the call, another marker inside of
+the block, an id), others the model's own tokenizer. Two templates fail in llama.cpp where a parameter has no type, or
+several, as one of our tools has: those of Seed and GigaChat.
+
+- **vLLM, SGLang, mlx-lm** have other parsers for reasoning, which are not compared. mlx-lm's parsers get each call when
+  it is whole.
+- **llama.cpp** makes its parser out of the model's chat template and the tools; a row names the template. Its server
+  holds the model to the same grammar once a call has begun, so the parser mends few habits: most replies that do not
+  fit are errors. Every delta is read together with all that came before, so the µs grow with the reply.
+- **openai-harmony** reads tokens. Making them is not in the µs.
+- **@ai-sdk-tool/parser** is middleware for the AI SDK, which has no parser of calls itself. It is measured inside Node.
+  `morphXml` keeps the line ends that `write` puts around a value. `yamlXml` is not here: no format of ours writes
+  arguments as YAML.
+- **Ollama** is missing. Its parser is a part of its server, and no package of Python or Node offers it.
+
+The engines need no kernels and no GPU for this, only what their modules import. They may live in several environments:
+the file keeps the rows of all that is not measured. `conformance/runners/llama_cpp.py` says what llama.cpp needs;
+litellm brings the vocabulary of openai-harmony.
 
 <!-- not run: it needs engines -->
 ```sh
 pip install --no-deps vllm sglang mlx-lm    # and torch, transformers, and what they ask for when they are imported
-python -m conformance.table vllm sglang mlx ours --json conformance/parsers.json
+pip install xllamacpp openai-harmony litellm
+npm ci --prefix conformance/runners
+export LLAMA_CPP=…/thirdparty/llama.cpp
+python -m conformance.table vllm sglang mlx llama_cpp harmony ai_sdk ours --json conformance/parsers.json
 ```
 """
 

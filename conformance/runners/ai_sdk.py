@@ -1,0 +1,79 @@
+"""The parsers of the AI SDK's middleware (`@ai-sdk-tool/parser`), fed as it feeds them: `ai_sdk:hermes`.
+
+Needs node, and `npm ci --prefix conformance/runners`. One node process reads for all, `ai_sdk.mjs`. The AI SDK itself
+has no such parser.
+"""
+
+import json
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conformance.runners.reading import reader, schemas_of
+
+FOLDER = Path(__file__).parent
+VERSION = json.loads((FOLDER / "node_modules/@ai-sdk-tool/parser/package.json").read_text(encoding="utf-8"))["version"]
+PARSERS = {"hermes": "tool_call", "qwen3Coder": "qwen3_coder", "morphXml": "tag"}
+
+
+@cache
+def process() -> Any:
+    """Node. It ends when its input does."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8", "bufsize": 1}
+    return subprocess.Popen([shutil.which("node") or "node", "ai_sdk.mjs"], cwd=FOLDER, **pipes)  # noqa: S603
+
+
+def asked(**line: Any) -> Any:
+    """What node answers to a line."""
+    process().stdin.write(f"{json.dumps(line)}\n")
+    told = json.loads(process().stdout.readline())
+    if "error" in told:
+        raise RuntimeError(told["error"])
+    return told
+
+
+def clock() -> float:
+    """Seconds of CPU that node has spent in the parsers: what lies between here and there does not count."""
+    seconds: float = asked()["seconds"]
+    return seconds
+
+
+class Run:
+    """One reply, as the parts of its stream have it."""
+
+    def __init__(self, name: str, tools: Any, _: str) -> None:
+        asked(open=name, tools=[{"name": tool, "inputSchema": schema} for tool, schema in schemas_of(tools).items()])
+        self.known: dict[str, int] = {}
+        self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
+
+    def feed(self, delta: str) -> int:
+        """A delta. Returns how many characters of arguments it brought."""
+        return self._take(asked(feed=delta)["parts"])
+
+    def close(self) -> dict[str, Any]:
+        """What all of it came to."""
+        self._take(asked(close=True)["parts"])
+        return self.found
+
+    def _take(self, parts: Any) -> int:
+        before = sum(self.known.values())
+        for part in parts:
+            match part["type"]:
+                case "text-delta":
+                    self.found["text"] += part["delta"]
+                case "tool-input-delta":
+                    self.known[part["id"]] = self.known.get(part["id"], 0) + len(part["delta"])
+                case "tool-call":
+                    self.known[part["toolCallId"]] = len(part["input"])
+                    self.found["calls"].append({"name": part["toolName"], "arguments": part["input"]})
+                case _:
+                    pass
+        return sum(self.known.values()) - before
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return reader(lambda tools, text: Run(name, tools, text))

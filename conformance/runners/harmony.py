@@ -1,0 +1,77 @@
+"""OpenAI's own parser of Harmony: `harmony:StreamableParser`. Needs openai-harmony, and the vocabulary that it reads.
+
+The vocabulary is the file `o200k_base.tiktoken`, which openai-harmony downloads. Where `TIKTOKEN_ENCODINGS_BASE` names
+a folder, it is taken from there; where litellm is installed, it is the one that litellm brings.
+"""
+
+import os
+import tempfile
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+
+from conformance.runners.reading import reader
+
+VERSION = version("openai-harmony")
+PARSERS = {"StreamableParser": "harmony"}
+BROUGHT = "litellm/litellm_core_utils/tokenizers/fb374d419588a4632f3f557e76b4b70aebbca790"
+
+
+@cache
+def encoding() -> Any:
+    """What makes tokens of text."""
+    from openai_harmony import HarmonyEncodingName, load_harmony_encoding  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            file = Path(str(distribution("litellm").locate_file(BROUGHT)))
+        except PackageNotFoundError:
+            file = Path()
+        if file.is_file() and "TIKTOKEN_ENCODINGS_BASE" not in os.environ:
+            Path(folder, "o200k_base.tiktoken").symlink_to(file)
+            os.environ["TIKTOKEN_ENCODINGS_BASE"] = folder
+        return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+
+
+@cache
+def tokens(text: str) -> list[int]:
+    """The tokens of a delta, which a model writes by itself."""
+    found: list[int] = encoding().encode(text, allowed_special="all")
+    return found
+
+
+class Run:
+    """One reply. The prompt has begun its first message, unless the text does."""
+
+    def __init__(self, name: str, tools: Any, whole: str) -> None:  # noqa: ARG002  as the other runners have it
+        import openai_harmony  # noqa: PLC0415
+
+        role = None if whole.startswith("<|start|>") else openai_harmony.Role.ASSISTANT
+        self.parser = getattr(openai_harmony, name)(encoding(), role)
+
+    def feed(self, delta: str) -> int:
+        """A delta. Returns how many characters of arguments it brought."""
+        known = 0
+        for token in tokens(delta):
+            self.parser.process(token)
+            if self.parser.current_recipient:
+                known += len(self.parser.last_content_delta or "")
+        return known
+
+    def close(self) -> dict[str, Any]:
+        """What all of it came to: a message to somebody is a call, `analysis` is reasoning, all else is text."""
+        found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
+        for message in self.parser.process_eos().messages:
+            said = "".join(part.text for part in message.content)
+            if message.recipient:
+                found["calls"].append({"name": message.recipient.removeprefix("functions."), "arguments": said})
+            else:
+                found["reasoning" if message.channel == "analysis" else "text"] += said
+        return found
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return reader(lambda tools, text: Run(name, tools, text))
