@@ -2,12 +2,15 @@
 
     python benchmarks/paced.py [--streams N] [--seconds S] [--rounds R] [--json FILE] [NAME...]
     python benchmarks/paced.py --most [--first N] [--quarters] [--json FILE] [NAME...]
+    python benchmarks/paced.py --beside [--streams N] [--seconds S] [--rounds R]
 
 Many streams of 25 deltas a second go through each proxy in turn, several times over, so that all meet the same load;
 what is printed are medians. `--most` adds streams to 200, or to N, until the last 1 % of the deltas comes later than
 10 ms; with `--quarters` each process of a proxy has a quarter of a core, so that upstream and clients have enough for
-several. A name is one of `peers.py` or `litellm`, with `/arguments` for deltas of a call, and for ours `*2` for two
-workers or `+inspect` with the inspector on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
+several. `--beside` is for small differences: ours and ours with the inspector serve at the same time, so many streams
+each, and what disturbs one disturbs the other; what counts is the ratio of each round. A name is one of `peers.py` or
+`litellm`, with `/arguments` for deltas of a call, and for ours `*2` for two workers or `+inspect` with the inspector
+on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
 """
 
 import argparse
@@ -19,10 +22,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import uvloop
 from attrs import frozen
@@ -44,6 +48,8 @@ CALLS = 1.15
 """How much more a delta of arguments may cost than one of text."""
 LATE = 5.0
 """ms that the last 1 % of the deltas may come later than without a proxy."""
+LOOKS = 1.02
+"""How much more a delta may cost with the inspector on and nobody looking."""
 TOO_LATE = 10.0
 """The same, where the most streams are looked for."""
 MORE = 20
@@ -200,15 +206,28 @@ class Measured:
     """Deltas that were sent and did not arrive."""
 
 
-async def measured(upstream: Upstream, source: int, name: str, count: int, seconds: float) -> Measured:
+async def measured(
+    upstream: Upstream,
+    source: int,
+    name: str,
+    count: int,
+    seconds: float,
+    *,
+    ready: Callable[[], Awaitable[object]] | None = None,
+) -> Measured:
+    """`ready` is awaited when all streams are open, and again before they end."""
     peer, _, kind = name.partition("/")
     async with proxy(peer, source) as served, Streams(upstream, served.port, kind or "text", TOOLS) as streams:
         await streams.open(MORE)
         before = served.resident()
         await streams.open(count - MORE)
         memory = (served.resident() - before) / (count - MORE) / 1024
+        if ready is not None:
+            await ready()
         await asyncio.sleep(WARM)
         heard = await streams.measure(seconds, served.cpu)
+        if ready is not None:
+            await ready()
         lost = await streams.finish()
     return Measured(heard.cost, heard.lag(0.5), heard.lag(0.99), memory, lost)
 
@@ -223,6 +242,23 @@ async def compared(names: list[str], count: int, seconds: float, rounds: int) ->
             found[name].append(await measured(upstream, source, name, count, seconds))
     upstream.close()
     return {name: _median(runs) for name, runs in found.items()}
+
+
+async def beside(names: Sequence[str], count: int, seconds: float, rounds: int) -> list[list[Measured]]:
+    """Each name in each round, all names of a round at once."""
+    upstreams = [Upstream() for _ in names]
+    sources = [await upstream.serve() for upstream in upstreams]
+    found = []
+    for _ in range(rounds):
+        ready = asyncio.Barrier(len(names))
+        runs = (
+            measured(upstream, source, name, count, seconds, ready=ready.wait)
+            for upstream, source, name in zip(upstreams, sources, names, strict=True)
+        )
+        found.append(list(await asyncio.gather(*runs)))
+    for upstream in upstreams:
+        upstream.close()
+    return found
 
 
 def _median(runs: list[Measured]) -> Measured:
@@ -274,6 +310,26 @@ def table(found: dict[str, Measured], count: int) -> Table:
     return Table(f"{count} streams, 25 deltas a second each", columns, rows)
 
 
+def table_of_beside(names: Sequence[str], found: Sequence[Sequence[Measured]], count: int) -> Table:
+    """The first name is what the others are compared with."""
+    rows: list[Row] = []
+    for name, *runs in zip(names, *found, strict=True):
+        ratios = sorted(run.cost / first.cost for run, (first, *_) in zip(runs, found, strict=True))
+        lost = sum(run.lost for run in runs)
+        ratio, quarter = median(ratios), len(ratios) // 4
+        cells = (
+            name,
+            f"{median(run.cost for run in runs):.1f}",
+            f"{ratio:.3f}",
+            f"{ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}",
+            str(lost),
+        )
+        target, ok = (f"≤ {LOOKS}", ratio <= LOOKS) if name == INSPECTED else ("", None)
+        rows.append(Row(cells, target, ok and not lost))
+    columns = ("proxy", "CPU µs per delta", "× the first", "half of the rounds", "lost")
+    return Table(f"{count} streams each at once, {len(found)} rounds", columns, rows)
+
+
 async def most(name: str, first: int = FIRST, *, quarter: bool = False) -> tuple[int, Heard | None]:
     """The most streams of which 99 % of the deltas come in time, and what was heard of so many."""
     upstream = Upstream()
@@ -322,13 +378,19 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=4.0)
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--most", action="store_true")
+    arguments.add_argument("--beside", action="store_true")
     arguments.add_argument("--first", type=int, default=FIRST)
     arguments.add_argument("--quarters", action="store_true")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
-    if given.most:
+    if given.beside:
+        pair = ("streamtool", INSPECTED)
+        rounds = uvloop.run(beside(pair, given.streams, given.seconds, given.rounds))
+        said = {name: {"cost": [run.cost for run in runs]} for name, *runs in zip(pair, *rounds, strict=True)}
+        shown = table_of_beside(pair, rounds, given.streams)
+    elif given.most:
         found = {name: uvloop.run(most(name, given.first, quarter=given.quarters)) for name in given.names or MOST}
-        said = {name: {"streams": count} for name, (count, _) in found.items()}
+        said: dict[str, Any] = {name: {"streams": count} for name, (count, _) in found.items()}
         shown = table_of_most(found)
     else:
         names = given.names or list(NAMES)
