@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from conformance.runners.reading import reader, schemas_of
+from conformance.runners.reading import offered, reader
 
 VERSION = f"b{version('xllamacpp').rpartition('.')[2]}"
 PARSERS = {
@@ -65,12 +65,8 @@ class Run:
     """One reply, as a client of the server gets it."""
 
     def __init__(self, name: str, tools: Any, whole: str) -> None:
-        offered = [
-            {"type": "function", "function": {"name": tool, "parameters": schema}}
-            for tool, schema in schemas_of(tools).items()
-        ]
         # where an array does not say what is in it, templates fail
-        written = json.dumps(offered).replace('{"type": "array"}', '{"type": "array", "items": {}}')
+        written = json.dumps(offered(tools)).replace('{"type": "array"}', '{"type": "array", "items": {}}')
         self.library = library()
         self.reply = self._checked(self.library.opened(template(name), written.encode()) or -1)
         begun = self.library.begun(self.reply).decode()

@@ -8,7 +8,7 @@ from importlib.metadata import distribution, version
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
-from conformance.runners.reading import reader, schemas_of
+from conformance.runners.reading import offered, reader
 
 VERSION = version("mlx-lm")
 PARSERS = {
@@ -28,10 +28,7 @@ class Run:
             raise ImportError(f"mlx-lm has no parser {name}")
         self.module = module_from_spec(spec)
         spec.loader.exec_module(self.module)
-        self.tools = [
-            {"type": "function", "function": {"name": tool, "parameters": schema}}
-            for tool, schema in schemas_of(tools).items()
-        ]
+        self.tools = offered(tools)
         self.rest, self.inside = "", False
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 

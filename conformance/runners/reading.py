@@ -34,3 +34,11 @@ def reader(made: Callable[[Any, str], Run]) -> Callable[[list[str], Any, dict[st
 def schemas_of(tools: Any) -> Mapping[str, Any]:
     """The schemas of the tools of a case, by name."""
     return {name: {} for name in tools} if isinstance(tools, list) else dict(tools or {})
+
+
+def offered(tools: Any) -> list[dict[str, Any]]:
+    """The tools of a case as Chat Completions offers them."""
+    return [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in schemas_of(tools).items()
+    ]

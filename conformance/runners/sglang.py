@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import Any
 
-from conformance.runners.reading import reader, schemas_of
+from conformance.runners.reading import offered, reader
 
 VERSION = version("sglang")
 PARSERS = {
@@ -19,14 +19,10 @@ class Run:
     """One reply, read by one of the detectors."""
 
     def __init__(self, name: str, tools: Any, whole: str) -> None:  # noqa: ARG002  as the other runners have it
-        from sglang.srt.entrypoints.openai.protocol import Function, Tool  # noqa: PLC0415
+        from sglang.srt.entrypoints.openai.protocol import Tool  # noqa: PLC0415
         from sglang.srt.function_call.function_call_parser import FunctionCallParser  # noqa: PLC0415
 
-        schemas = schemas_of(tools)
-        offered = [
-            Tool(type="function", function=Function(name=tool, parameters=schema)) for tool, schema in schemas.items()
-        ]
-        self.parser = FunctionCallParser(offered, name)
+        self.parser = FunctionCallParser([Tool.model_validate(tool) for tool in offered(tools)], name)
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:

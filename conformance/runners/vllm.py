@@ -7,7 +7,7 @@ there, and is not looked at.
 from importlib.metadata import version
 from typing import Any
 
-from conformance.runners.reading import reader, schemas_of
+from conformance.runners.reading import offered, reader
 from conformance.runners.tokens import Tokenizer
 
 VERSION = version("vllm")
@@ -28,12 +28,8 @@ class Run:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
         from vllm.tool_parsers.abstract_tool_parser import ToolParserManager  # noqa: PLC0415
 
-        schemas = schemas_of(tools)
-        offered = [
-            {"type": "function", "function": {"name": tool, "parameters": schema}} for tool, schema in schemas.items()
-        ]
         self.request = ChatCompletionRequest(
-            model="m", messages=[{"role": "user", "content": "x"}], tools=offered or None, stream=True
+            model="m", messages=[{"role": "user", "content": "x"}], tools=offered(tools) or None, stream=True
         )
         self.tokenizer = Tokenizer(whole)
         self.parser = ToolParserManager.get_tool_parser(name)(self.tokenizer, self.request.tools)

@@ -22,8 +22,12 @@ class Outcome:
 
 def pieces_of(case, seed=0):
     """The reply in random pieces, the same in each run."""
-    rng = random.Random(f"{case.id}{seed}")
-    text, pieces = case.text, []
+    return in_pieces(case.text, f"{case.id}{seed}")
+
+
+def in_pieces(text, seed):
+    """A text in random pieces, the same for the same seed."""
+    rng, pieces = random.Random(seed), []
     while text:
         size = rng.choice((1, 2, 3, 5, 8, 13))
         pieces.append(text[:size])

@@ -1,9 +1,9 @@
 """The output parser of LangChain, judged by LangChain: its chunks, its sums, its chains, its chat models."""
 
 import json
-import random
 
 import pytest
+from adapters.engine_cases import in_pieces
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.language_models.fake import FakeStreamingListLLM
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage, message_chunk_to_message
@@ -26,15 +26,6 @@ def get_weather(city: str, days: int = 1) -> str:
     return f"rain in {city} for {days}"
 
 
-def split(text, seed):
-    rng, pieces = random.Random(seed), []
-    while text:
-        size = rng.choice((1, 2, 3, 5, 8, 13))
-        pieces.append(text[:size])
-        text = text[size:]
-    return pieces
-
-
 def merged(chunks):
     chunks = list(chunks)
     assert all(isinstance(chunk, AIMessageChunk) for chunk in chunks)
@@ -50,7 +41,7 @@ def test_langchain_accumulates_what_the_case_says(case):
     parser = ToolCallParser(case.tools)
     calls = [event for event in case.events if event["type"] == "call"]
     text = "".join(event["text"] for event in case.events if event["type"] == "text")
-    streamed = merged(parser.transform(iter(split(case.text, case.id))))
+    streamed = merged(parser.transform(iter(in_pieces(case.text, case.id))))
     assert streamed.content == text
     assert [chunk["name"] for chunk in streamed.tool_call_chunks] == [call["name"] for call in calls]
     ids = [call["id"] for call in calls]
@@ -90,7 +81,7 @@ def test_a_call_is_told_while_it_is_written():
 
 def test_a_chat_model_keeps_its_id_its_metadata_and_its_usage():
     usage = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
-    chunks = [AIMessageChunk(content=piece, id="run-1") for piece in split(REPLY, 1)]
+    chunks = [AIMessageChunk(content=piece, id="run-1") for piece in in_pieces(REPLY, 1)]
     chunks.append(AIMessageChunk(content="", id="run-1", response_metadata={"finish_reason": "stop"}))
     chunks.append(AIMessageChunk(content="", id="run-1", usage_metadata=usage, chunk_position="last"))
     found = list(ToolCallParser([get_weather]).transform(iter(chunks)))
