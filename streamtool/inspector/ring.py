@@ -1,8 +1,8 @@
 """The exchanges that the inspector shows: the last ones, in memory, within bounds.
 
-While nobody looks, an exchange costs two appends for each delta, and the system's own clock, since asking the event
-loop for its time would cost more than all of it. What happened is kept as it was told; whoever looks
-has it made into the lines of a recording (`observe.lines`).
+While nobody looks, an exchange costs two calls and two appends for each delta (docs/performance.md has the figures).
+The clock is the system's own, since asking the event loop for its time would cost more. What happened is kept as it was
+told; whoever looks has it made into the lines of a recording (`observe.lines`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

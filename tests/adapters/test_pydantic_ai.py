@@ -1,13 +1,11 @@
 """Pydantic AI with a wrapped client, before a model of text: its agents play the loop in both protocols."""
 
-import json
 from contextlib import asynccontextmanager
 
 import pytest
-from clients.common import KINDS, TIMEOUT, Model, Outcome
+from clients.common import KINDS, TIMEOUT, Model
+from clients.pydantic_ai_loop import loop
 from openai import AsyncOpenAI
-from pydantic_ai import Agent, AgentRunResultEvent, Tool
-from pydantic_ai.messages import ModelResponse, PartDeltaEvent, TextPart, ToolCallPart, ToolCallPartDelta
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from servers import uvicorn_server
@@ -36,32 +34,6 @@ async def provider(url):
     plain = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=TIMEOUT)
     async with streamtool.wrap(plain) as client:
         yield OpenAIProvider(openai_client=client)
-
-
-def tool_of(task, offer):
-    def run(**arguments):
-        return task.result(offer.name, arguments)
-
-    return Tool.from_schema(run, offer.name, offer.description, offer.parameters)
-
-
-async def loop(model, task, streamed):
-    tools = [tool_of(task, offer) for offer in task.offers]
-    agent = Agent(model, tools=tools, system_prompt=task.system, retries=0)
-    if streamed:
-        async with agent.run_stream_events(task.question) as run:
-            events = [event async for event in run]
-        (result,) = [event.result for event in events if isinstance(event, AgentRunResultEvent)]
-        deltas = [event.delta for event in events if isinstance(event, PartDeltaEvent)]
-        pieces = sum(isinstance(delta, ToolCallPartDelta) for delta in deltas)
-    else:
-        result, pieces = await agent.run(task.question), 2
-    assert result.output == task.final
-    replies = [message for message in result.all_messages() if isinstance(message, ModelResponse)]
-    parts = [part for reply in replies for part in reply.parts if isinstance(part, ToolCallPart)]
-    texts = ["".join(part.content for part in reply.parts if isinstance(part, TextPart)) for reply in replies]
-    calls = [(part.tool_call_id, part.tool_name, json.loads(part.args_as_json_str())) for part in parts]
-    return Outcome(calls, texts, [reply.finish_reason for reply in replies], pieces)
 
 
 @pytest.mark.anyio
