@@ -127,8 +127,8 @@ class _Connection(asyncio.Protocol):
     """One connection: a request and its answer, again and again."""
 
     __slots__ = (
-        "_begun", "_bodiless", "_ends", "_error", "_head", "_headers", "_lasts", "_network", "_next", "_parser",
-        "_paused", "_pieces", "_size", "_status", "_transport", "_whole", "heard", "loop", "on_body", "origin", "since",
+        "_begun", "_bodiless", "_ends", "_head", "_headers", "_lasts", "_network", "_parser", "_paused", "_size",
+        "_status", "_transport", "error", "heard", "loop", "on_body", "origin", "pieces", "reader", "since", "whole",
     )  # fmt: skip
 
     def __init__(self, network: AsyncioNetwork, origin: _Origin, loop: asyncio.AbstractEventLoop) -> None:
@@ -137,15 +137,15 @@ class _Connection(asyncio.Protocol):
         self.loop = loop
         self.since = 0.0
         """When it was kept."""
-        self._pieces: list[bytes] = []
+        self.pieces: list[bytes] = []
         """What has come of the body and was not read."""
-        self.on_body = self._pieces.append
+        self.on_body = self.pieces.append
         self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None  # uvloop's are none of asyncio's
-        self._error: httpx.TransportError | None = None
+        self.error: httpx.TransportError | None = None
         """Why it has ended."""
         self._begin(bodiless=False)
-        self._whole = True
+        self.whole = True
 
     @property
     def open(self) -> bool:
@@ -159,7 +159,7 @@ class _Connection(asyncio.Protocol):
         self._begun = False
         """Its header is complete."""
         self._status = 0
-        self._whole = False
+        self.whole = False
         """So is its body."""
         self._ends = False
         """The body ends with the connection."""
@@ -167,18 +167,18 @@ class _Connection(asyncio.Protocol):
         """The connection can serve the next request."""
         self._head: asyncio.Future[None] | None = None
         """The header is there."""
-        self._next: asyncio.Future[bytes] | None = None
+        self.reader: asyncio.Future[bytes] | None = None
         """The next piece of the body that somebody asked for."""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._pieces.clear()
+        self.pieces.clear()
         self._size = 0
         """Bytes of the header so far, then of what waits."""
         self._paused = False
 
     async def ask(self, request: httpx.Request, written: bytes) -> httpx.Response:
         """Send a request; returns its answer when that begins. Raises httpx.TransportError."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         self._begin(bodiless=request.method == "HEAD")
         self._head = self.loop.create_future()
         self._transport.write(written)
@@ -190,25 +190,18 @@ class _Connection(asyncio.Protocol):
             raise
         return httpx.Response(self._status, headers=self._headers, stream=_Body(self))
 
-    def read(self) -> asyncio.Future[bytes]:
-        """The next that comes of the body, at least a byte. Its end is a StopAsyncIteration."""
-        reader = self._next = self.loop.create_future()
-        if self._pieces or self._whole or self._error is not None:
-            self._deliver()
-        return reader
-
     def release(self) -> None:
         """Nobody reads its answer any more."""
-        if self._lasts and self._error is None:
-            self._pieces.clear()
+        if self._lasts and self.error is None:
+            self.pieces.clear()
             self._network.keep(self)
         else:
             self.close()
 
     def close(self, error: httpx.TransportError | None = None) -> None:
         """End it, whatever is on its way."""
-        if self._error is None:
-            self._error = error or httpx.ReadError("the connection was closed")
+        if self.error is None:
+            self.error = error or httpx.ReadError("the connection was closed")
         self._network.drop(self)
         if self._transport is None or self.loop.is_closed():
             return
@@ -217,29 +210,29 @@ class _Connection(asyncio.Protocol):
         else:
             self.loop.call_soon_threadsafe(self._transport.abort)
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         """Whoever waits gets what has come, or learns how it ended."""
-        head, reader = self._head, self._next
+        head, reader = self._head, self.reader
         if head is not None and not head.done():
             if self._begun:
                 head.set_result(None)
-            elif self._error is not None:
-                head.set_exception(self._error)
+            elif self.error is not None:
+                head.set_exception(self.error)
         if reader is None or reader.done():
             return
-        if self._pieces:
+        if self.pieces:
             reader.set_result(self._taken())
             if self._paused:
                 self._paused = False
                 self._transport.resume_reading()
-        elif self._whole:
+        elif self.whole:
             reader.set_exception(StopAsyncIteration())
-        elif self._error is not None:
-            reader.set_exception(self._error)
+        elif self.error is not None:
+            reader.set_exception(self.error)
 
     def _taken(self) -> bytes:
         """What has come of the body."""
-        pieces = self._pieces
+        pieces = self.pieces
         taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._size = 0
@@ -249,8 +242,8 @@ class _Connection(asyncio.Protocol):
         """What has come is no HTTP, or more than one answer."""
         self.heard = True
         self._lasts = False
-        if self._whole:
-            self._deliver()
+        if self.whole:
+            self.deliver()
         else:
             where = "body" if self._begun else "header" if self._headers else "status line"
             self.close(httpx.RemoteProtocolError(f"illegal {where}: {error}"))
@@ -261,7 +254,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._whole:  # and nothing more was asked
+        if self.whole:  # and nothing more was asked
             self.close()
             return
         try:
@@ -269,14 +262,14 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(error)
             return
-        reader = self._next
-        if reader is not None and self._pieces and not reader.done():  # a piece of a stream, which somebody awaits
-            reader.set_result(self._taken())
+        reader = self.reader
+        if reader is not None and len(self.pieces) == 1 and not reader.done():  # of a stream, which somebody awaits
+            reader.set_result(self.pieces.pop())
             return
         self._size += len(data)
         if self._begun:
-            self._deliver()
-            if self._size > _UNREAD and not self._paused and not self._whole:
+            self.deliver()
+            if self._size > _UNREAD and not self._paused and not self.whole:
                 self._paused = True
                 self._transport.pause_reading()
         elif self._size > _HEADER:
@@ -288,16 +281,16 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._begun and self._ends and exc is None:
-            self._whole = True
-        if self._error is None:
-            self._error = _lost(exc, begun=self._begun)
+            self.whole = True
+        if self.error is None:
+            self.error = _lost(exc, begun=self._begun)
         self._network.drop(self, over=True)
-        self._deliver()
+        self.deliver()
 
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        if self._whole:
+        if self.whole:
             raise ValueError("an answer that nobody asked for")
         self.heard = True
 
@@ -312,13 +305,13 @@ class _Connection(asyncio.Protocol):
         self._begun = True
         self._size = 0
         self._ends = {b"content-length", b"transfer-encoding"}.isdisjoint(name.lower() for name, _ in self._headers)
-        self._whole = self._bodiless
+        self.whole = self._bodiless
 
     def on_message_complete(self) -> None:
         if not self._begun:  # it was for information, and the answer follows
             self._headers = []
-        elif not self._whole:
-            self._whole = True
+        elif not self.whole:
+            self.whole = True
             self._lasts = self._parser.should_keep_alive()
 
 
@@ -332,9 +325,14 @@ class _Body(httpx.AsyncByteStream):
         return self
 
     def __anext__(self) -> asyncio.Future[bytes]:
-        if self._connection is None:
+        """The next that comes of the body, at least a byte. Its end is a StopAsyncIteration."""
+        connection = self._connection
+        if connection is None:
             raise StopAsyncIteration
-        return self._connection.read()
+        reader = connection.reader = connection.loop.create_future()
+        if connection.pieces or connection.whole or connection.error is not None:
+            connection.deliver()
+        return reader
 
     async def aclose(self) -> None:
         if self._connection is not None:

@@ -28,6 +28,7 @@ from streamtool.protocols.choices import ChoicesReader
 from streamtool.protocols.stream import Events, Fields, Json
 from streamtool.reply import Reason, ReplyTextDelta
 
+_new: Final = object.__new__  # `__init__` costs as much as all else of an event, since C calls it
 _decode: Final = wire.decode
 _string: Final = msgspec.json.Decoder(str).decode
 _content: Final = re.compile(rb'"content":[ ]?"').search
@@ -69,7 +70,11 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
             except wire.UNREADABLE:
                 text = ""
             if text:
-                return [ReplyTextDelta(quick.index, text, data)]
+                event = _new(ReplyTextDelta)
+                event.choice = quick.index
+                event.text = text
+                event.raw = data
+                return [event]
         events = super().feed(data)
         speaker, stream = self._speaker, self._answer.stream
         idle = speaker is not None and speaker.plain and stream is not None and stream.idle
