@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from streamtool.errors import SettingsError
-from streamtool.settings import Settings, load
 
 if TYPE_CHECKING:
     import rich.console
+
+    from streamtool.settings import Settings
 
 CONFIG = "STREAMTOOL_CONFIG"
 """The variable that names the settings file."""
@@ -73,13 +74,15 @@ def read_source(name: str) -> bytes:
             raise SettingsError(f"{name} cannot be read: {error.strerror}", param=name) from None
 
 
-def read_settings(config: str | None, overrides: Mapping[str, Any]) -> Settings:
+def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings":
     """Settings out of flags, environment and file (`config`, else the one that STREAMTOOL_CONFIG names)."""
     name = config or os.environ.get(CONFIG)
     try:
         text = read_source(name).decode() if name else None
     except UnicodeDecodeError:
         raise SettingsError(f"{name} is not UTF-8", param="config") from None
+    from streamtool.settings import load  # noqa: PLC0415  most commands read none
+
     return load(text, os.environ, overrides)
 
 
