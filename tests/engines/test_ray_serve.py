@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,8 @@ def _ready(url: str) -> bool:
         return False
 
 
-def heard(url: str) -> str:
-    """How the stream of one client ends: its finish reason, or the name of the error."""
+def heard(url: str, begun: Callable[[], object] = lambda: None) -> str:
+    """How the stream of one client ends: its finish reason, or the name of the error; `begun` is called at each chunk."""
     with openai.OpenAI(
         base_url=f"{url}/v1", api_key="x", max_retries=0, http_client=httpx.Client(trust_env=False, timeout=60)
     ) as client:
@@ -113,6 +114,7 @@ def heard(url: str) -> str:
                 model="m", messages=[{"role": "user", "content": "Hi"}], stream=True
             )
             for chunk in stream:
+                begun()
                 for choice in chunk.choices:
                     ended = choice.finish_reason or ended
         except (openai.APIError, httpx.HTTPError) as error:
@@ -154,8 +156,9 @@ def test_streams_replicas_and_clients_that_leave(served: tuple[str, int], upstre
         try:
             ends = []
             while len(ends) < STREAMS and not (len(replicas()) == 2 and all(on(one) for one in replicas())):
-                ends.append(pool.submit(heard, url))
-                wait_for(lambda: upstream.open == len(ends), "another stream has begun", 30)
+                begun = threading.Event()
+                ends.append(pool.submit(heard, url, begun.set))
+                assert begun.wait(30), "another stream has begun"
             dead, alive = replicas()
             lost, kept = on(dead), on(alive)
             dead.kill()

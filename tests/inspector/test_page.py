@@ -13,7 +13,7 @@ from inspected import CALL, TOOLS, model
 from servers import ROOT, uvicorn_server
 
 from streamtool.proxy import Proxy
-from streamtool.testing import Pause, ScriptedUpstream, text
+from streamtool.testing import Hold, Pause, ScriptedUpstream, text
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 DENIED = "I'm sorry, but I don't have access to any tools in this conversation."
@@ -105,9 +105,16 @@ def test_an_exchange_appears_while_it_runs_and_grows(site):
 
 def test_an_open_exchange_is_followed_to_its_end(site):
     upstream = ScriptedUpstream(
-        text("One ", "two ", "three ", finish=None, done=False).then(Pause(1.5), *text("four.").steps)
+        text("One ", "two ", "three ", finish=None, done=False).then(Hold(), *text("four.").steps), text("ok")
     )
-    found = site(upstream)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        """The second request ends the first one, in the loop that waits."""
+        if upstream.requests:
+            upstream.release()
+        await upstream(scope, receive, send)
+
+    found = site(app)
     page = found.open()
     page.wait_for_selector("#connection.live")
     page.evaluate(
@@ -116,9 +123,14 @@ def test_an_open_exchange_is_followed_to_its_end(site):
     )
     page.wait_for_selector("#exchanges .outcome.open")
     page.click("#exchanges a")
-    page.wait_for_selector("#exchanges .outcome.text")
+    page.context.grant_permissions(["clipboard-write"])
+    page.click("text=Copy as curl")
+    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the line.'")
+    found.ask()
     page.wait_for_function("() => document.querySelector('.written')?.textContent.endsWith('four.')")
+    page.wait_for_function("() => document.querySelector('.facts-of').textContent.includes('Outcometext')")
     assert "One two three four." in page.text_content(".received")
+    assert page.text_content(".done") == "Copied the line.", "it is still told"
 
 
 def test_stepping_shows_what_was_known_at_each_delta_and_why_it_was_held(site):
@@ -336,10 +348,10 @@ def test_copies_are_a_case_and_a_line_of_curl(site):
     page = found.show()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("text=Copy as a test")
-    page.wait_for_function("() => document.querySelector('.note').textContent === 'Copied the case.'")
+    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the case.'")
     assert '~~~~ events\ntext "Let me look."\ncall get_weather' in page.evaluate("() => navigator.clipboard.readText()")
     page.click("text=Copy as curl")
-    page.wait_for_function("() => document.querySelector('.note').textContent === 'Copied the line.'")
+    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the line.'")
     line = page.evaluate("() => navigator.clipboard.readText()")
     assert line.startswith(f"curl -N {found.url}/v1/chat/completions ")
     with page.expect_download() as download:

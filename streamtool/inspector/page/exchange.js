@@ -19,6 +19,7 @@ export class ExchangePage {
     this.again = false;
     this.facts = el("div", { class: "facts-of" });
     this.note = el("p", { class: "note", role: "status" });
+    this.done = el("p", { class: "done", role: "status" });
     this.panel = el("div", { id: "panel", role: "tabpanel", tabindex: -1 });
     this.tabs = el("div", { role: "tablist", "aria-label": "Views" }, TABS.map(([name, word]) =>
       el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel", "data-tab": name,
@@ -34,7 +35,7 @@ export class ExchangePage {
           act("Copy as a test", async () => this.copied(await text(`exchanges/${id}/case?parser=${this.parser}`), "the case")),
           act("Copy as curl", async () => this.copied((await json(`exchanges/${id}/requests?origin=${encodeURIComponent(location.origin)}`)).curl, "the line")),
           act("Save the recording", () => this.save())),
-        this.note, this.tabs, this.panel));
+        this.done, this.note, this.tabs, this.panel));
     this.load();
   }
 
@@ -169,16 +170,18 @@ export class ExchangePage {
     event.stopPropagation();
   }
 
+  // What a button did is told until another is pressed, however often the exchange is read again.
   async run(call) {
+    this.done.textContent = "";
     try {
       await call();
     } catch (error) {
-      this.note.textContent = error.message;
+      this.done.textContent = error.message;
     }
   }
 
   async copied(what, word) {
-    if (await copy(what)) this.note.textContent = `Copied ${word}.`;
+    if (await copy(what)) this.done.textContent = `Copied ${word}.`;
   }
 
   async save() {
@@ -186,7 +189,7 @@ export class ExchangePage {
     const link = el("a", { href: URL.createObjectURL(new Blob([body], { type: "application/jsonl" })), download: `${this.told.summary.request_id}.jsonl` });
     link.click();
     URL.revokeObjectURL(link.href);
-    this.note.textContent = "The recording is saved: streamtool inspect FILE shows it, streamtool parse --replay FILE runs it again.";
+    this.done.textContent = "The recording is saved: streamtool inspect FILE shows it, streamtool parse --replay FILE runs it again.";
   }
 
   key(event) {
