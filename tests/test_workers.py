@@ -10,7 +10,7 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import httpx
@@ -24,11 +24,17 @@ STREAMS = 16
 
 
 class Upstream:
-    """Writes until it is released."""
+    """Writes until it is released; a block of it ends with that."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.released = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -82,6 +88,7 @@ def test_a_worker_that_is_killed_harms_no_other(tmp_path: Path, server: str):
         uvicorn_server(upstream) as served,
         ThreadPoolExecutor(2 * STREAMS) as pool,
         Process(tmp_path, server, settings(served.url), workers=2) as process,
+        upstream,
     ):
         killed, other = workers_of(process)
         open_ = [pool.submit(ask, process.url) for _ in range(STREAMS)]
@@ -109,6 +116,7 @@ def test_the_end_waits_for_what_is_open(tmp_path: Path, server: str):
         uvicorn_server(upstream) as served,
         ThreadPoolExecutor(STREAMS) as pool,
         Process(tmp_path, server, settings(served.url), workers=2) as process,
+        upstream,
     ):
         open_ = [pool.submit(ask, process.url) for _ in range(STREAMS)]
         wait_for(lambda: upstream.asked == STREAMS, "the streams are open", 20)
@@ -120,9 +128,10 @@ def test_the_end_waits_for_what_is_open(tmp_path: Path, server: str):
 
 
 def _refuses(port: int) -> bool:
+    """Whether a connection is refused; one that merely waits for somebody to accept it is not."""
     try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except (ConnectionRefusedError, ConnectionResetError):
         return True
     return False
 

@@ -41,6 +41,6 @@ class DemoPage:
         webbrowser.open(page)
         self._looks.wait(_LOOKS)
         yield
-        self._screen.line("  Play it back on the page: what was held, and why. ctrl-c ends the demo.")
         with suppress(KeyboardInterrupt):
+            self._screen.line("  Play it back on the page: what was held, and why. ctrl-c ends the demo.")
             threading.Event().wait()

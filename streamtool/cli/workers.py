@@ -2,7 +2,8 @@
 
 Each worker has a socket of its own for the port, and the system spreads connections over them. The sockets are the
 parent's, so what waits on that of a worker that has died is served by the one that takes its place. The parent serves
-nothing. It passes signals on, and ends when the last worker has ended. Workers end when it is killed.
+nothing. It passes signals on, and ends when the last worker has ended. Workers end when it is killed. At the end it
+lets go of the sockets, so that whoever comes while streams are finished is refused and does not wait in vain.
 
          parent ──── SIGTERM, SIGINT, SIGHUP ───▶ worker 1 … worker N
             ▲                                         │
@@ -98,6 +99,8 @@ class Workers:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.caught.append(number)
                 self._tell(signal.SIGTERM)
+                for sock in self._sockets:  # a port is open for as long as one process holds a socket that listens
+                    sock.close()
             elif number == signal.SIGHUP and reload():
                 self._tell(signal.SIGHUP)
             self._reap(stopping=bool(self.caught))
@@ -136,15 +139,19 @@ class Workers:
         self._begun[place] = time.monotonic()
         process = os.fork()
         if not process:
-            self._child(self._sockets[place], says)
+            self._child(place, says)
         os.close(says)
         self._places[process] = place
         return listens
 
-    def _child(self, sock: socket.socket, says: int) -> NoReturn:
+    def _child(self, place: int, says: int) -> NoReturn:
         """All that a worker does."""
         os.setpgid(0, 0)  # an interrupt from the terminal is for the parent, which passes it on
         os.close(self._parent)
+        sock = self._sockets[place]
+        for other in self._sockets:
+            if other is not sock:
+                other.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         threading.Thread(target=self._watch, daemon=True).start()
