@@ -3,9 +3,12 @@
 import gc
 import logging
 import os
+import ssl
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
+import certifi
 import pytest
 from hypothesis import settings
 
@@ -15,6 +18,17 @@ from streamtool.http import templates
 
 tables.compiled = parser.compiled = lru_cache(256)(tables.compiled.__wrapped__)
 """The tests use more sets of formats than any server; each is compiled once in a process."""
+
+fresh_context = ssl.create_default_context
+trusting = cache(fresh_context)
+
+
+def default_context(*args: Any, **options: Any) -> ssl.SSLContext:
+    """A TLS context; the one that trusts the world, which each of some thousand clients wants, is made once."""
+    return (trusting if not args and options == {"cafile": certifi.where()} else fresh_context)(*args, **options)
+
+
+ssl.create_default_context = default_context
 
 ASKS = templates.ask_for_template
 """What asks an upstream for a chat template. Tests that count requests would see it, so only one file lets it ask."""

@@ -122,7 +122,7 @@ def test_tools_of_each_record(tmp_path: Path):
 
 
 def test_a_run_that_is_killed_is_resumed(tmp_path: Path):
-    written(tmp_path, "a.jsonl", records(60_000))
+    written(tmp_path, "a.jsonl", records(30_000))
     written(tmp_path, "b.json", records(3_000))
     whole = command("a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", cwd=tmp_path)
     arguments = ["a.jsonl", "b.json", "--field", "out.choices.0.text", "--jobs", "2", "--output", "out.jsonl"]

@@ -38,12 +38,13 @@ class Site:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.asked: list[str] = []
+        self.client = httpx.Client(base_url=url, timeout=60)
         page.on("request", lambda request: self.asked.append(request.url))
 
     def ask(self, question: str = "What is the weather in Paris?", **fields: Any) -> str:
         messages = [{"role": "user", "content": question}]
         body = {"model": "m", "stream": True, "tools": TOOLS, "messages": messages, **fields}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60).text
+        return self.client.post("/v1/chat/completions", json=body).text
 
     def open(self, part: str = "") -> Any:
         self.page.goto(f"{self.url}/inspect{part}")
@@ -66,6 +67,7 @@ def site(browser: Any) -> Iterator[Any]:
             stack.callback(context.close)
             found = Site(f"http://127.0.0.1:{served.port}", context.new_page())
             sites.append(found)
+            stack.enter_context(found.client)
             return found
 
         sites: list[Site] = []
