@@ -139,9 +139,9 @@ def test_a_server_that_is_gone_costs_the_feature_until_it_is_back(server: Server
 
     wait_for(back, "it answers again")
     wait_for(lambda: back() and server.client.exists("streamtool:c a"), "what waited is written")
+    wait_for(lambda: len(caplog.records) == 4, "both outages are told, and their ends")
     place = re.escape(f'store.redis: "{server.url}"')
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 4
     assert re.match(f"{place} cannot be (read|written): .+; meanwhile ", told[0])
     assert sum(text.endswith("again") for text in told) == 2
     store.close()

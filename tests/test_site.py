@@ -110,5 +110,5 @@ def test_the_formats_can_be_filtered_and_the_site_searched(served):
         rows = page.locator("table:visible tbody tr:visible")
         page.wait_for_function("() => [...document.querySelectorAll('tbody tr')].some((row) => row.hidden)")
         assert rows.count() > 0
-        page.fill(".md-search__input", "prefix cache")
+        page.locator(".md-search__input").press_sequentially("prefix cache")
         page.wait_for_selector(".md-search-result__item")

@@ -188,12 +188,12 @@ def test_log_record_metrics_and_spans_name_the_client_and_never_show_its_key(
     assert ask(served, bob, input=[]).status_code == 400
     assert ask(served, {"authorization": "Bearer mallory"}, input="Hello.").status_code == 401
     wait_for(lambda: len(records) == 2, "both exchanges end")
-    assert [record.client for record in records] == ["alice", "bob"]
-    assert [span.attributes["streamtool.client"] for span in spans.get_finished_spans()] == ["alice", "bob"]
+    assert sorted(record.client for record in records) == ["alice", "bob"]
+    assert sorted(span.attributes["streamtool.client"] for span in spans.get_finished_spans()) == ["alice", "bob"]
     logged = [record for record in caplog.records if record.name == "streamtool.exchange"]
-    assert [record.streamtool["client"] for record in logged] == ["alice", "bob", "bob"]
-    assert ", client alice (" in logged[0].getMessage()
-    assert logged[2].getMessage() == "a request (responses) of bob was refused with 400 at input"
+    assert sorted(record.streamtool["client"] for record in logged) == ["alice", "bob", "bob"]
+    assert any(", client alice (" in record.getMessage() for record in logged)
+    assert "a request (responses) of bob was refused with 400 at input" in [one.getMessage() for one in logged]
     with httpx.Client(trust_env=False) as client:
         page = client.get(served.url + "/metrics", headers=alice).text
     counted = [line for line in page.splitlines() if "_total{" in line]

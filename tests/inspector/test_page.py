@@ -10,7 +10,7 @@ import httpx
 import pytest
 from browsers import CHROMIUM, PATIENT, launched
 from inspected import CALL, TOOLS, model
-from servers import ROOT, uvicorn_server
+from servers import ROOT, uvicorn_server, wait_for
 
 from streamtool.proxy import Proxy
 from streamtool.testing import Hold, Pause, ScriptedUpstream, text
@@ -154,7 +154,12 @@ def test_stepping_shows_what_was_known_at_each_delta_and_why_it_was_held(site):
     page.keyboard.press("End")
     assert page.locator(".held-now").count() == 0
     assert page.locator(".written .waited").count() > 5, "what was held is still shaded"
-    page.hover(".written .argument:not(.waited) >> nth=-1")
+
+    def pointed_at() -> bool:
+        page.hover(".written .argument:not(.waited) >> nth=-1")
+        return "Format" in step(page)
+
+    wait_for(pointed_at, "the format is told", PATIENT / 1000)
     assert step(page)["Format"] == "tool_call: <tool_call> … </tool_call>"
 
 
