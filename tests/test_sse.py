@@ -1,6 +1,7 @@
 """Server-Sent Events: what is dispatched, wherever the bytes are cut; and what is written."""
 
 import itertools
+import math
 import time
 
 import pytest
@@ -238,19 +239,19 @@ def test_events_are_written_with_their_blank_line():
 
 
 def per_piece(size: int) -> float:
-    data = b'data: "' + b"x" * size + b'"\n\n'
-    pieces = in_pieces(data, 10)
-    best = 1e9
-    for _ in range(4):
-        reader = SseReader()
-        started = time.perf_counter()
-        for piece in pieces:
-            reader.feed(piece)
-        best = min(best, time.perf_counter() - started)
-    return best / len(pieces)
+    reader = SseReader()
+    pieces = in_pieces(b'data: "' + b"x" * size + b'"\n\n', 10)
+    began = time.thread_time()
+    for piece in pieces:
+        reader.feed(piece)
+    return (time.thread_time() - began) / len(pieces)
 
 
 def test_the_cost_of_a_piece_does_not_depend_on_how_much_is_held():
-    per_piece(1 << 12)
-    small, large = per_piece(1 << 14), per_piece(1 << 20)
+    """64 times as much is held; a measurement that looks bad is repeated, as others may use the machine."""
+    small = large = math.inf
+    for _ in range(30):
+        small, large = min(small, per_piece(1 << 14)), min(large, per_piece(1 << 20))
+        if large < 3 * small:
+            break
     assert large < 3 * small, f"{small * 1e6:.2f} µs, then {large * 1e6:.2f} µs per piece"
