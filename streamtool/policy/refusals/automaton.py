@@ -29,14 +29,15 @@ class Match:
 class Net:
     """A nondeterministic automaton. A state is a number."""
 
-    __slots__ = ("alphabet", "chars", "free", "kinds", "matches", "size", "spaced", "unspaced")
+    __slots__ = ("alphabet", "chain", "chars", "free", "kinds", "matches", "spaced", "unspaced")
 
     def __init__(self) -> None:
-        self.size = 0
+        self.chain: list[str] = []
+        """State -> the character that leads to the state behind it, or none: most states stand inside of a word."""
         self.free: defaultdict[int, list[int]] = defaultdict(list)
         """State -> states that are reached without a character."""
         self.chars: dict[int, int] = {}
-        """State and character -> state; one flat table, since most of the states have one edge."""
+        """State and character -> state, for all other characters; one flat table, since most states have one edge."""
         self.alphabet: set[str] = set()
         self.kinds: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
         """State -> kinds of characters, and the state to which each of them leads."""
@@ -46,10 +47,22 @@ class Net:
         self.unspaced: list[int] = []
         """Where the others begin."""
 
+    @property
+    def size(self) -> int:
+        """How many states there are."""
+        return len(self.chain)
+
     def state(self) -> int:
         """A new state."""
-        self.size += 1
-        return self.size - 1
+        self.chain.append("")
+        return len(self.chain) - 1
+
+    def spelled(self, letters: str) -> tuple[int, int]:
+        """New states that these characters join. Returns the first and the last."""
+        first = len(self.chain)
+        self.chain += letters
+        self.alphabet.update(letters)
+        return first, self.state()
 
     def char(self, source: int, char: str, target: int) -> None:
         """A character that leads from `source` to `target`."""
@@ -120,6 +133,8 @@ class Automaton:
         net, of_kind = self._net, kind(char)
         reached: set[int] = set()
         for state in states:
+            if net.chain[state] == char:
+                reached.add(state + 1)
             to = net.chars.get(state << 21 | ord(char))
             if to is not None:
                 reached.add(to)

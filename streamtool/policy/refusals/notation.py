@@ -11,7 +11,9 @@ may come next depends on whether a word has just ended (a space must come), or a
 a punctuation mark that stands where the space did).
 """
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from streamtool.policy.refusals.automaton import Match, Net
@@ -38,6 +40,9 @@ _SLOT = 30
 """The largest slot."""
 _DEPTH = 40
 """How deep groups and pieces may nest."""
+_letters_at = re.compile(r"[^\s()\[\]{}<>|,.]+").match
+"""Characters that are nothing but themselves."""
+_brackets = re.compile(r"[()\[\]{}<>]").finditer
 
 
 class NotationError(Exception):
@@ -119,7 +124,10 @@ class NotationWriter:
         while self._at < end and (part := text[self._at]) not in "|)]":
             began = self._at
             if part in "([{<":
-                part = self._element_text()
+                self._at = _closed(text, began)
+                part = text[began : self._at]
+            elif letters := _letters_at(text, began):
+                part, self._at = letters[0], letters.end()
             else:
                 self._at += 1
             found = read_before.get((point, part))
@@ -131,17 +139,6 @@ class NotationWriter:
             point = found
         return point
 
-    def _element_text(self) -> str:
-        """The text of the next element, which is skipped."""
-        began, depth = self._at, 0
-        while self._at < len(self._text):
-            char = self._text[self._at]
-            depth += (char in "([{<") - (char in ")]}>")
-            self._at += 1
-            if depth <= 0:
-                break
-        return self._text[began : self._at]
-
     def _element(self, point: Point) -> Point:
         match self._text[self._at]:
             case "(" | "[" as opener:
@@ -152,9 +149,12 @@ class NotationWriter:
                 return self._slot(point, self._until(">"))
             case ("}" | ">") as closer:
                 raise self._wrong(f'"{closer}" closes nothing')
-            case char:
+            case _ if letters := _letters_at(self._text, self._at):
+                self._at = letters.end()
+                return self._spelled(point, letters[0])
+            case mark:
                 self._at += 1
-                return self._mark(point, char)
+                return self._mark(point, mark)
 
     def _mark(self, point: Point, char: str) -> Point:
         match char:
@@ -162,19 +162,15 @@ class NotationWriter:
                 return self._either(point, self._punctuation(point, CLAUSE))
             case ".":
                 return self._punctuation(point, CLAUSE + OVER)
-            case _ if char.isspace():
-                return self._space(point)
             case _:
-                return self._letter(point, char)
+                return self._space(point)
 
-    def _letter(self, point: Point, char: str) -> Point:
-        net = self._net
-        state = net.state()
-        if point.word is not None:
-            net.char(point.word, char, state)
-        if point.free is not None:
-            net.char(point.free, char, state)
-        return Point(state)
+    def _spelled(self, point: Point, letters: str) -> Point:
+        first, last = self._net.spelled(letters[1:])
+        for source in (point.word, point.free):
+            if source is not None:
+                self._net.char(source, letters[0], first)
+        return Point(last)
 
     def _group(self, point: Point, opener: str) -> Point:
         opened = self._at
@@ -271,3 +267,14 @@ class NotationWriter:
         self._net.free[one].append(state)
         self._net.free[other].append(state)
         return state
+
+
+@lru_cache(1024)
+def _closed(text: str, at: int) -> int:
+    """Where the element that opens at `at` ends: behind what closes it, or with the text."""
+    depth = 0
+    for bracket in _brackets(text, at):
+        depth += 1 if bracket[0] in "([{<" else -1
+        if not depth:
+            return bracket.end()
+    return len(text)
