@@ -31,7 +31,7 @@ def open_services(settings: Settings, templates: ChatTemplates, store: Store) ->
 
 @asynccontextmanager
 async def warmed(settings: Settings) -> AsyncIterator[None]:
-    """Makes, beside what is served meanwhile, what the first replies would wait for otherwise: half a second's work."""
+    """Makes, beside what is served meanwhile, what the first replies would wait for otherwise."""
 
     async def warm() -> None:
         await off_loop(partial(precompile, settings.formats))
