@@ -16,7 +16,7 @@ export class ExchangePage {
     this.which = 0;
     this.left = false;
     this.loading = false;
-    this.again = false;
+    this.since = null;
     this.facts = el("div", { class: "facts-of" });
     this.note = el("p", { class: "note", role: "status" });
     this.done = el("p", { class: "done", role: "status" });
@@ -48,14 +48,21 @@ export class ExchangePage {
     this.picture?.leave();
   }
 
-  // It has gone on: it is read again, at most as often as reading takes.
-  changed() {
-    if (this.loading) this.again = true;
-    else this.load();
+  // Its summary, which may say that it has gone on: then it is read again, at most as often as reading takes.
+  changed(summary) {
+    this.since = summary;
+    if (!this.loading && this.stale) this.load();
+    else if (this.told) this.fillNote();
+  }
+
+  // What had ended when it was read is whole, and stays as it is.
+  get stale() {
+    return this.since !== null && (this.since.outcome === "open" || JSON.stringify(this.since) !== JSON.stringify(this.told?.summary));
   }
 
   async load() {
     this.loading = true;
+    this.since = null;
     const began = performance.now();
     try {
       const [told, table] = await Promise.all([json(`exchanges/${this.id}`), formats()]);
@@ -63,16 +70,13 @@ export class ExchangePage {
       this.told = told;
       this.formats = table;
       this.fill();
-      this.note.textContent = this.contents() ? "" : "Texts are replaced by dots: the setting contents = true shows them.";
+      this.fillNote();
     } catch (error) {
       this.note.textContent = error.message;
     } finally {
       setTimeout(() => {
         this.loading = false;
-        if (this.again && !this.left) {
-          this.again = false;
-          this.load();
-        }
+        if (this.stale && !this.left) this.load();
       }, 3 * (performance.now() - began));
     }
   }
@@ -99,6 +103,10 @@ export class ExchangePage {
     show(this.facts, el("dl", {}, rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–")))));
     if (this.tab === "timeline") this.fillTimeline();
     this.mark();
+  }
+
+  fillNote() {
+    this.note.textContent = this.contents() ? "" : "Texts are replaced by dots: the setting contents = true shows them.";
   }
 
   mark() {

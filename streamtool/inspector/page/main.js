@@ -60,8 +60,8 @@ watch((told) => {
   list.update(told);
   list.select(list.current);
   if (location.hash === "#/first") first();
-  const id = page instanceof ExchangePage ? page.id : null;
-  if (told.exchanges.some((one) => one.id === id)) page.changed();
+  const shown = page instanceof ExchangePage && told.exchanges.find((one) => one.id === page.id);
+  if (shown) page.changed(shown);
 }, (connected, why = "") => {
   byId("connection").textContent = connected ? "live" : `not connected: ${why}`;
   byId("connection").className = connected ? "live" : "lost";
