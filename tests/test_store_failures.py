@@ -451,11 +451,9 @@ def test_an_earlier_reply_that_cannot_be_read_is_not_said_to_be_unknown(
     with httpx.Client(trust_env=False) as client:
         history = client.post(f"{served.url}/v1/chat/completions", json={"model": "sample", "messages": turns})
     assert history.status_code == 200
-    page = get(served, "/metrics")
-    assert {
-        'streamtool_store_failures_total{operation="read"}',
-        'streamtool_store_failures_total{operation="write"}',
-    } <= {line.rpartition(" ")[0] for line in page.splitlines()}
+    for operation in ("read", "write"):
+        told = f'\nstreamtool_store_failures_total{{operation="{operation}"}} '
+        wait_for(lambda told=told: told in get(served, "/metrics"), f"a {operation} has failed")
     assert "a request (responses) was refused with 503" in caplog.text
     file.unlink()
     wait_for(lambda: ask(served, previous_response_id=first).status_code != 503, "the file is made anew")
