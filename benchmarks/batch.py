@@ -1,7 +1,8 @@
-"""Files of records: `python benchmarks/batch.py [MB]` (1,000) makes one, and has it parsed by one process and by two.
+"""Files of records: `python benchmarks/batch.py [MB]` creates one (1,000 MB by default) and parses it with one and two
+processes.
 
-It prints the rate and the most memory of any process, kills a run in the middle and resumes it, and says whether all
-results are the same. The replies are prose, Markdown and code, every other one with a call, in all formats.
+It prints the rate and the maximum memory of any process, kills a run in the middle and resumes it, and reports whether
+all runs produced equal results. The replies are prose, Markdown and code, every other one with a call, in all formats.
 """
 
 import hashlib
@@ -20,21 +21,21 @@ from attrs import frozen
 from common import Row, Table
 
 from statemachine import FORMATS, Call, write
-from streamtool.bench import CODE, MARKDOWN, PROSE, repeated
+from streamtool.bench import CODE, MARKDOWN, PROSE, repeat
 
 RATE = 10.0
-"""MB that a core should read in a second."""
+"""Minimum MB per second per core."""
 MEMORY = 300
-"""MB that a process may take."""
+"""Maximum memory of a process, in MB."""
 VARIANTS = 500
-"""Replies that differ."""
+"""Number of distinct replies."""
 
 
 def replies() -> Iterator[str]:
-    """Texts, half of them with a call, from 100 bytes to some KB."""
+    """Yield replies, half of them with a call, from 100 bytes to a few KB long."""
     names = list(FORMATS)
     for number in range(VARIANTS):
-        text = repeated((PROSE, MARKDOWN, CODE)[number % 3], 100 + number * 7)
+        text = repeat((PROSE, MARKDOWN, CODE)[number % 3], 100 + number * 7)
         if number % 2:
             call = Call("write_file", json.dumps({"path": "a.txt", "content": text[: number * 3]}))
             text += "\n" + write([call], names[number % len(names)])
@@ -42,7 +43,7 @@ def replies() -> Iterator[str]:
 
 
 def made(file: Path, size: int) -> None:
-    """A file of so many MB."""
+    """Create a file of `size` MB."""
     lines = [
         json.dumps({"id": number, "out": {"text": text}}).encode() + b"\n" for number, text in enumerate(replies())
     ]
@@ -54,11 +55,11 @@ def made(file: Path, size: int) -> None:
 
 @frozen
 class Done:
-    """One run."""
+    """Result of one run."""
 
     seconds: float
     memory: float
-    """MB, the most of any process."""
+    """Maximum memory of any process, in MB."""
     result: str
 
 
@@ -73,7 +74,7 @@ def parsed(file: Path, output: Path, jobs: int, *more: str) -> Done:
 
 
 def killed(file: Path, output: Path, after: float) -> None:
-    """A run that is killed after so many seconds."""
+    """Start a run and kill it after `after` seconds."""
     command = [sys.executable, "-m", "streamtool", "parse", str(file), "--field", "out.text", "--output", str(output)]
     with subprocess.Popen([*command, "--jobs", "2"], stderr=subprocess.DEVNULL) as process:
         time.sleep(after)

@@ -1,9 +1,9 @@
-"""What the benchmarks of the whole path share: requests, upstreams' events as real servers write them, and tables.
+"""Shared by the benchmarks of the whole path: requests, upstream events as real servers write them, and tables.
 
-The events are compact JSON and differ from one upstream to the other as they do in the wild: Chat Completions and
-completions repeat their head, Messages names its events, Ollama writes lines, Gemini ends its lines with CR LF and
-counts tokens in each event. Deltas are four characters long. Events with the same text are the same object: what is
-measured is the path, and not the memory in which a long reply lies.
+The events are compact JSON and differ between upstreams as on real servers: Chat Completions and completions repeat
+their header fields, Messages names its events, Ollama writes lines, Gemini ends its lines with CR LF and counts tokens
+in each event. Deltas are four characters long. Events with equal text share one object, so that the path is measured
+and not the memory used by a long reply.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from streamtool.bench import CODE, DELTA, PROSE, inside, repeated
+from streamtool.bench import CODE, DELTA, PROSE, json_escape, repeat
 
 CLIENTS = {
     "chat": "/v1/chat/completions",
@@ -22,24 +22,24 @@ CLIENTS = {
     "ollama": "/api/chat",
     "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
 }
-"""What clients speak, and where."""
+"""Client protocol → path."""
 UPSTREAMS = ("chat", "messages", "responses", "ollama", "gemini", "completions")
 KINDS = ("text", "arguments")
 FEW, MANY = 2_000, 20_000
 """Deltas in a reply."""
 GROWTH = 1.1
-"""How much more a delta may cost among MANY than among FEW."""
+"""Maximum cost of a delta in a reply of MANY deltas, relative to a delta in a reply of FEW."""
 OPENER = '<tool_call>{"name": "write_file", "arguments": {"path": "a.py", "content": "'
 
 _ABOUT = "Does something useful with a file, and says how it went."
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
 
 
-# --- what a client asks
+# --- client requests
 
 
 def request(client: str, tools: int, model: str = "m", about: str = _ABOUT) -> bytes:
-    """A request for a stream, with so many tools that are described so."""
+    """Return a streaming request with `tools` tools, all described as `about`."""
     names = ["write_file", *(f"tool_{number}" for number in range(1, tools))][:tools]
     asked: dict[str, Any] = {"model": model, "stream": True}
     user = {"role": "user", "content": "Write the file."}
@@ -60,7 +60,7 @@ def request(client: str, tools: int, model: str = "m", about: str = _ABOUT) -> b
     return json.dumps(asked).encode()
 
 
-# --- what an upstream says
+# --- upstream replies
 
 
 def _json(payload: Any) -> str:
@@ -111,35 +111,35 @@ CHAT_END = (_DELTAS["chat"].replace('{"content":%s}', "{}").replace('reason":nul
 
 
 def beginning(upstream: str) -> bytes:
-    """What comes before the first delta."""
+    """Return the bytes that precede the first delta."""
     return _BEGINS.get(upstream, "").encode()
 
 
 @cache
 def delta(upstream: str, text: str) -> bytes:
-    """The event that brings this text."""
+    """Return the event that contains this text."""
     return (_DELTAS[upstream] % _json(text)).encode()
 
 
 def first_texts(kind: str) -> list[str]:
-    """What is said before the deltas that are measured: a word, or the name of a call."""
+    """Return the text before the measured deltas: a word, or the beginning of a call."""
     return [OPENER[at : at + DELTA] for at in range(0, len(OPENER), DELTA)] if kind == "arguments" else ["Paris"]
 
 
 def opening(upstream: str, kind: str) -> list[bytes]:
-    """The events before the deltas that are measured."""
+    """Return the events before the measured deltas."""
     begins = beginning(upstream)
     return [*([begins] if begins else []), *(delta(upstream, text) for text in first_texts(kind))]
 
 
 def texts(kind: str, count: int) -> list[str]:
-    """So many deltas of prose, or of a file that a call writes."""
-    whole = repeated(PROSE if kind == "text" else inside(CODE), count * DELTA)
+    """Return `count` deltas of prose, or of a file written by a call."""
+    whole = repeat(PROSE if kind == "text" else json_escape(CODE), count * DELTA)
     return [whole[at : at + DELTA] for at in range(0, count * DELTA, DELTA)]
 
 
 def deltas(upstream: str, kind: str, count: int) -> list[bytes]:
-    """So many events of text, or of arguments."""
+    """Return `count` events of text or of arguments."""
     return [delta(upstream, text) for text in texts(kind, count)]
 
 
@@ -148,7 +148,7 @@ def deltas(upstream: str, kind: str, count: int) -> list[bytes]:
 
 @frozen
 class Row:
-    """One line of a table; `ok` None: nothing is asked of it."""
+    """One line of a table. Without a target, `ok` stays None."""
 
     cells: tuple[str, ...]
     target: str = ""
@@ -164,7 +164,7 @@ class Table:
     rows: Sequence[Row] = field(converter=list)
 
     def show(self) -> int:
-        """Print it; the number of targets that are missed."""
+        """Print the table and return the number of missed targets."""
         heads = (*self.columns, "target", "")
         lines = [(*row.cells, row.target, {None: "", True: "ok", False: "MISS"}[row.ok]) for row in self.rows]
         sizes = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
@@ -175,12 +175,14 @@ class Table:
 
 
 def taking_turns(rounds: int, *runs: Callable[[], float]) -> list[float]:
-    """The least result of each, over rounds in which each has its turn, so that all meet the same load."""
+    """Return the minimum of each run over `rounds` rounds. The runs take turns within each round, so that all of them
+    are measured under the same load.
+    """
     found = [[run() for run in runs] for _ in range(rounds)]
     return [min(column) for column in zip(*found, strict=True)]
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one."""
+    """Return the median."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]

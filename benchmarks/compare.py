@@ -1,13 +1,13 @@
-"""Ours beside what others wrote, in one command: readers of calls, and proxies.
+"""Compares streamtool with other software in one command: call parsers, and proxies.
 
     python benchmarks/compare.py [--quick] [--only PART] [--plots DIR]
     python benchmarks/compare.py --redraw --plots DIR
 
-Makes a virtual environment in `benchmarks/.compare`, installs there what is compared, and keeps it for the next time.
-What cannot be installed is missing from the tables, with the reason. `--plots` draws the figures into a folder, as SVG
-and PNG, beside `figures.json`, out of which `--redraw` draws them again. Needs a quiet machine with Linux, some 2 GB of
-disk for two of the packages, and half an hour; `--quick` measures once instead of several times, `--only` (again and
-again) a part of it: readers, flood, paced (100 streams), few (30, with the LiteLLM proxy), most, most_few.
+Creates a virtual environment in `benchmarks/.compare`, installs the other software there, and keeps it for later runs.
+Software that cannot be installed is listed with the reason. `--plots` draws the figures into a folder, as SVG and PNG,
+next to `figures.json`; `--redraw` draws them again from that file. Needs a quiet machine with Linux, about 2 GB of disk
+space for two of the packages, and half an hour. `--quick` measures once instead of several times. `--only` (repeatable)
+selects parts: readers, flood, paced (100 streams), few (30, with the LiteLLM proxy), most, most_few.
 """
 
 import argparse
@@ -30,19 +30,19 @@ PEERS = (
     ("partial-json-parser",),
     ("openai-harmony",),
     ("litellm[proxy]",),
-    # of these two only the detectors are used, which are plain Python; all that they need is many GB
+    # Only the detectors of these two packages are used. They are plain Python; their dependencies take up many GB.
     ("--no-deps", "sglang"),
     ("--no-deps", "vllm"),
     ("regex", "numpy", "orjson", "fastapi"),
 )
-"""What pip is asked for, one after the other: one that fails does not take others with it."""
+"""Arguments to pip. Each set is installed separately, so that one failure does not affect the others."""
 PARTS = ("readers", "flood", "paced", "few", "most", "most_few")
 FEW = "30"
-"""Streams for which a core of the LiteLLM proxy is enough."""
+"""Number of streams that the LiteLLM proxy can handle on one core."""
 
 
 def python() -> Path:
-    """The interpreter of the environment, with everything installed that can be."""
+    """Install everything that can be installed into the environment, and return its interpreter."""
     found = ENVIRONMENT / "bin" / "python"
     done = ENVIRONMENT / "installed.json"
     if not done.exists():
@@ -58,7 +58,7 @@ def python() -> Path:
 
 
 def run(name: str, *arguments: str) -> Any:
-    """Run one of the benchmarks; what it has found. Its tables are printed."""
+    """Run one of the benchmarks, which prints its tables, and return its results."""
     file = ENVIRONMENT / "found.json"
     file.unlink(missing_ok=True)
     command = [str(python()), str(HERE / f"{name}.py"), *arguments, "--json", str(file)]
@@ -67,7 +67,7 @@ def run(name: str, *arguments: str) -> Any:
 
 
 def measured(found: dict[str, Any], only: list[str], *, quick: bool) -> dict[str, Any]:
-    """The parts that are wanted, beside what was found before."""
+    """Run the selected parts and return their results merged into the earlier results."""
     python()
     rounds, limit = ("1", "3") if quick else ("3", "20")
     listed = json.loads((ENVIRONMENT / "installed.json").read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def measured(found: dict[str, Any], only: list[str], *, quick: bool) -> dict[str
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="Ours beside what others wrote.")
+    arguments = argparse.ArgumentParser(description="Compare streamtool with other software.")
     arguments.add_argument("--quick", action="store_true")
     arguments.add_argument("--only", action="append", choices=PARTS, default=[])
     arguments.add_argument("--redraw", action="store_true")
@@ -100,7 +100,7 @@ def main() -> int:
     if not given.redraw:
         figures = given.plots and given.plots / "figures.json"
         before = json.loads(figures.read_text(encoding="utf-8")) if figures and figures.exists() else {}
-        found = measured(before, given.only, quick=given.quick)
+        found = measured(before, given.allowed, quick=given.quick)
         if figures:
             figures.parent.mkdir(parents=True, exist_ok=True)
             figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

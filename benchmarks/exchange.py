@@ -1,8 +1,9 @@
-"""What the exchange and the middleware cost per delta, in one process and without a network; `path.py` runs it.
+"""Measures the exchange and the middleware per delta, in one process and without a network; run by `path.py`.
 
-The exchange is bytes in, bytes out, for each pair of protocols. The middleware is a whole ASGI call, minus the same
-call of the app alone. Next to the cost stands what the straightforward way costs in the same run (`plain`): decode the
-event, feed the parser, encode one JSON string, join. An event that is recognised without being decoded can beat it.
+The exchange is measured from bytes to bytes for each pair of protocols. The cost of the middleware is that of a whole
+ASGI call minus the same call to the bare app. For comparison, `plain` is the straightforward solution in the same run:
+decode the event, feed the parser, encode one JSON string, join. The exchange can be faster than `plain`, because it can
+recognize an event without decoding it.
 """
 
 import asyncio
@@ -32,24 +33,24 @@ from common import (
 from statemachine import Parser, precompile
 from streamtool.bench import unit
 from streamtool.exchange import Exchange
-from streamtool.http.middleware import ToolMiddleware
-from streamtool.policy.refusals import default_phrases
+from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.registry import client_protocol
+from streamtool.refusals import default_phrases
 from streamtool.settings import Settings, UpstreamSettings
 
 TOOLS = 20
 CALLS = 10
-"""Requests of one event loop, whose threads the first of them starts."""
+"""Requests per event loop; the first one starts the loop's threads."""
 STREAMS = 40
-"""That are open at once when memory is measured."""
+"""Number of open streams while memory is measured."""
 TARGETS = {"text": 40, "arguments": 80}
-"""In u, where both sides speak Chat Completions."""
+"""Maximum cost in u with Chat Completions on both sides."""
 TRANSLATED = 96
-"""In u, everywhere else."""
+"""Maximum cost in u for all other pairs."""
 HELD = 32
-"""KB that an open stream may take."""
+"""Maximum memory of an open stream, in KB."""
 FIRST = 2.0
-"""ms until the app is called."""
+"""Maximum time until the app is called, in ms."""
 
 
 def target(client: str, upstream: str, kind: str) -> int:
@@ -60,12 +61,12 @@ def target(client: str, upstream: str, kind: str) -> int:
 
 
 def settings(upstream: str) -> Settings:
-    """All models are served by an upstream that speaks so."""
+    """Return settings with one upstream that speaks this protocol."""
     return Settings(upstreams={"u": UpstreamSettings(name="u", url="http://127.0.0.1", protocol=upstream)})
 
 
 def through_exchange(client: str, upstream: str, kind: str, count: int) -> Callable[[], float]:
-    """Seconds per delta."""
+    """Return a function that measures the seconds per delta."""
     given, body, numbers = settings(upstream), request(client, TOOLS), itertools.count()
     before, events = opening(upstream, kind), deltas(upstream, kind, count)
 
@@ -104,7 +105,7 @@ _TEXT: dict[str, Callable[[Any], str]] = {
 
 
 def plain(upstream: str, kind: str, count: int) -> Callable[[], float]:
-    """Seconds per delta of the straightforward way."""
+    """Return a function that measures the seconds per delta for the straightforward solution."""
     events, text_of = deltas(upstream, kind, count), _TEXT[upstream]
     decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
     prefix, suffix = b"data: " + b"x" * 150, b"x" * 50 + b"\n\n"
@@ -123,7 +124,7 @@ def plain(upstream: str, kind: str, count: int) -> Callable[[], float]:
 
 
 def exchanges(rounds: int) -> Iterator[Table]:
-    """All pairs of protocols."""
+    """Yield the table for all pairs of protocols."""
     pairs = list(itertools.product(KINDS, CLIENTS, UPSTREAMS))
     ways = list(itertools.product(UPSTREAMS, KINDS))
     u, *costs = taking_turns(
@@ -147,7 +148,7 @@ def exchanges(rounds: int) -> Iterator[Table]:
 
 
 class Upstream:
-    """An ASGI app that says something to each request; it tells how long the measured part took."""
+    """An ASGI app that sends a reply to each request and measures the time its deltas take."""
 
     def __init__(self, before: Sequence[bytes], events: Sequence[bytes]) -> None:
         self.before = before
@@ -155,9 +156,9 @@ class Upstream:
         self.spent = 0.0
         self.called = 0.0
         self.waits: asyncio.Event | None = None
-        """If there is one: stay in the middle of the reply until it is set."""
+        """If set, each reply pauses until this event."""
         self.waiting = 0
-        """Calls that do so."""
+        """Number of paused replies."""
 
     async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
         self.called = time.perf_counter()
@@ -176,7 +177,7 @@ class Upstream:
 
 
 async def call(app: Any, client: str, body: bytes) -> None:
-    """One request; what comes back is thrown away."""
+    """Send one request and discard the response."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Any:
@@ -193,7 +194,7 @@ async def call(app: Any, client: str, body: bytes) -> None:
 
 
 def through_asgi(client: str, kind: str, count: int, *, wrapped: bool) -> Callable[[], float]:
-    """Seconds per delta of a whole call, with the middleware or without."""
+    """Return a function that measures the seconds per delta for a whole call, with or without the middleware."""
     upstream = Upstream(opening("chat", kind), deltas("chat", kind, count))
     app = ToolMiddleware(upstream, app_protocol="chat") if wrapped else upstream
     body = request(client, TOOLS)
@@ -206,7 +207,9 @@ def through_asgi(client: str, kind: str, count: int, *, wrapped: bool) -> Callab
 
 
 def until_called(client: str, tools: int, *, known: bool) -> Callable[[], float]:
-    """Seconds from the request to the call of the app; the tools are `known` from earlier requests, or always new."""
+    """Return a function that measures the seconds from the request to the call to the app. The tools are `known` from
+    earlier requests, or new in every request.
+    """
     upstream = Upstream(opening("chat", "text"), ())
     app, body, numbers = ToolMiddleware(upstream, app_protocol="chat"), request(client, tools), itertools.count()
 
@@ -225,16 +228,16 @@ def until_called(client: str, tools: int, *, known: bool) -> Callable[[], float]
 
 
 def held(client: str, kind: str, tools: int, *, wrapped: bool) -> float:
-    """Bytes of one open stream of many, after FEW deltas."""
+    """Return the memory per stream in bytes, with many open streams, after FEW deltas."""
     upstream = Upstream(opening("chat", kind), deltas("chat", kind, FEW))
     app: Any = ToolMiddleware(upstream, app_protocol="chat") if wrapped else upstream
 
     async def run() -> float:
-        await call(app, client, request(client, tools))  # what is shared is made
+        await call(app, client, request(client, tools))  # create everything that the streams share
         upstream.waits = asyncio.Event()
         tracemalloc.start()
         calls = [asyncio.ensure_future(call(app, client, request(client, tools))) for _ in range(STREAMS)]
-        while upstream.waiting < STREAMS:  # noqa: ASYNC110  threads are on their way
+        while upstream.waiting < STREAMS:  # noqa: ASYNC110  threads are still starting
             await asyncio.sleep(0.001)
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -246,7 +249,7 @@ def held(client: str, kind: str, tools: int, *, wrapped: bool) -> float:
 
 
 def middlewares(rounds: int) -> Iterator[Table]:
-    """Chat Completions as the app's protocol, each of the clients'."""
+    """Yield the tables for each client protocol, with Chat Completions as the app's protocol."""
     precompile()
     default_phrases()
     ways = list(itertools.product(KINDS, CLIENTS))
@@ -276,4 +279,4 @@ def middlewares(rounds: int) -> Iterator[Table]:
         cells = (kind, client, str(tools), f"{size:.1f}", f"{len(request(client, tools)) / 1024:.1f}")
         rows.append(Row(cells, f"{HELD} KB", size <= HELD))
     columns = ("delta", "client", "tools", "KB", "request, KB")
-    yield Table(f"Memory of an open stream in the middleware, after {FEW:,} deltas, above the app alone", columns, rows)
+    yield Table(f"Memory of an open stream in the middleware, after {FEW:,} deltas, minus the app alone", columns, rows)

@@ -1,8 +1,9 @@
-"""What a delta costs when hundreds come in one read: CPU, ours and that of the proxies of `paced.py`.
+"""Measures the cost of a delta when hundreds arrive in one read: CPU time of streamtool and of the proxies in
+`paced.py`.
 
     python benchmarks/flood.py [--rounds R] [--json FILE] [NAME...]
 
-One stream after another of 5,000 deltas, as fast as the proxy takes them. What is printed are medians. Linux only.
+Streams of 5,000 deltas run one after the other, as fast as the proxy accepts them. Prints medians. Linux only.
 """
 
 import argparse
@@ -18,9 +19,9 @@ from paced import proxy
 
 NAMES = ("httpx", "aiohttp", "streamtool", "streamtool/arguments", "litellm")
 COUNT = 5_000
-"""Deltas of a stream."""
+"""Deltas per stream."""
 STREAMS = 4
-"""Streams of a round."""
+"""Streams per round."""
 TOOLS = 50
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _ASK = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -29,7 +30,7 @@ _LAST = b"0\r\n\r\n"
 
 
 def reply(kind: str) -> bytes:
-    """All that the upstream answers."""
+    """Return the upstream's whole response."""
     events = [*opening("chat", kind), *deltas("chat", kind, COUNT), CHAT_END, b"data: [DONE]\n\n"]
     return _HEAD + b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events) + _LAST
 
@@ -38,7 +39,7 @@ REPLIES = {kind: reply(kind) for kind in ("text", "arguments")}
 
 
 async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers every request with a whole stream."""
+    """Answer every request with a whole stream."""
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -54,7 +55,7 @@ async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def ask(port: int, kind: str) -> None:
-    """One stream, read to its end."""
+    """Read one stream to the end."""
     body = request("chat", TOOLS, kind)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(_ASK % (CLIENTS["chat"].encode(), len(body)) + body)
@@ -62,13 +63,13 @@ async def ask(port: int, kind: str) -> None:
     while not tail.endswith(_LAST):
         piece = await reader.read(1 << 16)
         if not piece:
-            raise ConnectionError(f"the reply was cut behind {tail[-200:]!r}")
+            raise ConnectionError(f"the reply was cut after {tail[-200:]!r}")
         tail = (tail + piece)[-200:]
     writer.close()
 
 
 async def measured(names: list[str], rounds: int) -> dict[str, float]:
-    """CPU µs per delta of each name."""
+    """Return the CPU time per delta for each name, in µs."""
     server = await asyncio.start_server(upstream, "127.0.0.1", 0)
     source = server.sockets[0].getsockname()[1]
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -103,7 +104,7 @@ def main() -> int:
         )
         for name, cost in found.items()
     ]
-    return Table("A flood: 5,000 deltas as fast as they go", ("proxy", "CPU µs per delta", "× httpx"), rows).show()
+    return Table("A flood: 5,000 deltas at full speed", ("proxy", "CPU µs per delta", "× httpx"), rows).show()
 
 
 if __name__ == "__main__":

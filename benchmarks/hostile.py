@@ -1,9 +1,9 @@
-"""Which requests stop all others for longest: `hostile.py [costs] N [SEED [SIZE]]` makes N hostile ones by seed.
+"""Finds the requests that block all others for longest: `hostile.py [costs] N [SEED [SIZE]]` generates N from seeds.
 
-Each goes through the middleware on an event loop that has nothing else to do but to look at the clock every
-millisecond. The table has, for each client protocol and each kind of request, the longest time for which it could not,
-the bytes of that request and its reply, and the seed: `hostile.py 1 SEED` runs that one. `steps` takes an exchange
-apart: the request, the upstream's status, each piece of its reply, the end. `costs` prints what a KB takes in each.
+Each is sent through the middleware on an event loop that otherwise only checks the clock every millisecond. For each
+client protocol and kind of request, the table shows the longest time without a check, the number of bytes in that
+request and its reply, and the seed: `hostile.py 1 SEED` runs this request alone. `steps` splits an exchange into the
+request, the upstream's status, each piece of its reply, and the end. `costs` prints the cost per KB of each step.
 """
 
 import json
@@ -21,17 +21,19 @@ from attrs import frozen
 from common import CLIENTS, Row, Table
 
 from streamtool.cli.garbage import Collector
-from streamtool.errors import RequestError
+from streamtool.core.errors import RequestError
 from streamtool.exchange import Exchange
-from streamtool.http.middleware import ToolMiddleware
+from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.registry import client_protocol
 from streamtool.settings import Settings
 from streamtool.testing import stream_asgi
 
 SIZE = 64 * 1024
-"""Bytes of a request or a reply, roughly; a seed takes between a sixteenth of it and all."""
+"""Approximate maximum size of a request or reply, in bytes. A seed selects a size between a sixteenth of this and all
+of it.
+"""
 SHORT = 4096
-"""Bytes of a step whose cost per KB says nothing."""
+"""Steps that read fewer bytes are excluded, because their cost per KB is not meaningful."""
 KINDS = ("schema", "history", "text", "reply")
 STYLES: tuple[dict[str, Any], ...] = (
     {},
@@ -79,21 +81,21 @@ MARKUP = (
 
 @frozen
 class Hostile:
-    """One hostile request and the reply to it."""
+    """A hostile request and the reply to it."""
 
     kind: str
     tools: tuple[tuple[str, Any], ...]
-    """Names and schemas."""
+    """Tool names and schemas."""
     turns: tuple[tuple[str, Any], ...]
-    """("user" | "assistant", text), ("calls", their number), ("results", their numbers)."""
+    """("user" | "assistant", text), ("calls", their numbers) or ("results", their numbers)."""
     reply: tuple[str, ...]
-    """The pieces of the upstream's text."""
+    """Pieces of the upstream's text."""
     settings: dict[str, Any]
     forced: bool
 
 
 def hostile(seed: int, size: int = SIZE) -> Hostile:
-    """The request of this seed, of about `size` bytes at most."""
+    """Return the request for this seed, of at most about `size` bytes."""
     chance = random.Random(seed)
     kind = KINDS[seed % len(KINDS)]
     length = size // chance.choice((1, 2, 4, 16))
@@ -122,13 +124,13 @@ def hostile(seed: int, size: int = SIZE) -> Hostile:
 
 
 def text(chance: random.Random, length: int, words: tuple[str, ...] = MARKUP) -> str:
-    """Text of one to three words that repeat in one order."""
+    """Return text that repeats a sequence of one to three words."""
     unit = "".join(chance.choices(words, k=chance.choice((1, 1, 2, 3))))
     return (unit * (length // len(unit) + 1))[:length]
 
 
 def schema(chance: random.Random, length: int) -> Any:
-    """Many parts, and many ways that lead to them."""
+    """Return a schema with many parts and many references to them."""
     width = max(length // chance.choice((20, 40, 80)), 1)
     names = [f"p{i}" for i in range(width)]
     targets = _parts(chance, width, names)
@@ -175,7 +177,9 @@ def _parts(chance: random.Random, width: int, names: list[str]) -> tuple[dict[st
 
 
 def history(chance: random.Random, length: int) -> tuple[tuple[str, Any], ...]:
-    """Calls and results in one message each, or in many, in order or not, or one role many times."""
+    """Return calls and results in one message each or in many, in order or reversed, or many messages with the same
+    role.
+    """
     count = max(length // 150, 1)
     order = list(range(count))
     match chance.randrange(5):
@@ -195,11 +199,11 @@ def history(chance: random.Random, length: int) -> tuple[tuple[str, Any], ...]:
 
 
 def body(client: str, asked: Hostile, about: str) -> bytes:
-    """The request in a client's protocol, its tools described so."""
+    """Return the request in a client's protocol, with `about` as the description of its tools."""
     sent = [message for turn in asked.turns for message in _messages(client, *turn)]
     given: dict[str, Any] = {"model": "m", "stream": True}
     match client:
-        case "chat" | "ollama":  # which knows no choice
+        case "chat" | "ollama":  # Ollama has no tool choice
             tools: list[Any] = [
                 {"type": "function", "function": {"name": name, "description": about, "parameters": it}}
                 for name, it in asked.tools
@@ -257,7 +261,9 @@ def _messages(client: str, role: str, said: Any) -> Iterator[Any]:
 
 
 def steps(client: str, asked: Hostile, about: str = "Hostile.") -> Iterator[tuple[str, int, Callable[[], object]]]:
-    """The steps of the exchange in order: the name, the bytes that it reads, and what does it."""
+    """Yield the steps of the exchange in order: name, number of bytes that the step reads, and a function that performs
+    it.
+    """
     given = body(client, asked, about)
     numbers = iter(range(sys.maxsize))
     settings = Settings(app_protocol="chat", **asked.settings)
@@ -288,23 +294,23 @@ def _event(said: str) -> bytes:
 
 
 TICK = 0.001
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 
 
 @frozen
 class Block:
-    """One exchange, and the longest time for which the event loop did nothing else meanwhile."""
+    """An exchange, and the longest time that it blocked the event loop."""
 
     seconds: float
     read: int
-    """Bytes of the request and of the reply's text."""
+    """Bytes in the request and in the reply's text."""
     seed: int
 
 
 class Watchdog:
-    """Looks at the clock again and again: what comes late was blocked for so long.
+    """Repeatedly checks the clock; a late check means that the loop was blocked.
 
-    Time in which other processes had the processor is not counted: the process itself must have worked meanwhile.
+    Time during which other processes had the processor is not counted: only the CPU time of this process counts.
     """
 
     def __init__(self) -> None:
@@ -319,7 +325,7 @@ class Watchdog:
 
 
 class Model:
-    """An app that answers each request with the reply that it was given last."""
+    """An app that answers each request with the most recent reply it was given."""
 
     def __init__(self) -> None:
         self.reply: tuple[str, ...] = ()
@@ -329,17 +335,17 @@ class Model:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         for event in events:
-            await anyio.lowlevel.checkpoint()  # as whoever reads from a socket
+            await anyio.lowlevel.checkpoint()  # like a socket reader
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
 
 _apps: dict[str, tuple[Model, ToolMiddleware]] = {}
-"""By their settings; made once, as a server makes its own."""
+"""Apps by settings; each is created once, as in a server."""
 
 
 def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes, ToolMiddleware]:
-    """The body of the request, and the middleware around a model that answers with the reply."""
+    """Return the body of the request, and the middleware around a model that answers with the reply."""
     key = repr(asked.settings)
     if key not in _apps:
         model = Model()
@@ -353,10 +359,10 @@ def served(client: str, asked: Hostile, about: str = "Hostile.") -> tuple[bytes,
 async def blocked(
     client: str, seed: int, size: int = SIZE, about: str = "Hostile.", *, quiet: Callable[[], object] = lambda: None
 ) -> Block:
-    """The exchange of this seed through the middleware, alone on its loop, and `quiet` behind it."""
+    """Run the exchange for this seed through the middleware, alone on its loop, and call `quiet` after it."""
     asked = hostile(seed, size)
     given, app = served(client, asked, about)
-    app.gate.quiet = quiet
+    app.gate.collect_if_due = quiet
     dog = Watchdog()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(dog.run)
@@ -369,8 +375,8 @@ async def blocked(
 
 
 async def corpus(count: int, first: int, size: int) -> dict[tuple[str, str], Block]:
-    """So many exchanges: the longest block of each client protocol and kind."""
-    quiet = Collector().quiet  # as in `serve`
+    """Run `count` exchanges and return the longest block for each client protocol and kind of request."""
+    quiet = Collector().collect_if_due  # as `serve` does
     longest: dict[tuple[str, str], Block] = {}
     for seed in range(first, first + count):
         client = tuple(CLIENTS)[seed // len(KINDS) % len(CLIENTS)]
@@ -385,17 +391,17 @@ async def corpus(count: int, first: int, size: int) -> dict[tuple[str, str], Blo
 
 @frozen
 class Step:
-    """One step that was timed."""
+    """A step and its duration."""
 
     seconds: float
     name: str
     read: int
-    """Bytes."""
+    """Number of bytes that the step reads."""
     seed: int
 
 
 def timed(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> Iterator[Step]:
-    """The steps of one exchange; a request that is refused ends it."""
+    """Yield the steps of one exchange. If the request is rejected, no more steps follow."""
     for name, read, step in steps(client, hostile(seed, size), about):
         began = time.thread_time()
         try:
@@ -407,7 +413,7 @@ def timed(client: str, seed: int, size: int = SIZE, about: str = "Hostile.") -> 
 
 
 def costs(count: int, first: int = 0, size: int = SIZE) -> Table:
-    """The steps that cost most for each KB that they read; short ones are left out, since each costs something."""
+    """Return the steps with the highest cost per KB; short steps are omitted, because each step has a fixed cost."""
     found: dict[tuple[str, str], tuple[float, Step]] = {}
     for seed in range(first, first + count):
         for step in timed("chat", seed, size, about=f"Number {seed}."):
@@ -424,7 +430,7 @@ def costs(count: int, first: int = 0, size: int = SIZE) -> Table:
 
 
 def blocks(count: int, first: int = 0, size: int = SIZE) -> Table:
-    """The longest block of each client protocol and kind."""
+    """Return the longest block for each client protocol and kind of request."""
     longest = anyio.run(corpus, count, first, size)
     rows = [
         Row((client, kind, f"{1000 * block.seconds:.1f}", f"{block.read / 1024:.0f}", str(block.seed)))
@@ -435,8 +441,8 @@ def blocks(count: int, first: int = 0, size: int = SIZE) -> Table:
 
 
 def main(*arguments: str) -> None:
-    """Print what the arguments ask for."""
-    for client in CLIENTS:  # what is made once in a process is not the request's
+    """Print the tables selected by the arguments."""
+    for client in CLIENTS:  # create everything that is created only once per process
         for seed in range(-400, 0):
             list(timed(client, seed, 256))
     logging.disable()

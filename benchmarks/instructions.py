@@ -1,11 +1,11 @@
-"""Guards the hot path: the instructions that a delta takes, counted by valgrind, beside those of a run before.
+"""Guards the hot path: counts the instructions per delta with valgrind, and compares them with an earlier run.
 
     python benchmarks/instructions.py [--update]
 
-A count does not depend on how busy the machine is. It is compared as a multiple of the smallest useful loop (a search
-that finds nothing), so that another build of Python changes little. `instructions.json` has the multiples by the minor
-version of CPython; more than 5 % above is a failure, more than 5 % below asks for `--update`, which writes the file. A
-version that the file does not have is counted, and compared with nothing.
+The counts do not depend on the machine's load. They are compared as multiples of the smallest useful loop (a search
+that finds nothing), so that another build of Python makes little difference. `instructions.json` contains the multiples
+for each minor version of CPython. A count more than 5 % above the file's is a failure; a count more than 5 % below it
+asks for `--update`, which writes the file. For a version that is not in the file, nothing is compared.
 """
 
 import argparse
@@ -25,26 +25,26 @@ from attrs import frozen
 from common import CLIENTS, Row, Table, deltas, opening, request
 from exchange import settings
 
-from streamtool.bench import Smallest, Workload, pieces, started, workloads
+from streamtool.bench import Smallest, Workload, pieces, start_parser, workloads
 from streamtool.exchange import Exchange
-from streamtool.inspector.ring import Ring
+from streamtool.observe.ring import Ring
 from streamtool.protocols.registry import client_protocol
 
 HERE = Path(__file__).parent
 FIGURES = HERE / "instructions.json"
 MORE = 1.05
-"""How much more is too much."""
+"""Maximum ratio to the earlier count."""
 SHORT, LONG = 500, 2_000
-"""Deltas of the two runs, whose difference counts: what else happens in both is not counted."""
+"""Deltas in two runs. Only the difference between the runs counts, so that fixed costs cancel out."""
 LOOP = "the smallest loop"
 PARSED = ("prose", "markdown", "code", "tool_call", "invoke", "qwen3_coder", "openai_fragment", "pythonic")
 PASSED = (("chat", "text"), ("chat", "arguments"), ("messages", "text"), ("messages", "arguments"))
-"""What an exchange for this client, with an upstream of Chat Completions, is fed with."""
+"""Clients and kinds of deltas that are fed to an exchange with a Chat Completions upstream."""
 
 
 @frozen
 class Measured:
-    """One thing that is counted: `prepared(n)` makes ready, and returns what handles n deltas."""
+    """A measured operation: `prepared(n)` returns a function that handles n deltas."""
 
     name: str
     prepared: Callable[[int], Callable[[], None]]
@@ -63,7 +63,7 @@ def each(feed: Callable[..., object], given: list[str] | list[bytes]) -> None:
 def parsed(work: Workload) -> Callable[[int], Callable[[], None]]:
     def prepared(count: int) -> Callable[[], None]:
         given = pieces(work.text)[:count]
-        parser = started(work)
+        parser = start_parser(work)
         assert len(given) == count
         return lambda: each(parser.feed, given)
 
@@ -97,14 +97,14 @@ def all_of_it() -> Iterator[Measured]:
         yield Measured(f"the same, inspected: {kind} for {client}", passed(client, kind, inspected=True))
 
 
-# --- inside of valgrind
+# --- inside valgrind
 
 
 def handle() -> None:
-    """Run everything; valgrind writes what it has counted before and behind each run."""
+    """Run everything; valgrind writes its counts before and after each run."""
     gc.disable()
     for one in all_of_it():
-        one.prepared(SHORT)()  # what is compiled at the first use
+        one.prepared(SHORT)()  # compile everything that is compiled on first use
         for count in (SHORT, LONG):
             run = one.prepared(count)
             _dump("before")
@@ -121,7 +121,7 @@ def _dump(name: str) -> None:
 
 
 def counted() -> dict[str, float]:
-    """Instructions per delta of everything."""
+    """Return the number of instructions per delta for each operation."""
     with TemporaryDirectory() as folder:
         out = f"--callgrind-out-file={folder}/out"
         command = ["valgrind", "--quiet", "--tool=callgrind", out, sys.executable, __file__, "--handle"]
@@ -150,7 +150,7 @@ def table(counts: Mapping[str, float], known: Mapping[str, float]) -> Table:
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="Instructions that a delta takes.")
+    arguments = argparse.ArgumentParser(description="Instructions per delta.")
     arguments.add_argument("--update", action="store_true")
     arguments.add_argument("--handle", action="store_true", help=argparse.SUPPRESS)
     given = arguments.parse_args()
@@ -158,7 +158,7 @@ def main() -> int:
         handle()
         return 0
     if shutil.which("valgrind") is None or platform.python_implementation() != "CPython":
-        print("instructions are counted where there are valgrind and CPython")
+        print("counting instructions needs valgrind and CPython")
         return 0
     counts = counted()
     figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}

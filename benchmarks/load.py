@@ -1,8 +1,8 @@
-"""Paced streams: an upstream that writes so many deltas a second, and the clients that read them, in one process.
+"""Paced streams: an upstream that writes at a fixed rate, and the clients that read from it, in one process.
 
-Each delta is an event of its own and tells when it was sent, so a client knows how late it is. The deltas of all
-streams are spread evenly over time. Everything is on one event loop and as small as it can be, since what is measured
-shares the machine with it.
+Each delta is a separate event with a timestamp, so that a client can compute the delay. The deltas of all streams are
+spread evenly over time. Everything runs on one event loop and is as small as possible,
+because it shares the machine with the measured process.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from common import CHAT_END, CLIENTS, delta, opening, request
 PERIOD: Final = 0.04
 """Seconds between two deltas of a stream."""
 SLOTS: Final = 40
-"""Parts of a period; the streams of one part are written to at the same time."""
+"""Number of parts in a period; all streams in one part are written to at the same time."""
 CLOCK: Final = 0.001
-"""Seconds that a timer of uvloop takes at least; a shorter one is run at once, again and again."""
+"""Minimum seconds for a timer in uvloop; shorter timers fire immediately, again and again."""
 PATIENCE: Final = 60.0
-"""Seconds for all streams to begin, or to end."""
+"""Maximum seconds for all streams to begin or to end."""
 _STAMP = re.compile(rb"=(\d{18});")
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _MODEL = re.compile(rb'"model": ?"(\w+)"')
 _LONGEST: Final = 20
-"""Bytes of a stamp."""
+"""Length of a timestamp in bytes."""
 _LAST = b"\r\n0\r\n\r\n"
 
 
@@ -44,17 +44,17 @@ _ENDS = _chunk(CHAT_END) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 class Upstream:
-    """A model's server, of any number of streams."""
+    """A model server for any number of streams."""
 
     def __init__(self) -> None:
         self._sent = 0
-        """Deltas to the streams that are open."""
+        """Number of deltas sent to the open streams, in total."""
         self._slots: list[set[asyncio.Transport]] = [set() for _ in range(SLOTS)]
         self._next = 0
         self._ticks: asyncio.TimerHandle | None = None
 
     async def serve(self) -> int:
-        """Listen on loopback, and begin to write. Returns the port."""
+        """Listen on loopback, begin to write, and return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Answering(self), "127.0.0.1", 0, backlog=4096)
         self._tick(loop, loop.time())
@@ -62,13 +62,13 @@ class Upstream:
         return port
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         assert self._ticks is not None
         self._ticks.cancel()
         self._server.close()
 
     def add(self, transport: asyncio.Transport) -> None:
-        """This one wants deltas from now on."""
+        """Send deltas to this connection from now on."""
         least = min(self._slots[self._next :] + self._slots[: self._next], key=len)
         least.add(transport)
 
@@ -77,7 +77,7 @@ class Upstream:
             slot.discard(transport)
 
     def finish(self) -> int:
-        """End all streams. Returns how many deltas they were sent."""
+        """End all streams, and return the number of deltas that were sent to them."""
         for slot in self._slots:
             for transport in slot:
                 transport.write(_ENDS)
@@ -117,7 +117,7 @@ class _Answering(asyncio.Protocol):
             return
         self._unread = b""
         asked = _MODEL.search(body)
-        if asked is None or b"/chat/" not in head:  # something about the model
+        if asked is None or b"/chat/" not in head:  # a request for information about the model
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
             return
         self._transport.write(_BEGINS[asked[1].decode()])
@@ -125,15 +125,15 @@ class _Answering(asyncio.Protocol):
 
 
 class _Asking(asyncio.Protocol):
-    """A client and its one stream."""
+    """A client with one stream."""
 
     def __init__(self, asked: bytes) -> None:
         self._asked = asked
         self._tail = b""
         self.heard = 0
-        """Deltas so far."""
+        """Number of deltas received so far."""
         self.lags: list[int] = []
-        """Nanoseconds from sending to arrival, of each delta."""
+        """Delay of each delta, in nanoseconds."""
         self.begun = asyncio.get_running_loop().create_future()
         self.over = asyncio.get_running_loop().create_future()
 
@@ -144,7 +144,7 @@ class _Asking(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for future in (self.begun, self.over):
             if not future.done():
-                future.set_exception(exc or ConnectionError(f"the reply was cut behind {self._tail!r}"))
+                future.set_exception(exc or ConnectionError(f"the reply was cut after {self._tail!r}"))
                 future.exception()
 
     def data_received(self, data: bytes) -> None:
@@ -168,31 +168,31 @@ class _Asking(asyncio.Protocol):
 
 @frozen
 class Heard:
-    """What the clients of a run heard."""
+    """Measurements from the clients in one run."""
 
     seconds: float
     lags: list[int] = field(repr=False)
-    """Nanoseconds, in order of size, of all deltas of the measured time."""
+    """Delays of all measured deltas in nanoseconds, sorted."""
     spent: float
-    """CPU seconds of what stood between."""
+    """CPU seconds used by the measured process."""
 
     def lag(self, part: float) -> float:
-        """The delay in ms that this part of the deltas does not exceed."""
+        """Return the delay in ms that is not exceeded by this fraction of the deltas."""
         return self.lags[min(len(self.lags) - 1, int(part * len(self.lags)))] / 1e6
 
     @property
     def cost(self) -> float:
-        """CPU µs per delta."""
+        """CPU time per delta, in µs."""
         return self.spent / len(self.lags) * 1e6
 
     @property
     def pace(self) -> float:
-        """Deltas a second of all streams together."""
+        """Deltas per second in all streams together."""
         return len(self.lags) / self.seconds
 
 
 class Streams:
-    """So many open streams, over one port."""
+    """Open streams through one port."""
 
     def __init__(self, upstream: Upstream, port: int, kind: str, tools: int) -> None:
         self._upstream = upstream
@@ -208,10 +208,10 @@ class Streams:
     async def __aexit__(self, *_: object) -> None:
         for client in self._clients:
             client.transport.abort()
-        await asyncio.sleep(0.1)  # for the other side to see it
+        await asyncio.sleep(0.1)  # until the other side notices
 
     async def open(self, count: int) -> None:
-        """So many more, a few at a time; returns when each has had a delta."""
+        """Open `count` more streams, a few at a time, and return when each of them has received a delta."""
         loop = asyncio.get_running_loop()
         for at in range(0, count, 10):
             made = [
@@ -224,7 +224,7 @@ class Streams:
                 await asyncio.gather(*(client.begun for client in clients))
 
     async def measure(self, seconds: float, cpu: Callable[[], float]) -> Heard:
-        """Listen for so long; `cpu` returns the CPU seconds of what is measured."""
+        """Measure for `seconds`; `cpu` returns the CPU seconds used by the measured process so far."""
         for client in self._clients:
             client.lags.clear()
         before, began = cpu(), time.monotonic()
@@ -233,7 +233,7 @@ class Streams:
         return Heard(took, sorted(lag for client in self._clients for lag in client.lags), spent)
 
     async def finish(self) -> int:
-        """End all streams. Returns how many deltas were sent to them that did not arrive."""
+        """End all streams, and return the number of deltas that were sent but did not arrive."""
         sent = self._upstream.finish()
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(client.over for client in self._clients))

@@ -1,7 +1,7 @@
-"""What an open stream costs in memory: `open_streams.py N` opens N slow ones through a proxy, and through a bare one.
+"""Measures the memory of an open stream: `open_streams.py N` opens N slow streams through streamtool and a bare proxy.
 
-The figures are the resident memory of the proxy's process, sockets and all, so they are what an operator sees. Each
-stream has had 25 deltas and waits for the next one. Linux only.
+The figures are the resident memory of the proxy process, sockets included, as an operator sees it. Each stream has
+received 25 deltas and waits for the next one. Linux only.
 """
 
 import socket
@@ -17,19 +17,19 @@ from proxy import STOP, Served, started
 DELTAS = 25
 TOOLS = 20
 REACH = 32
-"""KB above the bare proxy."""
+"""Maximum memory beyond the bare proxy's, in KB."""
 TIMEOUT = 60.0
 
 
 def resident(served: Served) -> int:
-    """KB of memory that the process has."""
+    """Return the resident memory of the process in KB."""
     status = Path(f"/proc/{served.process.pid}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
 @contextmanager
 def opened(served: Served, client: str, kind: str, count: int) -> Iterator[None]:
-    """So many streams that have come to a stop, their deltas read."""
+    """Open `count` streams that have paused after their first deltas, and read these deltas."""
     body = request(client, TOOLS, f"{kind}-{DELTAS}-{STOP}")
     head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     with ExitStack() as stack:
@@ -56,7 +56,7 @@ def main(count: int = 500) -> None:
         for name, client in (("bare", "chat"), *(("proxy", client) for client in CLIENTS)):
             with started("upstream") as source, started(name, source.url) as served:
                 with opened(served, client, kind, 50):
-                    pass  # what is made once
+                    pass  # create everything that exists only once
                 before = resident(served)
                 with opened(served, client, kind, count):
                     costs[name, client] = (resident(served) - before) / count

@@ -1,16 +1,16 @@
-"""What a delta costs when it comes alone, as from a real model: CPU, delay and memory, ours and those of bare proxies.
+"""Measures deltas that arrive one by one, as from a real model: CPU, delay and memory of streamtool and bare proxies.
 
     python benchmarks/paced.py [--streams N] [--seconds S] [--rounds R] [--json FILE] [NAME...]
     python benchmarks/paced.py --most [--first N] [--quarters] [--json FILE] [NAME...]
     python benchmarks/paced.py --beside [--streams N] [--seconds S] [--rounds R]
 
-Many streams of 25 deltas a second go through each proxy in turn, several times over, so that all meet the same load;
-what is printed are medians. `--most` adds streams to 200, or to N, until the last 1 % of the deltas comes later than
-10 ms; with `--quarters` each process of a proxy has a quarter of a core, so that upstream and clients have enough for
-several. `--beside` is for small differences: ours and ours with the inspector serve at the same time, so many streams
-each, and what disturbs one disturbs the other; what counts is the ratio of each round. A name is one of `peers.py` or
-`litellm`, with `/arguments` for deltas of a call, and for ours `*2` for two workers or `+inspect` with the inspector
-on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
+Many streams of 25 deltas per second go through each proxy in turn, several times, so that all proxies are measured
+under the same load; medians are printed. `--most` starts with N (default: 200) streams and adds more until the slowest
+1 % of the deltas are more than 10 ms late; with `--quarters`, each proxy process gets a quarter of a core, which leaves
+enough for the upstream and the clients. `--beside` is for small differences: streamtool with and without the inspector
+serve the same number of streams simultaneously, so that disturbances affect both, and the ratio in each round counts. A
+name is a proxy in `peers.py` or `litellm`, with `/arguments` for call deltas; streamtool also accepts `*2` for two
+workers, or `+inspect` for running with the inspector on. Needs aiohttp, httpx-aiohttp and pyreqwest. Linux only.
 """
 
 import argparse
@@ -35,59 +35,59 @@ from load import Heard, Streams, Upstream
 
 NAMES = ("direct", "pump", "aiohttp", "httpx-aiohttp", "pyreqwest", "httpx", "streamtool", "streamtool/arguments")
 INSPECTED = "streamtool+inspect"
-"""Ours, with the inspector on and nobody looking."""
+"""streamtool with the inspector on and no viewer."""
 MOST = ("direct", "httpx", "streamtool", "streamtool*2")
 TOOLS = 50
 BEST = 1.4
-"""How much more a delta of text may cost than through the best bare proxy."""
+"""Maximum cost of a text delta, relative to the best bare proxy."""
 ASKED = 100
-"""From how many streams on that is asked."""
+"""Minimum number of streams for the targets to apply."""
 HALF = 0.5
-"""The same, than through the one with httpx."""
+"""Maximum cost of a text delta, relative to the httpx proxy."""
 CALLS = 1.15
-"""How much more a delta of arguments may cost than one of text."""
+"""Maximum cost of an argument delta, relative to a text delta."""
 LATE = 5.0
-"""ms that the last 1 % of the deltas may come later than without a proxy."""
+"""Maximum delay that the proxy may add to 99 % of the deltas, in ms."""
 LOOKS = 1.02
-"""How much more a delta may cost with the inspector on and nobody looking."""
+"""Maximum cost of a delta with the inspector on and no viewer, relative to one without the inspector."""
 TOO_LATE = 10.0
-"""The same, where the most streams are looked for."""
+"""Maximum delay of 99 % of the deltas in the search for the most streams, in ms."""
 MORE = 20
-"""Streams that are opened before memory is measured."""
+"""Number of streams opened to measure memory."""
 GROWTH = 0.08
-"""By which part of their number the streams grow when the most are looked for."""
+"""Fraction of the streams that is added in each step of the search for the most streams."""
 FIRST = 200
-"""With how many that begins."""
+"""Number of streams at the start of the search."""
 SETTLED = 0.5
-"""Seconds between opening the streams and measuring."""
+"""Seconds between opening streams and measuring, in the search."""
 SLICE = 1_000
-"""µs of every four thousand for which a process may run, if it gets a quarter of a core."""
+"""Maximum µs that a process limited to a quarter of a core may run in every four thousand."""
 WARM = 2.0
-"""The same, where all are opened at once."""
+"""Seconds between opening streams and measuring, if all streams are opened together."""
 STARTED = 30.0
-"""Seconds in which a process has to serve."""
+"""Maximum seconds until a process starts to serve."""
 _PEERS = Path(__file__).parent / "peers.py"
 _UNBOUNDED = {
     f"STREAMTOOL_LIMITS__{name}": "0"
     for name in ("EXCHANGES", "EXCHANGES_PER_CLIENT", "CONNECTIONS", "CONNECTIONS_PER_ADDRESS")
 } | {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOG": "ERROR"}
-"""Variables of the processes: what is measured are streams, not limits and keys."""
+"""Environment variables for the processes: the benchmark measures streams, not limits and keys."""
 _BARE = ("aiohttp", "httpx-aiohttp", "pyreqwest", "httpx")
 
 
 @frozen
 class Proxied:
-    """A proxy that runs, or its absence."""
+    """A running proxy, or none."""
 
     port: int
     processes: tuple[int, ...] = ()
 
     def cpu(self) -> float:
-        """CPU seconds of all of its processes so far."""
+        """Return the CPU seconds used by all processes of the proxy so far."""
         return sum(time.clock_gettime(~process << 3 | 2) for process in self.processes)
 
     def resident(self) -> int:
-        """Bytes of memory."""
+        """Return the resident memory of the proxy in bytes."""
         found = 0
         for process in self.processes:
             status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
@@ -97,7 +97,7 @@ class Proxied:
 
 @asynccontextmanager
 async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
-    """`name` in front of an upstream at this port, as processes of its own."""
+    """Run the proxy `name` in separate processes, with an upstream on this port."""
     if name == "direct":
         yield Proxied(upstream)
         return
@@ -109,7 +109,7 @@ async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
             sock.close()
         else:
             command = [str(_PEERS), name, str(sock.fileno()), url]
-        process = subprocess.Popen(  # noqa: ASYNC220  it takes no time that counts
+        process = subprocess.Popen(  # noqa: ASYNC220  it takes negligible time
             [sys.executable, *command],
             pass_fds=[sock.fileno()] if sock.fileno() >= 0 else [],
             env={**os.environ, **_UNBOUNDED},
@@ -129,7 +129,7 @@ async def proxy(name: str, upstream: int) -> AsyncIterator[Proxied]:
 
 
 def _command(name: str, url: str, port: int, folder: Path) -> list[str] | None:
-    """What starts a proxy that opens the port itself."""
+    """Return the command for a proxy that opens the port itself, or None."""
     ours, _, workers = name.partition("*")
     if ours in ("streamtool", INSPECTED):
         return [
@@ -149,7 +149,7 @@ def _command(name: str, url: str, port: int, folder: Path) -> list[str] | None:
 
 
 def _wait(port: int) -> None:
-    """Until somebody answers there; an answer of 404 will do."""
+    """Wait until a server answers on the port; a 404 is enough."""
     end = time.monotonic() + STARTED
     while time.monotonic() < end:
         try:
@@ -160,12 +160,12 @@ def _wait(port: int) -> None:
                     return
         except OSError:
             time.sleep(0.05)
-    raise TimeoutError(f"nobody serves port {port}")
+    raise TimeoutError(f"no server listens on port {port}")
 
 
 @contextmanager
 def quarters(processes: Sequence[int]) -> Iterator[None]:
-    """Inside of the block each process gets a quarter of a core at most, by a control group of its own; needs root."""
+    """Limit each process to a quarter of a core inside the block, with a control group for each. Needs root."""
     first = Path("/sys/fs/cgroup/cpu")
     made: list[Path] = []
     try:
@@ -192,18 +192,18 @@ def _children(process: int) -> list[int]:
 
 @frozen
 class Measured:
-    """One name in one round."""
+    """Results for one name in one round."""
 
     cost: float
-    """CPU µs per delta."""
+    """CPU time per delta, in µs."""
     middle: float
-    """ms that half of the deltas take at most."""
+    """Median delay in ms."""
     late: float
-    """ms that 99 % of them take at most."""
+    """Delay that is not exceeded by 99 % of the deltas, in ms."""
     memory: float
-    """KB that a stream takes in the proxy."""
+    """Memory per stream in the proxy, in KB."""
     lost: int
-    """Deltas that were sent and did not arrive."""
+    """Number of deltas that were sent but did not arrive."""
 
 
 async def measured(
@@ -215,7 +215,7 @@ async def measured(
     *,
     ready: Callable[[], Awaitable[object]] | None = None,
 ) -> Measured:
-    """`ready` is awaited when all streams are open, and again before they end."""
+    """Measure one name. `ready` is awaited when all streams are open, and again before they are closed."""
     peer, _, kind = name.partition("/")
     async with proxy(peer, source) as served, Streams(upstream, served.port, kind or "text", TOOLS) as streams:
         await streams.open(MORE)
@@ -233,7 +233,7 @@ async def measured(
 
 
 async def compared(names: list[str], count: int, seconds: float, rounds: int) -> dict[str, Measured]:
-    """The medians of each name."""
+    """Return the medians for each name."""
     upstream = Upstream()
     source = await upstream.serve()
     found: dict[str, list[Measured]] = {name: [] for name in names}
@@ -245,7 +245,7 @@ async def compared(names: list[str], count: int, seconds: float, rounds: int) ->
 
 
 async def beside(names: Sequence[str], count: int, seconds: float, rounds: int) -> list[list[Measured]]:
-    """Each name in each round, all names of a round at once."""
+    """Measure all names of a round simultaneously, and return the results by round."""
     upstreams = [Upstream() for _ in names]
     sources = [await upstream.serve() for upstream in upstreams]
     found = []
@@ -275,7 +275,7 @@ def _median(runs: list[Measured]) -> Measured:
 
 
 def table(found: dict[str, Measured], count: int) -> Table:
-    """What was found, with what is asked of ours."""
+    """Return the table of results, with the targets for streamtool."""
     direct, httpx = found["direct"], found["httpx"]
     best = min(found[name].cost for name in _BARE if name in found)
     rows: list[Row] = []
@@ -307,11 +307,11 @@ def table(found: dict[str, Measured], count: int) -> Table:
         "KB/stream",
         "lost",
     )
-    return Table(f"{count} streams, 25 deltas a second each", columns, rows)
+    return Table(f"{count} streams of 25 deltas per second", columns, rows)
 
 
 def table_of_beside(names: Sequence[str], found: Sequence[Sequence[Measured]], count: int) -> Table:
-    """The first name is what the others are compared with."""
+    """Return the table that compares each name with the first one."""
     rows: list[Row] = []
     for name, *runs in zip(names, *found, strict=True):
         ratios = sorted(run.cost / first.cost for run, (first, *_) in zip(runs, found, strict=True))
@@ -331,7 +331,7 @@ def table_of_beside(names: Sequence[str], found: Sequence[Sequence[Measured]], c
 
 
 async def most(name: str, first: int = FIRST, *, quarter: bool = False) -> tuple[int, Heard | None]:
-    """The most streams of which 99 % of the deltas come in time, and what was heard of so many."""
+    """Return the largest number of streams that still received 99 % of the deltas in time, and the measurements."""
     upstream = Upstream()
     source = await upstream.serve()
     best: tuple[int, Heard | None] = 0, None
@@ -339,7 +339,7 @@ async def most(name: str, first: int = FIRST, *, quarter: bool = False) -> tuple
         bounds = ExitStack()
         bounds.enter_context(quarters(served.processes if quarter else ()))
         count = late = 0
-        while late < 2:  # one round may be disturbed
+        while late < 2:  # a single round may be disturbed
             more = round(count * GROWTH) or first
             await streams.open(more)
             count += more
@@ -383,7 +383,7 @@ def main() -> int:
     arguments.add_argument("--quarters", action="store_true")
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
-    if given.beside:
+    if given.other_paths:
         pair = ("streamtool", INSPECTED)
         rounds = uvloop.run(beside(pair, given.streams, given.seconds, given.rounds))
         said = {name: {"cost": [run.cost for run in runs]} for name, *runs in zip(pair, *rounds, strict=True)}

@@ -1,6 +1,6 @@
-"""What the proxy is compared with, each a process of its own: `peers.py NAME DESCRIPTOR URL` serves on that socket.
+"""The proxies that streamtool is compared with: `peers.py NAME DESCRIPTOR URL` serves one on that socket.
 
-All but the pump are an ASGI app under uvicorn that copies bytes.
+Each of them, except the pump, is an ASGI app under uvicorn that copies bytes.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 def pump(url: str) -> Any:
-    """Copies what comes on a connection, on protocols of the event loop: the least that a proxy in Python can do."""
+    """Return an event loop protocol that copies all received bytes: the minimum for a proxy in Python."""
     parts = urlsplit(url)
 
     class Copy(asyncio.Protocol):
@@ -42,7 +42,7 @@ def pump(url: str) -> Any:
 
 
 def copying(stream: Any) -> Any:
-    """An app that copies what `stream(path, body)` yields."""
+    """Return an app that copies the output of `stream(path, body)`."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -84,7 +84,7 @@ def with_httpx_aiohttp(url: str) -> Any:
 def with_httptools(url: str) -> Any:
     import httpx
 
-    from streamtool.http.asyncio_network import AsyncioNetwork
+    from streamtool.upstream.http1 import AsyncioNetwork
 
     return with_httpx(url, AsyncioNetwork(httpx.create_ssl_context()))
 

@@ -1,4 +1,6 @@
-"""Draws what `compare.py` has found: `plots.py DIR` reads `DIR/figures.json`, and writes SVG and PNG beside it."""
+"""Draws the results from `compare.py`: `plots.py DIR` reads `DIR/figures.json` and writes SVG and PNG files next to
+it.
+"""
 
 import json
 import sys
@@ -17,9 +19,9 @@ OURS = "#0b6e4f"
 OTHERS = ("#c8553d", "#588b8b", "#8d6a9f", "#c9a227", "#5b6c8f", "#9c6644")
 QUIET = "#9aa5b1"
 PACE = 25
-"""Deltas a second of a model."""
+"""Deltas per second written by a model."""
 DELTA = 4
-"""Characters of a delta."""
+"""Characters per delta."""
 LENGTHS = (1, 4, 16, 64, 256)
 """KB of arguments."""
 SIZE = (7.2, 4.2)
@@ -47,7 +49,7 @@ def chart(title: str) -> tuple[Figure, Axes]:
 
 
 def growth(found: Mapping[str, Any]) -> Figure:
-    """The cost of a delta by the length of the call."""
+    """Plot the cost of a delta against the length of the call."""
     figure, axes = chart("Reading a call in deltas of four characters")
     colours = iter(OTHERS)
     for name, one in found["readers"].items():
@@ -83,7 +85,7 @@ def growth(found: Mapping[str, Any]) -> Figure:
 
 
 def bars(axes: Axes, rows: list[tuple[str, float, str]]) -> None:
-    """Horizontal bars: name, length, label."""
+    """Draw horizontal bars: name, length, label."""
     rows.reverse()  # the first bar is the lowest
     colours = [OURS if name.startswith("streamtool") else QUIET for name, _, _ in rows]
     drawn = axes.barh([name for name, _, _ in rows], [value for _, value, _ in rows], color=colours, height=0.62)
@@ -93,14 +95,14 @@ def bars(axes: Axes, rows: list[tuple[str, float, str]]) -> None:
 
 
 def first(found: Mapping[str, Any]) -> Figure:
-    """When the first argument is known, at the pace of a model."""
+    """Plot the time until the first argument at a model's pace."""
     figure, axes = chart("Time to the first argument: a call of 16 KB, 25 deltas a second")
     rows = []
     for name, one in found["readers"].items():
         run = one.get("lengths", {}).get("16") or one.get("lengths", {}).get("4")
         if run:
             seconds = max(run["first"], DELTA) / DELTA / PACE
-            label = f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.0f} s: when the call is over"
+            label = f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.0f} s: at the end of the call"
             rows.append((name, seconds, label))
     rows.sort(key=lambda row: row[1])
     bars(axes, rows)
@@ -110,7 +112,7 @@ def first(found: Mapping[str, Any]) -> Figure:
 
 
 def paced(found: Mapping[str, Any]) -> Figure:
-    """CPU per delta, at the pace of a model."""
+    """Plot the CPU time per delta at a model's pace."""
     figure, (many, few) = plt.subplots(2, 1, figsize=(7.2, 5.6), height_ratios=(7, 4))
     for axes, key, title in ((many, "paced", "100 streams"), (few, "few", "30 streams")):
         rows = [(name, run["cost"], f"{run['cost']:.0f} µs") for name, run in found[key].items() if run["cost"]]
@@ -121,7 +123,7 @@ def paced(found: Mapping[str, Any]) -> Figure:
 
 
 def most(found: Mapping[str, Any]) -> Figure:
-    """How many streams a core carries."""
+    """Plot the number of streams that a process can handle."""
     figure, axes = chart("Streams of 25 deltas a second with p99 ≤ 10 ms added, one process")
     figure.set_size_inches(7.2, 2.6)
     together = {**found["most"], **found["most_few"]}
@@ -139,7 +141,7 @@ def drawn(found: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
 
 def main(folder: str) -> int:
     data = Path(folder, "figures.json").read_bytes()
-    told = f"figures.json, sha256 {sha256(data).hexdigest()}"  # a test compares it: the pictures are those of today
+    told = f"figures.json, sha256 {sha256(data).hexdigest()}"  # a test compares it with the current figures
     for name, figure in drawn(json.loads(data)):
         figure.savefig(Path(folder, f"{name}.svg"), metadata={"Date": None, "Description": told})
         figure.savefig(Path(folder, f"{name}.png"), dpi=150, metadata={"Software": None, "Description": told})

@@ -1,9 +1,9 @@
-"""What the proxy costs next to a bare one that copies bytes with httpx; `path.py` runs it. Linux only.
+"""Measures the proxy next to a bare proxy that copies bytes with httpx; run by `path.py`. Linux only.
 
-Upstream, bare proxy and our proxy are processes on loopback, the proxies under uvicorn; the client is a socket. The
-CPU time is that of the proxy's process. The model that is asked for says what the upstream says: `text-2000-0` are
-2,000 deltas of text as fast as it can, `text-25-stop` are 25 and no end; with a pace (in ms) each delta holds the time
-at which it was sent, and the client compares that with the time at which it arrives.
+The upstream, the bare proxy and streamtool's proxy are processes on loopback, the two proxies under uvicorn; the client
+is a socket. CPU time is that of the proxy process. The requested model determines the upstream's reply: `text-2000-0`
+is 2,000 deltas of text at full speed, `text-25-stop` is 25 deltas without an end. With a pace (in ms), each delta
+contains a timestamp, which the client compares with the time of arrival.
 """
 
 import asyncio
@@ -42,17 +42,17 @@ from streamtool.settings import Settings
 
 TOOLS = 50
 PACE = 2
-"""ms between two deltas."""
+"""Milliseconds between two deltas."""
 RATIO = 1.5
 FIRST = 2.0
-"""ms that the first byte may come later."""
+"""Maximum delay of the first byte, in ms."""
 STOP = "stop"
-"""Instead of a pace: the reply never ends."""
+"""Used instead of a pace: the reply never ends."""
 GENERATIONS = 5
-"""How often the processes are started anew: some are slower than others for as long as they live."""
+"""How often the processes are restarted, because some remain slower than others for as long as they run."""
 TIMEOUT = 60.0
 _STAMP = re.compile(rb"=(\d{18});")
-_LONGEST = 20  # bytes of a stamp
+_LONGEST = 20  # length of a timestamp
 
 # --- the processes
 
@@ -64,7 +64,7 @@ async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
             body = await reader.readexactly(int(length[1]) if length else 0)
-            if not body:  # what models there are
+            if not body or b"/api/show" in head:  # a request for the list of models, or for a chat template
                 writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
                 continue
             asked = json.loads(body)
@@ -95,7 +95,7 @@ async def say(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def say_in_time(writer: asyncio.StreamWriter, count: int, pace: float) -> None:
-    """Deltas that tell when they are sent."""
+    """Write deltas that contain timestamps."""
     due = time.monotonic()
     before, _, behind = delta("chat", "SENT").partition(b"SENT")
     for _ in range(count):
@@ -105,7 +105,7 @@ async def say_in_time(writer: asyncio.StreamWriter, count: int, pace: float) -> 
 
 
 def bare(url: str) -> Any:
-    """An app that copies bytes."""
+    """Return an app that copies bytes."""
     client = httpx.AsyncClient(timeout=None, limits=httpx.Limits())
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -131,7 +131,7 @@ async def serve_upstream(sock: socket.socket) -> None:
 
 
 def serve(name: str, descriptor: str, url: str) -> None:
-    """What a process of its own does."""
+    """Run one of the processes."""
     sock = socket.socket(fileno=int(descriptor))
     if name == "upstream":
         asyncio.run(serve_upstream(sock))
@@ -142,7 +142,7 @@ def serve(name: str, descriptor: str, url: str) -> None:
 
 @frozen
 class Served:
-    """A process and its port."""
+    """A process and the port that it serves."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -152,13 +152,13 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def cpu(self) -> float:
-        """Seconds of CPU time so far, by the kernel's clock of that process."""
+        """Return the process's CPU time so far, in seconds."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
 
 @contextmanager
 def started(name: str, url: str = "") -> Iterator[Served]:
-    """The process while it serves."""
+    """Run a process that serves for the duration of the block."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         command = [sys.executable, __file__, name, str(sock.fileno()), url]
         process = subprocess.Popen(command, pass_fds=[sock.fileno()])
@@ -179,19 +179,19 @@ def started(name: str, url: str = "") -> Iterator[Served]:
 
 @frozen
 class ProbeResult:
-    """One reply, as the client met it; all in seconds."""
+    """Times for one reply, measured by the client, in seconds."""
 
     wall: float
     first: float
     """From the request to the first byte of the body."""
     first_stamp: float
-    """From the request to the first delta that tells its time; 0: there is none."""
+    """From the request to the first delta with a timestamp; 0 without one."""
     lags: tuple[float, ...]
-    """Of each such delta, from the upstream's sending to the arrival."""
+    """Delay of each delta with a timestamp."""
 
     @classmethod
     def of(cls, port: int, path: str, body: bytes) -> Self:
-        """Ask, and read the reply to its end."""
+        """Send a request, and read the complete reply."""
         head = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         arrived: dict[bytes, int] = {}
         first = 0
@@ -209,7 +209,7 @@ class ProbeResult:
                     assert seen.startswith(b"HTTP/1.1 200"), seen
                     first = now if seen.partition(b"\r\n\r\n")[2] else 0
                 for stamp in _STAMP.findall(tail + data):
-                    arrived.setdefault(stamp, now)  # Responses says everything twice
+                    arrived.setdefault(stamp, now)  # Responses sends all text twice
                 tail = (tail + data)[-_LONGEST:]
         lags = tuple((then - int(stamp)) / 1e9 for stamp, then in arrived.items())
         stamped = (min(arrived.values()) - began) / 1e9 if arrived else 0
@@ -218,7 +218,7 @@ class ProbeResult:
 
 @frozen
 class Case:
-    """Who is asked, by whom, for what."""
+    """A measured request: the process, the client's protocol, the kind of delta."""
 
     name: str
     client: str
@@ -232,7 +232,7 @@ class Case:
         return heard
 
     def spent(self, count: int) -> tuple[float, float]:
-        """CPU and wall time per delta, in seconds."""
+        """Return CPU and wall time per delta, in seconds."""
         before = self.served.cpu()
         wall = self.ask(count).wall
         return (self.served.cpu() - before) / count, wall / count
@@ -240,7 +240,7 @@ class Case:
 
 @contextmanager
 def served() -> Iterator[list[Case]]:
-    """Fresh processes, and what is asked of them."""
+    """Start new processes, and yield the cases that they serve."""
     with ExitStack() as stack:
         source = stack.enter_context(started("upstream"))
         copies = stack.enter_context(started("bare", source.url))
@@ -253,7 +253,7 @@ def served() -> Iterator[list[Case]]:
 
 
 def proxies(rounds: int) -> Iterator[Table]:
-    """Both tables."""
+    """Yield both tables."""
     found = []
     for _ in range(min(GENERATIONS, rounds)):
         with served() as cases:
@@ -264,7 +264,7 @@ def proxies(rounds: int) -> Iterator[Table]:
 
 
 def fast(cases: list[Case], rounds: int) -> dict[tuple[str, ...], tuple[float, ...]]:
-    """As fast as the upstream can, for each case: CPU µs per delta, × bare, wall µs, × bare, growth of CPU."""
+    """Measure each case at full speed: CPU µs per delta, × bare, wall µs, × bare, growth of CPU."""
     few: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
     many: dict[Case, list[tuple[float, float]]] = {case: [] for case in cases}
     for around, case in itertools.product(range(rounds), cases):
@@ -282,7 +282,7 @@ def fast(cases: list[Case], rounds: int) -> dict[tuple[str, ...], tuple[float, .
 
 
 def throughput(generations: list[dict[tuple[str, ...], tuple[float, ...]]]) -> Table:
-    """The median of the generations of processes; within each it is the least of its rounds."""
+    """Return the medians over the generations of processes; each generation contributes the minimum of its rounds."""
     rows = []
     for key in generations[0]:
         cpu, ratio, wall, slower, growth = (
@@ -294,11 +294,13 @@ def throughput(generations: list[dict[tuple[str, ...], tuple[float, ...]]]) -> T
         else:
             rows.append(Row(cells, f"{RATIO} ×, {GROWTH}", ratio <= RATIO and growth <= GROWTH))
     columns = ("", "delta", "client", "CPU µs", "× bare", "wall µs", "× bare", f"{MANY:,} / {FEW:,}")
-    return Table(f"Proxy: {FEW:,} deltas as fast as the upstream can, per delta (the target is for CPU)", columns, rows)
+    return Table(f"Proxy: {FEW:,} deltas at full speed, per delta (the target is for CPU)", columns, rows)
 
 
 def late(cases: list[Case], rounds: int) -> Table:
-    """At the pace of a fast model: when things arrive. Judged is the least first byte; the median is the load's too."""
+    """Measure arrival times at the pace of a fast model. The target applies to the minimum time to the first byte; the
+    median also depends on the machine's load.
+    """
     beginnings: dict[Case, list[ProbeResult]] = {case: [] for case in cases}
     whole: dict[Case, list[ProbeResult]] = {case: [] for case in cases}
     for _, case in itertools.product(range(10 * rounds), cases):
@@ -328,7 +330,7 @@ def late(cases: list[Case], rounds: int) -> Table:
         cells = ("added by the proxy", case.kind, case.client, *(f"{value:+.2f}" for value in added))
         rows.append(Row(cells, f"first byte {FIRST:g}", added[0] <= FIRST))
     columns = ("", "delta", "client", "first byte", "median", "first delta", "lag, median", "lag, p99")
-    title = f"Proxy: when it arrives, in ms; {TOOLS} tools, {FEW // 2:,} deltas, one every {PACE} ms"
+    title = f"Proxy: times of arrival in ms; {TOOLS} tools, {FEW // 2:,} deltas, one every {PACE} ms"
     return Table(title, columns, rows)
 
 

@@ -1,10 +1,10 @@
-"""A call that comes in small deltas, as others read it and as we do: its cost at each length, its first argument.
+"""Reads a call in small deltas with streamtool and other software: cost by length, and time to the first argument.
 
     python benchmarks/readers.py [--seconds S] [--json FILE] [NAME...]
 
-Each reader gets the same call, of arguments with 1 KB to 256 KB, four characters at a time; the lengths of one reader
-end where a reading takes more than S seconds. `first` is how many characters of the arguments had come when the first
-of them were known; `right`, whether what it gave out is the call.
+Each reader gets the same call with 1 KB to 256 KB of arguments, four characters at a time. Once a call takes more than
+S seconds, longer calls are skipped. `first` is the number of argument characters that had arrived when the reader
+returned the first of them; `right` is whether the reader's output matches the call.
 """
 
 import argparse
@@ -27,23 +27,23 @@ from stand_ins import stand_ins
 LENGTHS = (1, 4, 16, 64, 256)
 """KB of arguments."""
 DELTA = 4
-"""Characters that come at once."""
+"""Characters per delta."""
 ROUNDS = 3
 _WORDS = 'The parser reads each delta once, "as it comes",\nand tells what it knows.\t'
 _NAME = "write_file"
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
 
 Feed = Callable[[Any], str]
-"""Takes a delta; returns the characters of the arguments that are known by it."""
+"""Takes a delta and returns the argument characters that the delta completes."""
 
 
 def arguments(size: int) -> dict[str, str]:
-    """Those of a call, of so many KB."""
+    """Return arguments of `size` KB."""
     return {"path": "notes.md", "content": (_WORDS * (size * 1024 // len(_WORDS) + 1))[: size * 1024]}
 
 
 def tool_call(given: dict[str, str]) -> tuple[str, str, str]:
-    """What comes before the arguments, they themselves, and what comes behind them."""
+    """Return the text before the arguments, the arguments, and the text after them."""
     return f'<tool_call>\n{{"name": "{_NAME}", "arguments": ', json.dumps(given), "}\n</tool_call>"
 
 
@@ -57,12 +57,12 @@ def pythonic(given: dict[str, str]) -> tuple[str, str, str]:
 
 
 def characters(parts: tuple[str, str, str]) -> list[Any]:
-    """The deltas of a call."""
+    """Return the deltas of a call."""
     whole = "".join(parts)
     return [whole[at : at + DELTA] for at in range(0, len(whole), DELTA)]
 
 
-# --- the readers: each is made anew for a call
+# --- the readers: each call gets a new one
 
 
 def streamtool(name: str) -> Feed:
@@ -77,7 +77,7 @@ def streamtool(name: str) -> Feed:
 
 
 def reparsing(parse: Callable[[str], Any]) -> Feed:
-    """Parse all that has come, at every delta, and compare with what was known before."""
+    """Return a feed that parses all text so far at every delta, and compares the result with the previous one."""
     text, known = "", ""
 
     def feed(delta: str) -> str:
@@ -86,7 +86,7 @@ def reparsing(parse: Callable[[str], Any]) -> Feed:
         start = text.find('"arguments": ') + 13
         if start < 13:
             return ""
-        end = text.rfind("}\n")  # they want nothing behind the value
+        end = text.rfind("}\n")  # they accept nothing after the value
         end = len(text) - 1 if end < 0 and text.endswith("}}") else end
         try:
             found = parse(text[start : end if end >= 0 else len(text)])
@@ -126,7 +126,7 @@ def sglang(name: str, kind: str) -> Feed:
 
 
 class _Tokenizer:
-    """All that the detector asks of one."""
+    """Implements the part of a tokenizer that the detector needs."""
 
     def get_vocab(self) -> dict[str, int]:
         return {"<tool_call>": 1, "</tool_call>": 2}
@@ -154,7 +154,7 @@ def vllm() -> Feed:
 
 
 def _harmony() -> Any:
-    """The encoding; its vocabulary is a file of its own, which LiteLLM brings as well."""
+    """Return the Harmony encoding. Its vocabulary is a separate file; LiteLLM contains a copy."""
     from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
     found = find_spec("litellm")
@@ -186,14 +186,14 @@ def openai_harmony() -> Feed:
 
 @frozen
 class CallReader:
-    """How a call is read."""
+    """A reader for calls, and how to write a call for it."""
 
     package: str
     opened: Callable[[], Feed]
     written: Callable[[dict[str, str]], tuple[str, str, str]] = tool_call
     cut: Callable[[tuple[str, str, str]], list[Any]] = characters
     values: bool = False
-    """It gives out the values, not JSON."""
+    """Whether the reader returns values instead of JSON."""
 
 
 READERS: Mapping[str, CallReader] = {
@@ -212,22 +212,22 @@ _OURS = {harmony: "streamtool, harmony", pythonic: "streamtool, pythonic", tool_
 
 @frozen
 class Read:
-    """One reader at one length."""
+    """Result of one reader for one length."""
 
     seconds: float
-    """CPU, of the whole call."""
+    """CPU time for the whole call."""
     deltas: int
     first: float
-    """Which part of the arguments had come when the first of them were known, in characters."""
+    """Number of argument characters that had arrived when the first of them were returned."""
     right: bool
 
 
 def read(reader: CallReader, size: int, limit: float) -> Read | None:
-    """One call; None: it takes longer than so many seconds."""
+    """Read one call. Returns None if this takes longer than `limit` seconds."""
     given = arguments(size)
     parts = reader.written(given)
     deltas = reader.cut(parts)
-    for delta in reader.cut(reader.written(arguments(0))):  # whatever is compiled at first
+    for delta in reader.cut(reader.written(arguments(0))):  # compile everything that is compiled on first use
         feed = reader.opened()
         feed(delta)
     feed = reader.opened()
@@ -249,11 +249,11 @@ def read(reader: CallReader, size: int, limit: float) -> Read | None:
 
 
 WATCHED = ("streamtool, pythonic", "SGLang, pythonic")
-"""Readers of one format, of which the second waits for the end of a call."""
+"""Two readers for the same format; the second one waits for the end of a call."""
 
 
 def timeline(name: str) -> dict[str, list[int]]:
-    """A short call, delta by delta: how many characters had been written by the model, and were known to the reader."""
+    """Return, for each delta of a short call, how many characters the model has written and the reader has returned."""
     reader = READERS[name]
     deltas = reader.cut(reader.written({"path": "notes.md", "content": _WORDS * 6}))
     feed = reader.opened()
@@ -275,7 +275,7 @@ def _json(text: str) -> Any:
 
 
 def compared(names: list[str], limit: float) -> dict[str, Any]:
-    """Name -> what was found, or why nothing was."""
+    """Return, for each name, its results or the reason why they are missing."""
     found: dict[str, Any] = {}
     for name in names:
         reader = READERS[name]
@@ -292,7 +292,7 @@ def compared(names: list[str], limit: float) -> dict[str, Any]:
                 lengths[str(size)] = {
                     "seconds": best.seconds, "deltas": best.deltas, "first": round(best.first), "right": best.right,
                 }  # fmt: skip
-        except Exception as error:  # noqa: BLE001  whatever others do
+        except Exception as error:  # noqa: BLE001  other software may raise anything
             found[name] = {"missing": f"{type(error).__name__}: {error}"}
             continue
         found[name] = {"version": version(reader.package), "lengths": lengths}
@@ -302,7 +302,7 @@ def compared(names: list[str], limit: float) -> dict[str, Any]:
 
 
 def tables(found: Mapping[str, Any]) -> Iterator[Table]:
-    """What was found."""
+    """Yield the tables of the results."""
     columns = ("reader", *(f"{size} KB" for size in LENGTHS), "first", "right")
     rows: list[Row] = []
     for name, one in found.items():
@@ -320,11 +320,11 @@ def tables(found: Mapping[str, Any]) -> Iterator[Table]:
         right = "yes" if all(one["right"] for one in lengths.values()) else "no"
         cells += [str(last["first"]), right] if last else ["", ""]
         rows.append(Row(tuple(cells)))
-    yield Table("A call by its length: CPU µs per delta of four characters, and how many times ours", columns, rows)
+    yield Table("A call by its length: CPU µs per delta of four characters, and relative to streamtool", columns, rows)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A call in small deltas, as others read it and as we do.")
+    parser = argparse.ArgumentParser(description="Read a call in small deltas with streamtool and other software.")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--json", type=Path)

@@ -1,7 +1,7 @@
-"""Lets one module of a large package be imported without all that the package needs: torch, CUDA, models.
+"""Imports one module of a large package without the package's dependencies: torch, CUDA, models.
 
-A detector of tool calls in vLLM or SGLang is a file of plain Python. The modules that it works with are named, and
-real; all others are empty stand-ins.
+A tool call detector in vLLM or SGLang is a file of plain Python. The modules that it uses are listed and really
+imported; all others are empty stand-ins.
 """
 
 import sys
@@ -65,12 +65,14 @@ class _StandIns(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing in it."""
+        """Leave the module empty."""
 
 
 @contextmanager
 def stand_ins(package: str, *real: str) -> Iterator[None]:
-    """Inside of the block imports from `package` are stand-ins, but for the modules `real`. Raises ImportError."""
+    """Replace all imports from `package` with stand-ins inside the block, except for the modules `real`. Raises
+    ImportError.
+    """
     if find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     finder = _StandIns((package, "torch", "transformers"), tuple(f"{package}.{name}" for name in real))

@@ -1,7 +1,7 @@
-"""What a start costs: `python benchmarks/start.py`. CPU seconds of a new process, its children's included.
+"""Measures startup: `python benchmarks/start.py`. CPU seconds of a new process, including its children.
 
-Each row is the least of some runs, in which the modules lie compiled on the disk. For the server it counts what has
-been spent when the first request is answered; what it compiles after that is told beside it.
+Each row is the minimum of several runs with compiled modules on disk. For the server, the time until the first request
+is answered is measured; compilation after that is shown separately.
 """
 
 import os
@@ -17,9 +17,9 @@ from common import Row, Table
 
 RUNS = 5
 LATER = 2.0
-"""Seconds after which a server has nothing left to compile."""
+"""Maximum seconds until a server has compiled everything."""
 READY = 0.8
-"""Seconds within which a proxy should answer."""
+"""Maximum seconds until a proxy answers."""
 TIMEOUT = 30.0
 ENDED = {
     "import and Parser(tools)": ([sys.executable, "-c", "import streamtool; streamtool.Parser({'f': {}})"], 0.15),
@@ -27,20 +27,20 @@ ENDED = {
     "streamtool parse, one line": ([sys.executable, "-m", "streamtool", "parse", "-"], 0.35),
     "streamtool demo, to its end": ([sys.executable, "-m", "streamtool", "demo", "--delay", "0"], None),
 }
-"""What is run to its end, and the CPU seconds that it should take."""
+"""Commands that run to completion, and their targets in CPU seconds."""
 BOUNDS = {
     "python, nothing": "",
     "import typer, rich and click": "import typer, rich.console, click",
     "import openai (demo --client openai)": "import openai",
     "import prompt_toolkit (run)": "import prompt_toolkit",
 }
-"""What of it is not ours: the language, the libraries of commands, the official client of the demo."""
+"""Costs that are not streamtool's: Python itself, the libraries for the command line, the demo's official client."""
 FIRST = 1.0
-"""Seconds within which a newcomer should see something."""
+"""Maximum seconds until a new user sees something."""
 
 
 def spent(command: list[str]) -> float:
-    """CPU seconds of a command that ends by itself."""
+    """Return the CPU seconds of a command that exits by itself."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     line = b'@ping {"n": 1}\n'
     subprocess.run(command, input=line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
@@ -49,7 +49,7 @@ def spent(command: list[str]) -> float:
 
 
 def first_delta() -> float:
-    """Seconds until the demo shows the first delta of its model, which says something every 0.06 s."""
+    """Return the seconds until the demo shows its model's first delta; the model writes a delta every 0.06 s."""
     command = [sys.executable, "-m", "streamtool", "demo"]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -63,7 +63,9 @@ def first_delta() -> float:
 
 
 def served(server: str) -> tuple[float, float, float]:
-    """Of a proxy: seconds until the first answer, the CPU seconds of that time, and those when all is compiled."""
+    """Return the seconds until a proxy gives its first answer, its CPU seconds at that time, and its CPU seconds when
+    everything has been compiled.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "streamtool", "serve", "--port", str(port), "--server", server]
@@ -82,7 +84,7 @@ def served(server: str) -> tuple[float, float, float]:
 
 
 def answers(port: int) -> bool:
-    """Whether the proxy answers a request."""
+    """Return whether the proxy answers a request."""
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT) as sock:
             sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
@@ -92,7 +94,7 @@ def answers(port: int) -> bool:
 
 
 def cpu(pid: int) -> float:
-    """CPU seconds of a process so far."""
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -109,16 +111,16 @@ def main() -> None:
     for name, code in BOUNDS.items():
         runs = [spent([sys.executable, "-c", code]) for _ in range(RUNS)]
         rows.append(Row((name, f"{min(runs):.2f}")))
-    Table("What of it is not ours", ("", "CPU, s"), rows).show()
+    Table("Parts that are not streamtool's", ("", "CPU, s"), rows).show()
     first = min(first_delta() for _ in range(RUNS))
-    row = Row(("the first delta of its model", f"{first:.2f}"), f"<= {FIRST:.2f}", first <= FIRST)
+    row = Row(("first delta of its model", f"{first:.2f}"), f"<= {FIRST:.2f}", first <= FIRST)
     Table("streamtool demo", ("", "seconds"), [row]).show()
     rows = []
     for server in ("uvicorn", "hypercorn"):
         answers_after, at_answer, later = min(served(server) for _ in range(RUNS))
         cells = (server, f"{answers_after:.2f}", f"{at_answer:.2f}", f"{later:.2f}")
         rows.append(Row(cells, f"<= {READY:.2f}", answers_after <= READY))
-    columns = ("server", "answers after, s", "CPU till then, s", "CPU when all is compiled, s")
+    columns = ("server", "answers after, s", "CPU until then, s", "CPU when everything is compiled, s")
     Table("streamtool serve", columns, rows).show()
 
 

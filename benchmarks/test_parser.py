@@ -1,20 +1,21 @@
 """The workloads of `streamtool bench` under pytest-benchmark: `pytest benchmarks`, to compare two revisions.
 
-Measured here, never asserted: that the cost does not grow with the length is a test (`tests/test_parser_scaling.py`).
+They only measure. `tests/statemachine/test_parser_scaling.py` tests that the cost per character does not grow with the
+length.
 """
 
 import pytest
 
-from streamtool.bench import Workload, pieces, started, workloads
+from streamtool.bench import Workload, pieces, start_parser, workloads
 
 
 @pytest.mark.parametrize("work", list(workloads(16_000)), ids=lambda work: work.name)
 def test_deltas_of_four_characters(benchmark, work: Workload):
-    """One reply in deltas of four characters."""
+    """Measure one reply in deltas of four characters."""
     deltas = pieces(work.text)
 
     def read() -> None:
-        feed = started(work).feed
+        feed = start_parser(work).feed
         for delta in deltas:
             feed(delta)
 
@@ -23,5 +24,5 @@ def test_deltas_of_four_characters(benchmark, work: Workload):
 
 @pytest.mark.parametrize("work", list(workloads(16_000)), ids=lambda work: work.name)
 def test_one_large_delta(benchmark, work: Workload):
-    """The same reply in one delta."""
-    benchmark(lambda: started(work).feed(work.text))
+    """Measure the same reply in one delta."""
+    benchmark(lambda: start_parser(work).feed(work.text))

@@ -1,22 +1,24 @@
-"""The conformance cases: model text, and what it must come to. Read from Markdown, a file for each format.
+r"""The conformance cases: model text and its expected outcome. Read from Markdown, one file per format.
 
-An introduction says what the format is; then a case per `##` heading: prose that says why, and blocks between lines of
-tildes.
+A file begins with an introduction to the format. Each `##` heading is a case: prose that explains it, and blocks
+between lines of tildes.
 
-`~~~~ settings` (optional): `key: value` lines. `tools` (JSON: schema by name, a list of names, or null; in place of
-    `TOOLS`), `formats` (names), `prefix` (a JSON string), `reason`, `unknown`, `in_fences`, `calls_in_reasoning`,
-    `limits` (JSON).
-`~~~~ text`: what the model wrote: the lines of the block joined by newlines, none at the end. `~~~~ text escaped`: the
-    same, with `\\r`, `\\n`, `\\t`, `\\\\` and `\\uXXXX` decoded.
-`~~~~ events`: the expected outcome, in order, a line each:
+`~~~~ settings` (optional): `key: value` lines. `tools` (JSON: schemas by name, a list of names, or null; instead of
+`TOOLS`), `formats` (names), `prefix` (a JSON string), `reason`, `unknown`, `in_fences`, `calls_in_reasoning`, `limits`
+(JSON).
+
+`~~~~ text`: the model's text, which is the lines of the block joined by newlines, without a final newline. `~~~~ text
+escaped`: like `text`, with `\r`, `\n`, `\t`, `\\` and `\uXXXX` decoded.
+
+`~~~~ events`: the expected outcome, in order, one event per line:
 
     text "…"  reasoning "…"  discard malformed "…"       JSON strings
     unchanged                                            all of the model's text, as text
-    call NAME {…}                                        the argument text as it stands
-        id ID · incomplete · repairs A, B · format F     indented, each on its own line, where it is not the default
-        arguments "…"                                    instead of the rest of the first line: a JSON string
+    call NAME {…}                                        the argument text, verbatim
+        id ID · incomplete · repairs A, B · format F     indented, each on its own line, unless it is the default
+        arguments "…"                                    replaces the end of the first line: a JSON string
 
-Everywhere `«text × N»` stands for N times the text.
+Everywhere, `«text × N»` means the text repeated N times.
 """
 
 import json
@@ -28,7 +30,7 @@ from typing import Any
 from attrs import field, frozen
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "formats"
-"""Where the files are."""
+"""Folder that contains the files."""
 
 Json = Any
 STRING = {"type": "string"}
@@ -57,21 +59,21 @@ TOOLS: Mapping[str, Json] = {
     "ping_all": {"type": "object", "properties": {}},
     "anything": {},
 }
-"""The tools that a case offers when it does not say otherwise."""
+"""Tools for cases that do not define their own."""
 
 BLOCKS = ("settings", "text", "text escaped", "events")
 
 
 @frozen
 class Case:
-    """One case, in plain values."""
+    """A conformance case, in plain values."""
 
     format: str
     title: str
     line: int
     text: str
     events: list[dict[str, Json]]
-    """What it comes to: `text`, `reasoning`, `discard` or `call`, each under the key `type`."""
+    """Expected outcome: `text`, `reasoning`, `discard` or `call`, each under the key `type`."""
     tools: Json = field(factory=lambda: TOOLS)
     reason: str | None = None
     options: dict[str, Json] = field(factory=dict)
@@ -85,12 +87,12 @@ class Case:
 
 
 def all_cases(place: Path) -> list[Case]:
-    """Every case of every file."""
+    """Return all cases from all files."""
     return [case for path in sorted(place.glob("*.md")) for case in read_cases(path.stem, path.read_text("utf-8"))]
 
 
 def read_cases(form: str, written: str) -> Iterator[Case]:
-    """The cases of one file. Raises ValueError, which names the line."""
+    """Yield the cases in one file. Raises ValueError, which names the line."""
     title, line, opened, info = "", 0, "", ""
     lines: list[str] = []
     prose: list[str] = []
@@ -101,12 +103,12 @@ def read_cases(form: str, written: str) -> Iterator[Case]:
                 lines.append(row)
                 continue
             if info in blocks:
-                raise ValueError(f"{form}:{number}: a second block {info!r}")
+                raise ValueError(f"{form}:{number}: duplicate block {info!r}")
             blocks[info], opened = "\n".join(lines), ""
         elif found := re.match(r"(~{3,})\s*(.*)", row):
             opened, info, lines = found[1], found[2], []
             if info not in BLOCKS:
-                raise ValueError(f"{form}:{number}: {info!r} is none of {', '.join(BLOCKS)}")
+                raise ValueError(f"{form}:{number}: unknown block {info!r}; use {', '.join(BLOCKS)}")
         elif row.startswith("## "):
             if title and blocks:
                 yield made(form, title, line, blocks, prose)
@@ -114,13 +116,13 @@ def read_cases(form: str, written: str) -> Iterator[Case]:
         else:
             prose.append(row)
     if opened:
-        raise ValueError(f"{form}: a block is not closed")
+        raise ValueError(f"{form}: unclosed block")
     if title and blocks:
         yield made(form, title, line, blocks, prose)
 
 
 def made(form: str, title: str, line: int, blocks: Mapping[str, str], prose: Iterable[str]) -> Case:
-    """The case that these blocks and lines of prose make."""
+    """Return the case defined by these blocks and lines of prose."""
     try:
         plain = "text" in blocks
         text = repeated(blocks["text"] if plain else blocks["text escaped"])
@@ -133,12 +135,12 @@ def made(form: str, title: str, line: int, blocks: Mapping[str, str], prose: Ite
 
 
 def repeated(text: str) -> str:
-    """The text with each `«text × N»` written out."""
+    """Expand each `«text × N»`."""
     return re.sub(r"«([^»]*) × (\d+)»", lambda found: found[1] * int(found[2]), text)
 
 
 def unescaped(text: str) -> str:
-    """The text with its escapes decoded."""
+    """Decode the escapes in the text."""
     named = {"r": "\r", "n": "\n", "t": "\t", "\\": "\\"}
 
     def one(found: re.Match[str]) -> str:
@@ -148,7 +150,7 @@ def unescaped(text: str) -> str:
 
 
 def read_settings(block: str) -> dict[str, Json]:
-    """The settings of a case, as keyword arguments of `Case`. Raises ValueError."""
+    """Return the settings of a case, as keyword arguments of `Case`. Raises ValueError."""
     found: dict[str, Json] = {}
     options: dict[str, Json] = {}
     for line in block.splitlines():
@@ -167,18 +169,18 @@ def read_settings(block: str) -> dict[str, Json]:
             case "calls_in_reasoning":
                 options[key] = value == "true"
             case _:
-                raise ValueError(f"no such setting: {line!r}")
+                raise ValueError(f"unknown setting: {line!r}")
     return found | {"options": options}
 
 
 def read_events(lines: Iterable[str], form: str, text: str) -> list[dict[str, Json]]:
-    """The expected outcome. Raises ValueError."""
+    """Return the expected outcome. Raises ValueError."""
     found: list[dict[str, Json]] = []
     for line in lines:
         word, _, rest = line.strip().partition(" ")
         if line.startswith(" "):
             if not found or found[-1]["type"] != "call":
-                raise ValueError(f"this belongs to a call: {line!r}")
+                raise ValueError(f"no call above this line: {line!r}")
             found[-1].update(call_property(word, rest, line))
             continue
         match word:
@@ -203,12 +205,12 @@ def read_events(lines: Iterable[str], form: str, text: str) -> list[dict[str, Js
                     }
                 )
             case _:
-                raise ValueError(f"no such event: {line!r}")
+                raise ValueError(f"unknown event: {line!r}")
     return found
 
 
 def call_property(word: str, rest: str, line: str) -> dict[str, Json]:
-    """What an indented line says of its call. Raises ValueError."""
+    """Return the property in an indented line below a call. Raises ValueError."""
     match word:
         case "id" | "format":
             return {word: rest}
@@ -219,4 +221,4 @@ def call_property(word: str, rest: str, line: str) -> dict[str, Json]:
         case "arguments":
             return {"arguments": json.loads(rest)}
         case _:
-            raise ValueError(f"no such property of a call: {line!r}")
+            raise ValueError(f"unknown property of a call: {line!r}")

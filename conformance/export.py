@@ -1,8 +1,9 @@
-"""`python -m conformance.export`: the table of formats and the conformance cases, for programs that are not this one.
+"""`python -m conformance.export`: prints the table of formats and the conformance cases for use by other programs.
 
-One JSON object: `formats` (the rows; each body says its `kind`), `opt_in` (names), `reasoning` (the spans that no
-format claims), `markers` (what the pieces of pattern in a marker mean) and `cases` (`id`, `format`, `title`, `text`,
-`tools`, `reason`, `options`, `events`). What the fields of a row mean is said in `statemachine/formats/format.py`.
+Prints one JSON object: `formats` (the rows; each body has its `kind`), `opt_in` (names), `reasoning` (the reasoning
+spans that belong to no format), `markers` (the meanings of the pattern pieces in markers) and `cases` (`id`, `format`,
+`title`, `text`, `tools`, `reason`, `options`, `events`). `statemachine/formats/format.py` documents the fields of a
+row.
 """
 
 import json
@@ -14,25 +15,25 @@ import attrs
 from conformance import cases
 from statemachine import FORMATS, OPT_IN, Call, Format, write
 from statemachine.formats import REASONING, Body
-from streamtool.families import special_tokens
+from streamtool.models.families import special_tokens
 
 MARKERS = {
     "{ns}": "an optional XML namespace prefix and its colon",
     "{:}": "an optional suffix: a colon and a word",
     "{_}": "optional blanks (space, tab)",
-    "{ }": "one character of white space",
-    "{*}": "optional white space, line ends included",
-    "{word}": "an optional word, with optional white space on each side",
-    "{|}": "a vertical bar, plain or full-width",
-    "{a}": "a letter follows, which is not part of the marker",
+    "{ }": "one whitespace character",
+    "{*}": "optional whitespace, including line breaks",
+    "{word}": "an optional word, with optional whitespace on each side",
+    "{|}": "a vertical bar, ordinary or full-width",
+    "{a}": "followed by a letter, which is not part of the marker",
     "{key}": "in the closer of a value: the key that opened it",
     "{tool}": "the name of an offered tool",
 }
-"""What the pieces of pattern in a marker mean."""
+"""Meaning of each pattern piece in markers."""
 
 
 def document() -> dict[str, Any]:
-    """All of it."""
+    """Return the whole document."""
     return {
         "formats": [row(form) for form in FORMATS.values()],
         "opt_in": sorted(OPT_IN),
@@ -43,14 +44,14 @@ def document() -> dict[str, Any]:
 
 
 def row(form: Format) -> dict[str, Any]:
-    """A format as JSON has it, with what follows from it."""
+    """Return a format in JSON types, with derived values."""
     example = write([Call("get_weather", '{"city": "Paris", "days": 3}')], form.name)
     fields: dict[str, Any] = plain(form)
     return {**fields, "opt_in": form.name in OPT_IN, "special_tokens": list(special_tokens(form)), "example": example}
 
 
 def case(found: cases.Case) -> dict[str, Any]:
-    """A case as JSON has it."""
+    """Return a case in JSON types."""
     return {
         "id": found.id,
         "format": found.format,
@@ -64,7 +65,7 @@ def case(found: cases.Case) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value of the table in what JSON has; a body says its kind."""
+    """Convert a value from the table to JSON types; a body gets its kind."""
     if attrs.has(type(value)):
         kind = {"kind": type(value).__name__.removesuffix("Body").lower()} if isinstance(value, Body) else {}
         return kind | {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}

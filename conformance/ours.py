@@ -1,10 +1,10 @@
-"""streamtool's own parser, plugged into `run.py`; an example of how it is done."""
+"""streamtool's own parser as a plugin for `run.py`: an example of such a plugin."""
 
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Limits, Parser, ReasoningDelta, TextDelta
 
 
 def read(pieces, tools, options):
-    """What a text in pieces comes to."""
+    """Return the outcome for text given in pieces."""
     reason = options.pop("reason", None)
     if "limits" in options:
         options["limits"] = Limits(**options["limits"])

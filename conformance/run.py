@@ -1,17 +1,17 @@
-"""Runs the conformance cases through any parser of tool calls in text. Needs nothing but the standard library.
+"""Runs the conformance cases with any parser for tool calls in text. Needs only the standard library.
 
     python -m conformance.export > formats.json
     python conformance/run.py formats.json module:function
 
-`function(pieces, tools, options)` gets the model's text in pieces (a list of strings), the tools (JSON Schema of the
-parameters by name; a list of names; or None: any name is a tool) and the options of the case (a dict, mostly empty). It
-returns what the text came to:
+`function(pieces, tools, options)` gets the model's text in pieces (a list of strings), the tools (the JSON Schemas of
+their parameters by name; a list of names; or None: any name is a tool) and the options of the case (a dict, usually
+empty). It returns the outcome:
 
     {"text": "…", "reasoning": "…", "calls": [{"name": "…", "arguments": "…", "complete": True}, …]}
 
-`arguments` is JSON text or the object itself; `complete` may be missing, which means True. Each case is run whole and
-in pieces of several sizes. A line is printed for each format, and one for each failure. The exit code is 0 if all is
-well, 1 if something failed, 2 if the command line is wrong.
+`arguments` is JSON text or the object itself; `complete` defaults to True. Each case is run with the whole text at
+once, and with pieces of several sizes. The output contains a line for each format and for each failure. The exit code
+is 0 on success, 1 after a failure, and 2 for an invalid command line.
 """
 
 import argparse
@@ -24,13 +24,13 @@ SIZES = (0, 1, 2, 3, 5, 7)
 
 
 def main(argv=None):
-    """The exit code of a command line."""
+    """Run a command line and return its exit code."""
     options = argparse.ArgumentParser(prog="run.py", description="Run the conformance cases through a parser.")
-    options.add_argument("file", help="what `python -m conformance.export` printed")
+    options.add_argument("file", help="output of `python -m conformance.export`")
     options.add_argument("parser", metavar="module:function", help="the parser")
-    options.add_argument("--format", action="append", help="only the cases of this format (may be repeated)")
+    options.add_argument("--format", action="append", help="only the cases of this format (repeatable)")
     options.add_argument("--sizes", default=",".join(map(str, SIZES)), help="sizes of the pieces; 0 is the whole text")
-    options.add_argument("--quiet", action="store_true", help="only a line for each format")
+    options.add_argument("--quiet", action="store_true", help="print only a line for each format")
     given = options.parse_args(argv)
     with open(given.file, encoding="utf-8") as file:
         cases = json.load(file)["cases"]
@@ -45,7 +45,7 @@ def main(argv=None):
 
 
 def run(case, parse, sizes):
-    """What is wrong with the parser's answer to a case; "" if nothing is."""
+    """Describe the error in the parser's answer to a case. Return an empty string if the answer is correct."""
     expected = outcome(case["events"])
     for size in sizes:
         text = case["text"]
@@ -53,7 +53,7 @@ def run(case, parse, sizes):
         options = case["options"] | ({"reason": case["reason"]} if case["reason"] else {})
         try:
             found = answer(parse(pieces, case["tools"], options))
-        except Exception as error:  # noqa: BLE001  a parser that fails has failed the case
+        except Exception as error:  # noqa: BLE001  a parser that raises has failed the case
             return f"in pieces of {size}: {type(error).__name__}: {error}"
         for part in expected:
             if expected[part] != found[part]:
@@ -62,7 +62,7 @@ def run(case, parse, sizes):
 
 
 def outcome(events):
-    """What the events of a case come to."""
+    """Return the outcome described by a case's events."""
     return {
         "text": "".join(event["text"] for event in events if event["type"] == "text"),
         "reasoning": "".join(event["text"] for event in events if event["type"] == "reasoning"),
@@ -71,7 +71,7 @@ def outcome(events):
 
 
 def answer(found):
-    """A parser's answer, to be compared."""
+    """Return a parser's answer in comparable form."""
     return {
         "text": found.get("text") or "",
         "reasoning": found.get("reasoning") or "",
@@ -80,7 +80,9 @@ def answer(found):
 
 
 def call(one):
-    """A call, to be compared: complete arguments by their values and the order of their keys, others by their text."""
+    """Return a call in comparable form: complete arguments as their values and the order of their keys, incomplete ones
+    as text.
+    """
     complete = one.get("complete", True)
     arguments = one["arguments"]
     if complete:
@@ -89,7 +91,7 @@ def call(one):
 
 
 def report(cases, failures, *, quiet):
-    """A line for each format, and one for each failure."""
+    """Print a line for each format and for each failure."""
     for form in dict.fromkeys(case["format"] for case in cases):
         own = [case["id"] for case in cases if case["format"] == form]
         failed = [name for name in own if name in failures]
@@ -101,7 +103,7 @@ def report(cases, failures, *, quiet):
 
 
 def short(value):
-    """A value on one line, its middle left out."""
+    """Return a value on one line, with its middle omitted if it is long."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 160 else f"{text[:80]} … {text[-70:]}"
 

@@ -1,19 +1,18 @@
-"""`python -m conformance.table ENGINE… --json FILE`: the parsers of engines beside ours, format by format.
+"""`python -m conformance.table ENGINE… --json FILE`: compares the parsers of engines with streamtool's, by format.
 
-ENGINE is a module of `conformance.runners` (vllm, sglang, mlx, llama_cpp, harmony, ai_sdk, ours). What each is
-measured by:
+ENGINE is a module in `conformance.runners` (vllm, sglang, mlx, llama_cpp, harmony, ai_sdk, ours). The measurements:
 
-    calls, text     replies as the format has them (`statemachine.write`): the share in which every call is right, and
-                    the share whose text is right, white space apart; in deltas of four characters
-    splits          the share of these replies that comes to the same however it is cut (1, 2, 3, 5, 7, 16 characters)
-    habits          the share of the conformance cases of the format in which every call is right: what models were seen
-                    to write, mistakes included
-    first           deltas from the beginning of the arguments of a call of 500 characters until the first is known;
-                    null: not before the end
-    micros          µs per delta in a call of 4 KB, the least of three
+    calls, text     replies in the format (`statemachine.write`): the share in which every call is correct, and the
+                    share whose text is correct apart from whitespace; in deltas of four characters
+    splits          the share of these replies with equal results for all splits (1, 2, 3, 5, 7, 16 characters)
+    habits          the share of the format's conformance cases in which every call is correct: observed output of
+                    models, mistakes included
+    first           deltas from the beginning of the arguments of a 500-character call until the first argument
+                    character is known; null: not before the end
+    micros          µs per delta in a 4 KB call, the minimum of three runs
 
-The file gains what is measured and keeps what else it has, so that engines of several environments come together. Ours
-is measured with the formats of all of them, so it comes last.
+The results are added to the file, so that engines in several environments can share it. streamtool is measured with the
+formats of all other engines, so it must be last.
 """
 
 import argparse
@@ -37,12 +36,12 @@ SIZES = (1, 2, 3, 5, 7, 16)
 DELTA = 4
 LINE = "The parser reads each delta once, as it comes, and says what it knows.\n"
 SAID = {"harmony": "<|start|>assistant<|channel|>commentary<|message|>{}<|end|>"}
-"""How text before a call is written in formats that do not write it as it is."""
+"""How the text before a call is written, in formats that mark it up."""
 SCHEMA = {"write_file": TOOLS["write_file"]}
 
 
 def replies(form: str) -> Iterator[tuple[str, str, list[Call]]]:
-    """Replies in a format: the text, what of it is visible, its calls."""
+    """Yield replies in a format: the text, its visible part, its calls."""
     rng = random.Random(form)
     for number in range(REPLIES):
         city = rng.choice(("Paris", "São Paulo", "Nowhere, KS", "東京", 'the "old" town', "a <b> c & d", "x\ny"))
@@ -64,21 +63,21 @@ def replies(form: str) -> Iterator[tuple[str, str, list[Call]]]:
 
 
 def cut(text: str, size: int) -> list[str]:
-    """A text in pieces."""
+    """Split a text into pieces."""
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def answered(read: Callable[..., Any], text: str, size: int, tools: Any = TOOLS) -> tuple[str, list[Any]] | None:
-    """Text and calls of a reply; None if the parser failed."""
+    """Return the text and calls in a reply, or None if the parser failed."""
     try:
         found = read(cut(text, size), tools, {})
         return found["text"], [call(one) for one in found["calls"]]
-    except Exception:  # noqa: BLE001  a parser that fails has failed
+    except Exception:  # noqa: BLE001  a parser that raises has failed
         return None
 
 
 def measured(module: Any, name: str, form: str) -> dict[str, Any]:
-    """One parser with one format."""
+    """Measure one parser with one format."""
     read = getattr(module, name)
     given = list(replies(form))
     right = said = same = 0
@@ -89,7 +88,7 @@ def measured(module: Any, name: str, form: str) -> dict[str, Any]:
         right += first is not None and first[1] == wanted
         said += first is not None and first[0].split() == visible.split()
         same += first is not None and all(other == first for other in found)
-    plain = {"formats"} if form in OPT_IN else set()  # a case of such a format has to turn it on
+    plain = {"formats"} if form in OPT_IN else set()  # a case in such a format must turn it on
     habits = [
         case
         for case in all_cases(FOLDER)
@@ -107,7 +106,7 @@ def measured(module: Any, name: str, form: str) -> dict[str, Any]:
 
 
 def timed(module: Any, name: str, form: str) -> tuple[int | None, float | None]:
-    """When the first argument of a call is known, and what a delta costs."""
+    """Measure when the first argument character of a call is known, and the cost of a delta."""
     short = write([Call("write_file", json.dumps({"path": "n.md", "content": LINE * 6}))], form)
     try:
         begins = short.index("n.md")
@@ -124,13 +123,13 @@ def timed(module: Any, name: str, form: str) -> tuple[int | None, float | None]:
         long = write([Call("write_file", json.dumps({"path": "n.md", "content": LINE * 58}))], form)
         pieces = list(pieces_of(cut(long, DELTA)))
         best = min(once(module, name, long, pieces) for _ in range(3))
-    except Exception:  # noqa: BLE001  a parser that fails has no time
+    except Exception:  # noqa: BLE001  a parser that raises an error is not timed
         return None, None
     return first, round(best * 1e6 / len(pieces), 2)
 
 
 def once(module: Any, name: str, text: str, pieces: list[str]) -> float:
-    """Seconds for one reading, by the clock of the module where its parser is another process."""
+    """Return the seconds for one call, by the module's own clock if its parser runs in another process."""
     clock = vars(module).get("clock", time.process_time)
     run = module.Run(name, SCHEMA, text)
     began: float = clock()
@@ -141,7 +140,7 @@ def once(module: Any, name: str, text: str, pieces: list[str]) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Parsers side by side")
+    options = argparse.ArgumentParser(description="Compare the parsers of engines.")
     options.add_argument("engines", nargs="+")
     options.add_argument("--json", type=Path, required=True)
     given = options.parse_args()

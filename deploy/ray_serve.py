@@ -1,9 +1,9 @@
-"""The proxy on Ray Serve: `serve run ray_serve:app settings=streamtool.toml`, where this file is.
+"""The proxy on Ray Serve: `serve run ray_serve:app settings=streamtool.toml`, in the folder of this file.
 
     clients ─▶ Ray's HTTP proxy, on each node ─▶ replicas, each a Proxy ─▶ upstreams
 
-The settings are read here, once, and given to the replicas; a wrong one is an error of `serve run`. What is told by
-arguments (`settings=… replicas=4 streams=200`) may as well stand in a file of Ray Serve's, under `args`.
+The settings are read once, here, and passed to the replicas; invalid settings are an error of `serve run`. The
+arguments (`settings=… replicas=4 streams=200`) can also be in a file for Ray Serve, under `args`.
 """
 
 import os
@@ -13,26 +13,26 @@ from pydantic import BaseModel
 from ray import serve
 from ray.serve import Application
 
-from streamtool.http.asgi import ASGIApp
+from streamtool.asgi.types import ASGIApp
 from streamtool.observe import logs
 from streamtool.proxy import Proxy
 from streamtool.settings import load
 
 
 class Arguments(BaseModel):
-    """What `serve run` is told."""
+    """Arguments of `serve run`."""
 
     settings: str
-    """The file of the settings."""
+    """Path of the settings file."""
     replicas: int = 2
-    """The fewest; each uses a core."""
+    """Minimum number of replicas; each uses a core."""
     at_most: int = 20
     streams: int = 400
-    """Open requests that a replica should have on average: with more, another one is added."""
+    """Average number of open requests per replica; above it, a replica is added."""
 
 
 def app(told: Arguments) -> Application:
-    """What Ray Serve runs. Raises SettingsError, OSError."""
+    """Return the application for Ray Serve. Raises SettingsError, OSError."""
     settings = load(Path(told.settings).read_text(encoding="utf-8"), os.environ)
 
     def build() -> ASGIApp:
@@ -47,7 +47,7 @@ def app(told: Arguments) -> Application:
             "max_replicas": told.at_most,
             "target_ongoing_requests": told.streams,
         },
-        max_ongoing_requests=2 * settings.limits.exchanges,  # beyond them it answers 503; Ray would let clients wait
+        max_ongoing_requests=2 * settings.limits.exchanges,  # more get a 503; Ray would let clients wait
         ray_actor_options={"num_cpus": 1},
         graceful_shutdown_timeout_s=settings.grace + 10,
     )

@@ -1,4 +1,4 @@
-"""Reads tool calls out of model text that arrives in pieces, and writes them. No I/O, no protocol, no vendor.
+"""Incremental parser and writer for tool calls in model text. No I/O, no protocol, no vendor.
 
     parser = Parser({"get_weather": {"type": "object", "properties": {"city": {"type": "string"}}}})
     for piece in pieces:
@@ -6,20 +6,22 @@
             ...
     events = parser.close()
 
-`STREAMTOOL` tells `streamtool` that this package is the one it needs: another distribution has the same import name.
+`STREAMTOOL` lets `streamtool` verify that it imported this package: another distribution has the same import name.
 """
 
+from typing import NoReturn
+
 from statemachine.call import Call
-from statemachine.emitter import Span
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
 from statemachine.formats.compile import precompile
 from statemachine.formats.format import Format
 from statemachine.formats.table import FORMATS, OPT_IN
-from statemachine.machine import Limits
+from statemachine.machine.machine import Limits
+from statemachine.machine.states import State
 from statemachine.parser import Parser, parse
-from statemachine.states import State
+from statemachine.stream.emitter import Span
 from statemachine.tools import tools_of
-from statemachine.writer import write
+from statemachine.writing.writer import write
 
 STREAMTOOL = "streamtool.statemachine/1"
 
@@ -44,3 +46,22 @@ __all__ = [
     "tools_of",
     "write",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Explain the import-name collision to a program that expects python-statemachine.
+
+    Names that begin with a capital letter raise ImportError, because `from statemachine import StateMachine` would
+    replace an AttributeError with an ImportError that carries no explanation. Other names raise AttributeError, on
+    which submodule imports rely.
+    """
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise ImportError(
+        f"cannot import name {name!r} from 'statemachine': this package belongs to streamtool. The distribution "
+        "python-statemachine has the same import name, so the two cannot share an environment. Install streamtool in a "
+        "separate environment (with `python -m venv`, `uv tool install` or `pipx install`), then reinstall "
+        "python-statemachine in this one.",
+        name=__name__,
+        path=__file__,
+    )

@@ -1,17 +1,17 @@
-"""A call that was read, or is to be written."""
+"""A tool call: parsed from text, or to be written as text."""
 
 from attrs import field, frozen
 
 
 @frozen
 class Call:
-    """A call, as `parse` returns it and `write` takes it."""
+    """Tool call, as returned by `parse` and accepted by `write`."""
 
     name: str
     arguments: str
-    """JSON text of one object."""
+    """JSON text of one object; for an incomplete call, the beginning of that text."""
     id: str | None = None
     complete: bool = True
-    """False when the text ended, or broke, inside the arguments: they are the beginning of an object."""
+    """False if the text ended or became unreadable inside the arguments."""
     repairs: tuple[str, ...] = field(default=(), eq=False)
-    """What had to be mended, by name. Not compared: it says how the call was read, and not which call it is."""
+    """Names of the repairs made. Ignored in comparisons: they describe how the call was read, not which call it is."""

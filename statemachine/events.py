@@ -1,11 +1,11 @@
-"""What a parser emits.
+"""Events that a parser emits.
 
-The order, per call: `CallStart`, any number of `ArgumentsDelta`, `CallEnd`; calls never overlap, `index` counts them
-from 0. `TextDelta`, `ReasoningDelta` and `Discarded` stand outside of calls, with one exception: the `Discarded` of a
-broken call follows its `CallEnd`. `states.py` holds the table of what may be emitted where.
+Each call produces a `CallStart`, any number of `ArgumentsDelta`s and a `CallEnd`, in this order. Calls never overlap;
+`index` counts them from 0. `TextDelta`, `ReasoningDelta` and `Discarded` occur outside calls; the discarded remainder
+of a broken call follows its `CallEnd`. The tables in `states.py` define which events may be emitted in which state.
 
-Events are mutable, slotted and made by the million: treat them as values, never change one.
-`Parser.feed` makes the most frequent ones without `__init__`, and sets their fields itself.
+Events are mutable, slotted and created in large numbers: treat them as values and never change one. For the most
+frequent events, `Parser.feed` bypasses `__init__` and sets the fields directly.
 """
 
 from attrs import define
@@ -20,26 +20,26 @@ class TextDelta:
 
 @define(weakref_slot=False)
 class ReasoningDelta:
-    """Text of a reasoning span, its markers left out; never empty."""
+    """Text of a reasoning span, without its markers; never empty."""
 
     text: str
 
 
 @define(weakref_slot=False)
 class CallStart:
-    """A call has committed: its name is an offered tool."""
+    """Start of a call that has been committed: its name is that of an offered tool."""
 
     index: int
     name: str
     id: str | None
-    """The id that the text carried; None if it carried none."""
+    """Id found in the text, if any."""
     format: str
     """Name of the format in `formats.FORMATS`."""
 
 
 @define(weakref_slot=False)
 class ArgumentsDelta:
-    """A piece of the arguments: all pieces of a complete call joined are one strict JSON object."""
+    """Piece of the arguments. The pieces of a complete call, concatenated, form one strict JSON object."""
 
     index: int
     text: str
@@ -47,18 +47,20 @@ class ArgumentsDelta:
 
 @define(weakref_slot=False)
 class CallEnd:
-    """The call is over."""
+    """End of a call."""
 
     index: int
     complete: bool
-    """False when the text ended, or broke, inside the arguments."""
+    """False if the text ended or became unreadable inside the arguments."""
     repairs: tuple[str, ...] = ()
-    """What had to be mended, by name, each once, in order of first use."""
+    """Names of the repairs made, each listed once, in order of first use."""
 
 
 @define(weakref_slot=False)
 class Discarded:
-    """Text that is neither shown nor part of a call, and why (`malformed`, `unknown`, `limit`, `invented`)."""
+    """Text that is neither shown nor part of a call. `reason` is `malformed`, `rejected`, `unknown`, `limit` or
+    `invented`.
+    """
 
     text: str
     reason: str

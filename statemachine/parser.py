@@ -1,8 +1,8 @@
-"""The facade: model text in, events out, in the `feed` that brought it.
+"""Public parser: model text in, events out. Each event is returned by the `feed` that completes it.
 
-A `Parser` puts the parts together and lets them work. The grammar (`grammar/`) reads from a `Reader` and says by the
-`Frames` what is open; both are in the `Machine`. `feed` enters the grammar only where something is to be decided. In
-between a run is armed, and a piece costs one regular expression and one event.
+A `Parser` connects the components and runs them. The grammar (`grammar/`) reads from a `Reader` and records open
+constructs in `Frames`; the `Machine` holds both. `feed` enters the grammar only where a decision is needed. Between
+decisions a run is armed, and each piece costs one regular expression match and one event.
 """
 
 from collections.abc import Iterable
@@ -12,48 +12,50 @@ from typing import Any
 
 from attrs import evolve
 
-from statemachine.buffer import Ended
 from statemachine.call import Call
-from statemachine.emitter import Emitter, Ledger, Sink, Span
 from statemachine.events import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
-from statemachine.formats.compile import chosen, compiled
+from statemachine.formats.compile import resolve_formats, tables_of
 from statemachine.formats.format import Format
 from statemachine.formats.table import DEFAULT, FORMATS
 from statemachine.grammar import reply
-from statemachine.machine import Limits, Machine, MachineOptions
-from statemachine.reader import FAR, Reader
-from statemachine.runs import quote
-from statemachine.states import State
+from statemachine.machine.machine import Limits, Machine, MachineOptions
+from statemachine.machine.states import State
+from statemachine.machine.waiting import waits_for
+from statemachine.stream.buffer import EndOfText
+from statemachine.stream.emitter import Emitter, Ledger, Sink, Span
+from statemachine.stream.reader import MAX_GROWTH, Reader
+from statemachine.stream.runs import json_escape
 from statemachine.tools import Tools, Toolset, tools_of
-from statemachine.waiting import waits_for
 
 LIMITS = Limits()
-new = object.__new__
-"""Makes an event without `__init__`: CPython enters that of a slotted class through C, the dearest step of a feed."""
-OUTSIDE = (TextDelta, ReasoningDelta, Discarded)
-"""What is not emitted of a prefix."""
+create = object.__new__
+"""Creates an event without calling `__init__`. CPython calls the `__init__` of a slotted class through C, which would
+be the most expensive step of a feed.
+"""
+HIDDEN_IN_PREFIX = (TextDelta, ReasoningDelta, Discarded)
+"""Events that are suppressed while the prefix is read."""
 
 
 class Parser:
-    """Reads calls out of text that arrives in pieces. One parser per reply.
+    """Parser for calls in text that arrives in pieces. Use one parser per reply.
 
     Args:
-        tools: JSON Schema of the parameters by tool name; or names, tools as clients write them, functions
-            (`tools_of`). None: any name is a tool. None at all (`{}`, `[]`): nothing is a call.
-        formats: names out of `formats.FORMATS`, and formats of your own; None: all that are on by default.
-        prefix: what the reply already contains when the model starts: read, its text not emitted.
-        unknown: where a call of a tool that is not offered goes, "text" or "discard".
-        malformed: where something goes that begins like a call, behind a marker, and cannot be read as one: "text" or
-            "discard", which takes it to its closer, or the end of the line where it has none.
-        in_fences: "calls" to look for calls inside of code fences too; "text" only at their beginning.
-        calls_in_reasoning: look for calls inside of reasoning.
-        limits: bounds in characters.
-        ledger: keep account of every character (`ledger`); slower.
+        tools: a mapping from tool names to the JSON Schemas of their parameters; or an iterable of names, functions,
+            and tools as clients send them (see `tools_of`). None: any name is a tool. Empty (`{}`, `[]`): nothing is a
+            call.
+        formats: names from `formats.FORMATS` and `Format` objects; None: all formats that are enabled by default.
+        prefix: text that the reply already contains when the model starts; it is read, but not emitted.
+        unknown: how to treat a call to a tool that is not offered, "text" or "discard".
+        malformed: how to treat text that begins with a call's marker but cannot be read as a call: "text" or "discard",
+            which discards it through its closer or, without one, to the end of the line.
+        in_fences: "calls" to look for calls anywhere in code fences; "text" to look only at the beginning of a fence.
+        calls_in_reasoning: whether to look for calls inside reasoning.
+        limits: maximum lengths, in characters, and maximum nesting depth.
+        ledger: whether to record what every character was (see the property `ledger`); slower.
 
     Raises:
-        ValueError: an unknown format or option.
-        TypeError: something among the tools is none.
-
+        ValueError: a format or an option's value is unknown.
+        TypeError: one of the tools is not a tool.
     """
 
     __slots__ = ("_grammar", "_machine", "_reader")
@@ -72,17 +74,17 @@ class Parser:
         ledger: bool = False,
     ) -> None:
         options = MachineOptions(
-            unknown=Sink.DISCARD if one_of("unknown", unknown, "text", "discard") else Sink.TEXT,
-            discard_malformed=one_of("malformed", malformed, "text", "discard"),
-            fence_calls=one_of("in_fences", in_fences, "text", "calls"),
+            unknown=Sink.DISCARD if is_second_of("unknown", unknown, "text", "discard") else Sink.TEXT,
+            discard_malformed=is_second_of("malformed", malformed, "text", "discard"),
+            fence_calls=is_second_of("in_fences", in_fences, "text", "calls"),
             calls_in_reasoning=calls_in_reasoning,
         )
         schemas = tools_of(tools)
-        names, others = (DEFAULT, ()) if formats is None else chosen(formats)
+        names, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
         if schemas is not None and not schemas:
             names = others = ()  # nothing can be a call
         by_tool = formats is not None and any(form.by_tool for form in (*map(FORMATS.__getitem__, names), *others))
-        tables = compiled(names, tuple(schemas) if schemas and by_tool else (), others)
+        tables = tables_of(names, tuple(schemas) if schemas and by_tool else (), others)
         self._reader = Reader(Emitter(Ledger() if ledger else None))
         self._machine = Machine(self._reader, tables, Toolset(schemas), options, limits or LIMITS)
         self._grammar = reply.read(self._machine)
@@ -91,17 +93,34 @@ class Parser:
             self._read_prefix(prefix)
 
     def _read_prefix(self, prefix: str) -> None:
-        """Reads what the reply already contains. Its text is not emitted; a call that begins in it is, with `feed`."""
+        """Read the text that the reply already contains, without emitting it. A call that begins in this text is
+        emitted by the next `feed`.
+        """
         reader = self._reader
         reader.emitter.hide(len(prefix))
-        begun = [event for event in self._advance(prefix) if not isinstance(event, OUTSIDE)]
+        begun = [event for event in self._advance(prefix) if not isinstance(event, HIDDEN_IN_PREFIX)]
         for event in begun:
             reader.emitter.emit(event)
         if begun:
             reader.disarm()
 
     def feed(self, text: str) -> list[Event]:
-        """The events that this piece of the reply brings; [] if all of it has to wait. Never raises on model text."""
+        """Return the events for this piece of the reply; [] if the whole piece has to wait. Never raises because of
+        model text.
+        """
+        # Most pieces lie inside a long stretch of text or inside a string. So there are three levels, and each is
+        # entered only if the level before it cannot decide:
+        #
+        #     1. `scan` finds nothing in the piece: all of it flows unchanged. One search, one event.
+        #     2. `run.fullmatch` accepts the piece: still no grammar, but the piece may need conversion, its end may
+        #        have to wait, and the text may have continued in another run.
+        #     3. `_advance`: the grammar resumes where it armed the run, with all unread text.
+        #
+        # Levels 1 and 2 may skip the grammar because a run is armed only while nothing else decides (`Reader.arm`): the
+        # grammar is suspended in `flow`, the emitter is empty, and there is neither a ledger nor a hidden prefix. Then
+        # a piece that flows *is* the event, `at` is 0, and `reader.text` holds nothing but the waiting text. `scan` is
+        # unset in three cases: no run is armed; text is waiting, which can change the meaning of the piece; or the run
+        # has no `search`, because all of its text has to be decoded.
         reader = self._reader
         if not text:
             return reader.emitter.collect()
@@ -110,20 +129,30 @@ class Parser:
             run = reader.run
             if run is None:
                 return self._advance(text)
+            # The text that waited is now part of the piece. Below, either all of it is consumed, or the unconsumed end
+            # is put back and `scan` is unset again.
             if reader.text:
                 text = reader.text + text
                 reader.text = ""
                 reader.scan = run.search
-            if delta is None and reader.room <= FAR * len(text):
+            # Near the limit, `Reader.flow_to_limit` has to count each character as it is converted. Conversion
+            # lengthens text by less than a factor of MAX_GROWTH, so a piece that passes this test fits, except for text
+            # that waited in a decoder.
+            if delta is None and reader.remaining <= MAX_GROWTH * len(text):
                 return self._advance(text)
-            if delta is not None or scan is None or found.lastindex is None:  # type: ignore[union-attr]  # one was found
-                found = run.whole(text)
+            # If a group of `scan` matched, the piece needs conversion and flows completely. Any other match only means
+            # that something may begin here, and the run's pattern has to accept the piece to its end. What `fullmatch`
+            # accepts is what `match` would accept in `Reader.flow`, so the events do not depend on the level.
+            if delta is not None or scan is None or found.lastindex is None:  # type: ignore[union-attr]  # scan matched
+                found = run.fullmatch(text)
                 if found is None:
                     return self._advance(text)
                 group = found.lastindex
+                # Group 1: the text stays in this run. Any other group: it continues in another run, which the grammar
+                # will find in `last_run`. In either case, the text from the group onward has to wait.
                 if group is not None:
                     if group != 1:
-                        reader.run = other = run.others[group]
+                        reader.run = other = run.next_runs[group]
                         reader.scan = other.search
                     cut = found.start(group)
                     if cut < len(text):
@@ -133,43 +162,50 @@ class Parser:
                             return []
                         text = text[:cut]
             if delta is None and (convert := run.convert) is not None:
-                text = encode_basestring(text)[1:-1] if convert is quote else convert(text)
+                text = encode_basestring(text)[1:-1] if convert is json_escape else convert(text)
                 if not text:
                     return []
         if delta is not None:
-            event = new(delta)
+            event = create(delta)
             event.text = text
             return [event]
-        room = reader.room - len(text)
-        if room < 0 and scan is not None:  # without a scan it is decoded, and brings what had waited
+        room = reader.remaining - len(text)
+        # A level 1 piece may be too long, but it has not been converted yet, so the grammar can take the part that
+        # fits. A decoded piece (no `scan`) cannot be decoded twice: it is emitted, and the next piece reaches the limit
+        # above.
+        if room < 0 and scan is not None:
             return self._advance(text)
-        reader.room = room
-        arguments = new(ArgumentsDelta)
+        reader.remaining = room
+        arguments = create(ArgumentsDelta)
         arguments.index = reader.emitter.index
         arguments.text = text
         return [arguments]
 
     def close(self, reason: str | None = None) -> list[Event]:
-        """The last events. `reason` None or "stop": the model stopped by itself; anything else: it was cut short."""
+        """Return the last events. A `reason` of None or "stop" means that the model stopped on its own; any other
+        reason means that it was cut off.
+        """
         if self._machine.frames.state is State.CLOSED:
             return []
         self._reader.ended = True
         self._machine.stopped = reason in (None, "stop")
         events = self._advance("")
-        if self.state is not State.CLOSED:  # a mistake in the grammar, which waits for what never comes
-            with suppress(StopIteration, Ended):
-                self._grammar.throw(Ended)
+        if self.state is not State.CLOSED:  # a bug in the grammar: it waits for text that will never arrive
+            with suppress(StopIteration, EndOfText):
+                self._grammar.throw(EndOfText)
             events += self._reader.emitter.collect()
         return events
 
     def _advance(self, text: str) -> list[Event]:
-        """Lets the grammar read what has not been read."""
-        reader = self._reader  # append, disarm and compact, without the calls
+        """Let the grammar read the unread text."""
+        reader = self._reader  # append, disarm and compact, inlined
         reader.text = reader.text[reader.at :] + text if reader.text else text
         reader.at = 0
-        reader.ran = reader.run
+        reader.last_run = reader.run
         reader.scan = reader.run = None
-        reader.idle = 0  # the same text may come again, as the same object if it is one character
+        # A new piece is progress, even if it is the same object as the previous one, as single-character strings often
+        # are.
+        reader.idle_count = 0
         next(self._grammar, None)
         if reader.at:
             reader.text = reader.text[reader.at :]
@@ -178,38 +214,39 @@ class Parser:
 
     @property
     def state(self) -> State:
-        """What the next character may turn out to be."""
+        """State of the parser, which determines what the next character can be."""
         return self._machine.frames.state
 
     @property
     def in_reasoning(self) -> bool:
-        """The text around is reasoning."""
+        """Whether the text is inside reasoning."""
         return bool(self._machine.frames.reasoning)
 
     @property
     def waits_for(self) -> str:
-        """Why it holds what it holds, in words; "" if it holds nothing. For people; what it says may change."""
+        """Human-readable reason why text is buffered; "" if nothing is buffered. For debugging: the wording may
+        change.
+        """
         return waits_for(self._machine)
 
     @property
     def held(self) -> int:
-        """Characters that have arrived and are not yet known to be text, syntax or arguments."""
+        """Number of characters that have arrived but have not yet been classified as text, syntax or arguments."""
         reader = self._reader
-        return len(reader.text) - reader.at + reader.hold.length
+        return len(reader.text) - reader.at + reader.buffered.length
 
     @property
     def ledger(self) -> list[Span]:
-        """The spans that tile what was fed and is decided; empty unless asked for."""
+        """Consecutive spans that cover all text classified so far; empty unless the ledger was requested."""
         ledger = self._reader.emitter.ledger
         return [] if ledger is None else ledger.spans()
 
 
-def one_of(option: str, value: str, no: str, yes: str) -> bool:
-    """True if an option has the second of its two values.
+def is_second_of(option: str, value: str, no: str, yes: str) -> bool:
+    """Return whether an option has the second of its two allowed values.
 
     Raises:
         ValueError: it has neither.
-
     """
     if value not in (no, yes):
         raise ValueError(f"{option} must be {no!r} or {yes!r}, not {value!r}")
@@ -217,9 +254,9 @@ def one_of(option: str, value: str, no: str, yes: str) -> bool:
 
 
 def parse(text: str, tools: Tools = None, **options: Any) -> tuple[str, list[Call]]:
-    """The visible text of a whole reply and its calls. Options as of `Parser`.
+    """Parse a complete reply and return its visible text and its calls. Accepts the options of `Parser`.
 
-    A call that was cut, or could not be read to its end, is among them: its `complete` is False.
+    A call that was cut off or became unreadable is included, with `complete` set to False.
     """
     parser = Parser(tools, **options)
     visible: list[str] = []

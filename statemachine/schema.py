@@ -1,14 +1,15 @@
-"""The one walker of JSON Schema: references followed, `allOf` laid in, within bounds, each part read once.
+"""Bounded walk over JSON Schema: references are followed, `allOf` is merged, and each subschema is read once.
 
-A schema comes from the caller, so nothing about it is trusted: it may refer to itself, be nested without end, or name
-the same part a million times. A `SchemaWalker` belongs to one schema and remembers what it has read; depth and the
-number of parts are bounded, what cannot be read allows everything, and nothing raises.
+A schema comes from the caller and is not trusted: it may refer to itself, be nested without end, or refer to the same
+subschema a million times. A `SchemaWalker` belongs to one schema and caches what it has read. The depth and the number
+of subschemas are bounded, a subschema that cannot be read allows everything, and no exception is raised.
 
-The parser asks which types a value may have (`types`, `Node`); the prompt, the grammars, the messages about arguments
-and their cost read the parts themselves (`resolve`, `merged`, `required`, `follow`).
+The parser needs the types that a value may have (`types`, `Node`). The prompt, the grammars and the messages about
+invalid arguments read the subschemas themselves (`resolve`, `merged`, `required`, `follow`).
 
-Read as JSON Schema 2020-12 means them: `type` (one or several), `enum`, `const`, `properties`, `required`,
-`additionalProperties`, `items`, `prefixItems`, `anyOf`, `oneOf`, `allOf`, local `$ref`; and `nullable` of OpenAPI.
+Supported keywords, as defined by JSON Schema 2020-12: `type` (one or several), `enum`, `const`, `properties`,
+`required`, `additionalProperties`, `items`, `prefixItems`, `anyOf`, `oneOf`, `allOf`, local `$ref`; and OpenAPI's
+`nullable`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,26 +18,28 @@ from urllib.parse import unquote
 
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 STRING = frozenset({"string"})
-DEPTH = 16
-"""Parts inside of parts, and references in a row, that are followed for one question."""
-TYPES_DEPTH = 64
-"""The same, for the types of a part: what was found is remembered, so a deep schema costs no more than a flat one."""
-SAYS = ("items", "properties", "additionalProperties", "$ref", "allOf", "anyOf", "oneOf")
-"""With what a schema says something of items and members."""
-TYPED = 10_000
-"""Parts whose types are read, in all."""
-NODES = 1000
-"""Parts that are read for one question about a member, and of which copies are made in all."""
-MEMBERS = 256
-"""Members that a node remembers."""
+MAX_DEPTH = 16
+"""Maximum depth of nested subschemas and length of reference chains in one lookup."""
+MAX_TYPES_DEPTH = 64
+"""Maximum depth when reading the types of a subschema. Results are cached, so a deep schema costs no more than a flat
+one.
+"""
+DESCRIBING_KEYWORDS = ("items", "properties", "additionalProperties", "$ref", "allOf", "anyOf", "oneOf")
+"""Keywords that describe items or members."""
+MAX_TYPED_PARTS = 10_000
+"""Maximum number of subschemas to read types from."""
+MAX_PARTS = 1000
+"""Maximum number of subschemas to read in one lookup of a member, and to copy in total."""
+MAX_CACHED_MEMBERS = 256
+"""Maximum number of members that a node caches."""
 MISSING: Final = object()
-"""Nothing stands where a reference leads."""
+"""Returned for a reference whose target does not exist."""
 _NOTHING: Final[Mapping[str, Any]] = {}
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def follow(reference: str, root: object) -> object:
-    """What a local reference (`#`, `#/$defs/x`) leads to; `MISSING` if nothing is there."""
+    """Return the target of a local reference (`#`, `#/$defs/x`), or `MISSING`."""
     if reference == "#":
         return root
     if not reference.startswith("#/"):
@@ -54,45 +57,49 @@ def follow(reference: str, root: object) -> object:
 
 
 class SchemaWalker:
-    """Walks one schema. `exhausted` says that there was more to read than it may read."""
+    """Walks one schema. `exhausted` becomes true when the schema contains more than the walker is allowed to read."""
 
-    __slots__ = ("_left", "_merged", "_open", "_required", "_resolved", "_types", "root")
+    __slots__ = ("_budget", "_merged", "_open", "_required", "_resolved", "_types", "root")
 
-    def __init__(self, root: object, nodes: int = NODES) -> None:
+    def __init__(self, root: object, nodes: int = MAX_PARTS) -> None:
         self.root = root
-        self._left = nodes
-        # by the identity of a part, which is kept beside what was found, so that no other part can take its place
+        self._budget = nodes
+        # Keyed by the id of a subschema. The subschema is stored along with the result, so that its id is not reused.
         self._resolved: dict[int, tuple[object, Mapping[str, Any]]] = {}
         self._merged: dict[int, tuple[object, Mapping[str, Any]]] = {}
         self._required: dict[int, tuple[object, frozenset[str]]] = {}
         self._types: dict[int, tuple[object, frozenset[str]]] = {}
-        self._open: set[int] = set()  # parts whose types are being read
+        self._open: set[int] = set()  # subschemas whose types are being read
 
     @property
     def exhausted(self) -> bool:
-        """There was more to read than may be read."""
-        return self._left < 0
+        """Whether the schema contained more than the walker is allowed to read."""
+        return self._budget < 0
 
     def _visit(self, size: int = 0) -> bool:
-        """Whether one part more may be read; a large one, of which a copy is made, counts as several."""
-        self._left -= 1 + size // 32
-        return self._left >= 0
+        """Count one more subschema and return whether it may be read. A large one is copied, so it counts as
+        several.
+        """
+        self._budget -= 1 + size // 32
+        return self._budget >= 0
 
-    # ---- the parts themselves
+    # ---- the subschemas themselves
 
     def resolve(self, schema: object) -> Mapping[str, Any]:
-        """The part that a chain of references leads to, what stands beside them laid over it; {} for anything else."""
+        """Follow a chain of references and return the target, overlaid with the keywords next to the references; {} if
+        the schema is not an object.
+        """
         if not isinstance(schema, Mapping):
             return _NOTHING
         if not isinstance(schema.get("$ref"), str):
             return schema
         known = self._resolved.get(id(schema))
         if known is None:
-            known = self._resolved[id(schema)] = schema, self._chain(schema)
+            known = self._resolved[id(schema)] = schema, self._follow_chain(schema)
         return known[1]
 
-    def _chain(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        for _ in range(DEPTH):
+    def _follow_chain(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        for _ in range(MAX_DEPTH):
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema
@@ -109,17 +116,19 @@ class SchemaWalker:
         return _NOTHING
 
     def merged(self, schema: object) -> Mapping[str, Any]:
-        """The part, its reference followed, the parts of `allOf` laid into it; what stands first counts."""
+        """Return the subschema with its reference followed and its `allOf` merged; the first value of a keyword
+        wins.
+        """
         found = self.resolve(schema)
         parts = found.get("allOf")
         if not isinstance(parts, list | tuple):
             return found
         known = self._merged.get(id(found))
         if known is None:
-            known = self._merged[id(found)] = found, self._laid(found, parts)
+            known = self._merged[id(found)] = found, self._merge_all_of(found, parts)
         return known[1]
 
-    def _laid(self, schema: Mapping[str, Any], parts: Sequence[object]) -> Mapping[str, Any]:
+    def _merge_all_of(self, schema: Mapping[str, Any], parts: Sequence[object]) -> Mapping[str, Any]:
         merged: dict[str, Any] = {}
         members: list[Mapping[str, Any]] = []
         names: dict[Any, None] = {}
@@ -143,7 +152,7 @@ class SchemaWalker:
         return merged
 
     def required(self, schema: object) -> frozenset[str]:
-        """The members that an object must have."""
+        """Return the names of the required members of an object."""
         names = self.merged(schema).get("required")
         if not isinstance(names, list | tuple):
             return _NO_NAMES
@@ -154,22 +163,22 @@ class SchemaWalker:
 
     # ---- types
 
-    def types(self, schema: object, depth: int = TYPES_DEPTH) -> frozenset[str]:
-        """The JSON types that a part allows; what is not understood allows every type."""
+    def types(self, schema: object, depth: int = MAX_TYPES_DEPTH) -> frozenset[str]:
+        """Return the JSON types that a subschema allows; a subschema that cannot be understood allows every type."""
         if not isinstance(schema, Mapping) or depth == 0:
             return ANY
         known = self._types.get(id(schema))
         if known is not None:
             return known[1]
-        if id(schema) in self._open or len(self._types) >= TYPED:
+        if id(schema) in self._open or len(self._types) >= MAX_TYPED_PARTS:
             return ANY
         self._open.add(id(schema))
-        found = self._allowed(schema, depth)
+        found = self._allowed_types(schema, depth)
         self._open.discard(id(schema))
         self._types[id(schema)] = schema, found
         return found
 
-    def _allowed(self, schema: Mapping[str, Any], depth: int) -> frozenset[str]:
+    def _allowed_types(self, schema: Mapping[str, Any], depth: int) -> frozenset[str]:
         if isinstance(reference := schema.get("$ref"), str):
             return self.types(follow(reference, self.root), depth - 1)
         result = ANY
@@ -183,7 +192,7 @@ class SchemaWalker:
         for values in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
             if isinstance(values, list) and values:
                 one_of_each = {type(value): value for value in values}
-                result &= {kind for value in one_of_each.values() for kind in kinds(value)}
+                result &= {kind for value in one_of_each.values() for kind in json_types_of(value)}
         for word in ("anyOf", "oneOf"):
             if isinstance(ways := schema.get(word), list) and ways:
                 result &= frozenset().union(*(self.types(way, depth - 1) for way in ways))
@@ -194,11 +203,13 @@ class SchemaWalker:
             result &= {"object"}
         return (result | {"integer"} if "number" in result else result) or ANY
 
-    # ---- members and items, whatever alternatives say of them
+    # ---- members and items, across alternatives
 
     def part(self, schema: object, key: str | None) -> object:
-        """The part for the member `key` of an object, or (None) for the items of an array; None: nothing is said."""
-        return self._part(schema, key, DEPTH, iter(range(NODES)))
+        """Return the subschema for the member `key` of an object or, without a key, for the items of an array. Return
+        None if nothing describes it.
+        """
+        return self._part(schema, key, MAX_DEPTH, iter(range(MAX_PARTS)))
 
     def _part(self, schema: object, key: str | None, depth: int, left: Iterator[int]) -> object:
         if not isinstance(schema, Mapping) or depth == 0 or next(left, None) is None:
@@ -215,7 +226,9 @@ class SchemaWalker:
         return {"allOf": found} if len(found) > 1 else found[0] if found else None
 
     def _alternatives(self, ways: list[Any], key: str | None, depth: int, left: Iterator[int]) -> list[object]:
-        """What alternatives say, each of them; [] if one that may hold says nothing, since it allows everything."""
+        """Return the subschema found in each alternative; [] if an alternative that may apply has none, since it allows
+        everything.
+        """
         kind = "array" if key is None else "object"
         parts: list[object] = []
         for way in ways:
@@ -230,13 +243,13 @@ class SchemaWalker:
 
 
 def properties(schema: object) -> Mapping[str, Any]:
-    """The declared parameters of a tool; {} if none are declared."""
+    """Return the declared parameters of a tool, by name."""
     found = schema.get("properties") if isinstance(schema, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
-def sole_string(schema: object) -> str | None:
-    """The name of the only parameter of a tool, if it is a string."""
+def only_string_parameter(schema: object) -> str | None:
+    """Return the name of a tool's only parameter if that parameter is a string; otherwise None."""
     declared = properties(schema)
     if len(declared) == 1:
         [name] = declared
@@ -245,7 +258,7 @@ def sole_string(schema: object) -> str | None:
 
 
 def types(schema: object, key: str) -> frozenset[str]:
-    """The JSON types that the parameter `key` of a tool with this schema may have."""
+    """Return the JSON types that the parameter `key` of a tool with this schema may have."""
     declared = properties(schema)
     if key in declared:
         return SchemaWalker(schema).types(declared[key])
@@ -254,10 +267,10 @@ def types(schema: object, key: str) -> frozenset[str]:
 
 
 class Node:
-    """What a schema says of one value.
+    """Subschema that describes one value.
 
-    `types` are the JSON types that it may have; `optional` says that it may as well be left out, `deep` that the schema
-    says something of members or items.
+    `types` are the JSON types that the value may have, `optional` is whether the value may be omitted, and `deep` is
+    whether the schema describes members or items.
     """
 
     __slots__ = ("_items", "_members", "_schema", "_walker", "deep", "optional", "types")
@@ -271,42 +284,42 @@ class Node:
         self._items: tuple[Node | None] | None = None
         self.types = walker.types(schema) if types is None else types
         self.optional = optional
-        self.deep = isinstance(schema, Mapping) and any(word in schema for word in SAYS)
+        self.deep = isinstance(schema, Mapping) and any(word in schema for word in DESCRIBING_KEYWORDS)
 
     def member(self, key: str) -> "Node | None":
-        """What it says of the member of an object; None: nothing."""
+        """Return the node of an object member; None if the schema does not describe it."""
         if key in self._members:
             return self._members[key]
         found = self._walker.part(self._schema, key)
         node = None
         if found is not None:
             node = Node(found, self._walker, optional=key not in self._walker.required(self._schema))
-        if len(self._members) < MEMBERS:
+        if len(self._members) < MAX_CACHED_MEMBERS:
             self._members[key] = node
         return node
 
     def items(self) -> "Node | None":
-        """What it says of the items of an array; None: nothing."""
+        """Return the node of an array's items; None if the schema does not describe them."""
         if self._items is None:
             found = self._walker.part(self._schema, None)
             self._items = (None if found is None else Node(found, self._walker),)
         return self._items[0]
 
 
-def node(schema: object) -> Node | None:
-    """What the schema of a tool's parameters says of the arguments, which are an object; None: nothing."""
-    if not isinstance(schema, Mapping) or not any(schema.get(word) for word in SAYS[1:]):
+def described_node(schema: object) -> Node | None:
+    """Return the node of a tool's arguments object; None if the schema describes no arguments."""
+    if not isinstance(schema, Mapping) or not any(schema.get(word) for word in DESCRIBING_KEYWORDS[1:]):
         return None
-    return arguments(schema)
+    return arguments_node(schema)
 
 
-def arguments(schema: object) -> Node:
-    """The node of a tool's arguments, whatever its schema says of them."""
+def arguments_node(schema: object) -> Node:
+    """Return the node of a tool's arguments object, whether or not the schema describes any arguments."""
     return Node(schema, SchemaWalker(schema), types=ANY)
 
 
 def _member(schema: Mapping[str, Any], key: str) -> object:
-    """The part that this schema itself has for a member; None if it has none."""
+    """Return the subschema for a member that this schema itself contains, if any."""
     declared = properties(schema)
     if key in declared:
         return declared[key]
@@ -315,13 +328,13 @@ def _member(schema: Mapping[str, Any], key: str) -> object:
 
 
 def _items(schema: Mapping[str, Any]) -> object:
-    """The part that this schema itself has for all items; None if it has none."""
+    """Return the subschema for all items that this schema itself contains, if any."""
     found = schema.get("items")
     return found if isinstance(found, Mapping) and "prefixItems" not in schema else None
 
 
-def kinds(value: object) -> tuple[str, ...]:
-    """The JSON types of a Python value."""
+def json_types_of(value: object) -> tuple[str, ...]:
+    """Return the JSON types of a Python value."""
     match value:
         case bool():
             return ("boolean",)

@@ -1,6 +1,6 @@
-"""The tools that are offered: their names, and the JSON Schemas of their parameters.
+"""Offered tools: their names and the JSON Schemas of their parameters.
 
-`tools_of` takes them as they are at hand: as clients of the known protocols write them, as an MCP server lists them, or
+`tools_of` accepts tools in any common form: as sent by clients of the known protocols, as listed by an MCP server, or
 as Python functions.
 """
 
@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Tools = Mapping[str, Any] | Iterable[Any] | None
-"""What a parser takes: schemas by name; or names, tools of a protocol, functions, in any mixture; None: any name."""
+"""Tools as accepted by a parser: a mapping from names to schemas; a mixed iterable of names, protocol-style tools and
+functions; or None, which accepts any name.
+"""
 
-SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema")
-"""Where the schema of the parameters stands: OpenAI, Anthropic, MCP, Gemini."""
-KINDS: Mapping[object, str] = {
+SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema")
+"""Keys that may contain a tool's parameter schema: OpenAI, Anthropic, MCP, Gemini."""
+JSON_TYPES: Mapping[object, str] = {
     str: "string",
     int: "integer",
     float: "number",
@@ -28,19 +30,20 @@ KINDS: Mapping[object, str] = {
     frozenset: "array",
     dict: "object",
 }
-"""The JSON types of plain types of Python."""
+"""Python type → JSON type."""
 
 
 def tools_of(tools: Tools) -> Mapping[str, Any] | None:
-    """JSON Schema of the parameters by tool name; None stays None: any name is a tool.
+    """Return the JSON Schema of each tool's parameters, by tool name. None is returned unchanged: every name is then a
+    tool.
 
     Args:
-        tools: a mapping from names to schemas, as it stands; or an iterable of names, of tools as OpenAI (Chat or
-            Responses), Anthropic or MCP write them (objects with `name` and `inputSchema` too), and of functions.
+        tools: a mapping from names to schemas, returned unchanged; or an iterable whose items are names, functions,
+            tools in the format of OpenAI (Chat or Responses), Anthropic or MCP, or objects with `name` and
+            `inputSchema`.
 
     Raises:
-        TypeError: something else is among them.
-
+        TypeError: an item is something else.
     """
     if tools is None:
         return None
@@ -48,18 +51,17 @@ def tools_of(tools: Tools) -> Mapping[str, Any] | None:
         written = {key for key in ("type", "function", "name") if isinstance(tools.get(key), str)}
         if not written:
             return tools
-        raise TypeError("tools is one tool: give a list of tools, or a mapping from names to schemas")
+        raise TypeError("tools is a single tool: pass a list of tools, or a mapping from names to schemas")
     if isinstance(tools, str):
-        raise TypeError(f"tools is the text {tools!r}: give a list of names")
+        raise TypeError(f"tools is the string {tools!r}: pass a list of names")
     return dict(map(tool_of, tools))
 
 
 def tool_of(tool: object) -> tuple[str, Any]:
-    """The name of a tool and the schema of its parameters.
+    """Return the name of a tool and the schema of its parameters.
 
     Raises:
-        TypeError: it is no tool.
-
+        TypeError: the argument is not a tool.
     """
     if isinstance(tool, str):
         return tool, None
@@ -67,22 +69,26 @@ def tool_of(tool: object) -> tuple[str, Any]:
         inner = tool.get("function")
         found = inner if isinstance(inner, Mapping) else tool
         if isinstance(name := found.get("name"), str):
-            return name, next((found[key] for key in SCHEMAS if found.get(key) is not None), None)
+            return name, next((found[key] for key in SCHEMA_KEYS if found.get(key) is not None), None)
     elif isinstance(name := getattr(tool, "name", None), str):
-        return name, next((schema for key in SCHEMAS if (schema := getattr(tool, key, None)) is not None), None)
+        return name, next(
+            (schema_of_hint for key in SCHEMA_KEYS if (schema_of_hint := getattr(tool, key, None)) is not None), None
+        )
     elif callable(tool) and isinstance(name := getattr(tool, "__name__", None), str):
-        return name, signature(tool)
+        return name, schema_of_function(tool)
     raise TypeError(
-        f"{tool!r} is no tool: give a name, a function, or a tool as OpenAI, Anthropic or MCP write it (a `name`, and "
-        f"a schema in one of {', '.join(SCHEMAS)})"
+        f"{tool!r} is not a tool: pass a name, a function, or a tool in OpenAI, Anthropic or MCP format (a `name`, "
+        f"and a schema under one of {', '.join(SCHEMA_KEYS)})"
     )
 
 
-def signature(function: Callable[..., Any]) -> dict[str, Any]:
-    """The schema of a function's parameters; what is not a plain type may be anything."""
+def schema_of_function(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the schema of a function's parameters; a parameter whose annotation is not a plain type accepts any
+    value.
+    """
     try:
         hints = typing.get_type_hints(function)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # what is named does not exist at run time
+    except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that does not exist at run time
         hints = {}
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -91,7 +97,7 @@ def signature(function: Callable[..., Any]) -> dict[str, Any]:
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = True
         elif parameter.kind not in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            properties[name] = schema(hints.get(name))
+            properties[name] = schema_of_hint(hints.get(name))
             if parameter.default is parameter.empty:
                 required.append(name)
     found: dict[str, Any] = {"type": "object", "properties": properties}
@@ -102,28 +108,28 @@ def signature(function: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def schema(hint: object) -> dict[str, Any]:
-    """The JSON Schema of a type; {} if it is not a plain one."""
+def schema_of_hint(hint: object) -> dict[str, Any]:
+    """Return the JSON Schema of a plain type; {} for any other type."""
     if hint is None:
         return {}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return schema(arguments[0])
+        return schema_of_hint(arguments[0])
     if origin in (typing.Union, types.UnionType):
-        ways = [schema(argument) for argument in arguments]
+        ways = [schema_of_hint(argument) for argument in arguments]
         return {"anyOf": ways} if all(ways) else {}
     if origin is typing.Literal:
         return {"enum": list(arguments)}
-    kind = KINDS.get(origin if origin is not None else hint)
+    kind = JSON_TYPES.get(origin if origin is not None else hint)
     if kind is None:
         return {}
-    if kind == "array" and arguments and (items := schema(arguments[0])):
+    if kind == "array" and arguments and (items := schema_of_hint(arguments[0])):
         return {"type": "array", "items": items}
     return {"type": kind}
 
 
 class Toolset:
-    """The offered tools, as the parser asks for them."""
+    """Offered tools, with the lookups that the parser needs."""
 
     __slots__ = ("_folded", "_schemas")
 
@@ -132,24 +138,24 @@ class Toolset:
         self._folded: dict[str, str | None] | None = None
 
     @property
-    def any(self) -> bool:
-        """Every name is a tool."""
+    def accepts_any(self) -> bool:
+        """Whether every name is accepted as a tool."""
         return self._schemas is None
 
     @property
-    def sole(self) -> str:
-        """The only tool that is offered; "" if there are several, or any name is one."""
+    def only_tool(self) -> str:
+        """Name of the only offered tool; "" if several are offered, or if every name is accepted."""
         return next(iter(self._schemas)) if self._schemas is not None and len(self._schemas) == 1 else ""
 
     def __contains__(self, name: str) -> bool:
         return self._schemas is not None and name in self._schemas
 
     def schema(self, name: str | None) -> object:
-        """The JSON Schema of a tool's parameters; None if it has none."""
+        """Return the JSON Schema of a tool's parameters; None if the tool has none."""
         return None if self._schemas is None or name is None else self._schemas.get(name)
 
-    def offered(self, name: str) -> str | None:
-        """The offered tool that a name means: itself, else the only one equal without `functions.` and case."""
+    def resolve(self, name: str) -> str | None:
+        """Return the offered tool that a name refers to, ignoring case and a `functions.` prefix if necessary."""
         schemas = self._schemas
         if not name:
             return None

@@ -3,26 +3,26 @@ agent.
 
     from streamtool import Parser, ToolMiddleware
 
-Each name below has one home module and is loaded from there at its first use, so that a program which only parses does
-not pay for HTTP. The layers, from the parser (`statemachine`) up to the command line, are drawn in `docs/design.md`.
+Each public name is loaded from its home module on first use, so a program that only parses does not load the HTTP code.
+`docs/design.md` has a diagram of the layers, from the parser (`statemachine`) up to the command line.
 
-The parser's import name, `statemachine`, is also that of the distribution python-statemachine. Both would be installed
-into one folder, so the import ends here, with a sentence, when it finds anything but ours.
+The parser's import name, `statemachine`, is also used by the distribution python-statemachine. If both were installed,
+they would share one folder, so the import fails with an explanation if it finds the other one.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _SENTENCE = (
-    "streamtool needs its own package `statemachine`, but what is installed under this name{place} belongs to another "
-    "distribution (python-statemachine has the same import name). Install only one of the two in an environment, then "
-    "reinstall streamtool."
+    "streamtool needs its own package `statemachine`, but the package installed under this name{place} belongs to "
+    "another distribution (python-statemachine uses the same import name). Install only one of the two in an "
+    "environment, then reinstall streamtool."
 )
 _MARK = "streamtool.statemachine/1"
 
 try:
     import statemachine
-except ImportError as error:  # a folder in which two distributions are mixed
+except ImportError as error:  # files of both distributions are mixed in one folder
     raise ImportError(_SENTENCE.format(place="")) from error
 
 if getattr(statemachine, "STREAMTOOL", None) != _MARK:
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
         write,
     )
     from streamtool.agent import Agent, McpServer
-    from streamtool.errors import AgentError, RequestError, SettingsError, StreamtoolError, UpstreamError
+    from streamtool.core.errors import AgentError, RequestError, SettingsError, StreamtoolError, UpstreamError
     from streamtool.exchange import Record
-    from streamtool.http.middleware import ToolMiddleware
-    from streamtool.http.transport import SyncToolTransport, ToolTransport
-    from streamtool.http.wrap import wrap
+    from streamtool.middleware import ToolMiddleware
     from streamtool.proxy import Proxy
     from streamtool.settings import LimitSettings, Settings
+    from streamtool.transport import SyncToolTransport, ToolTransport
+    from streamtool.transport.wrap import wrap
 
     __version__: str
 
@@ -72,22 +72,22 @@ HOMES = {
     "write": "statemachine",
     "Agent": "streamtool.agent",
     "McpServer": "streamtool.agent",
-    "AgentError": "streamtool.errors",
-    "RequestError": "streamtool.errors",
-    "SettingsError": "streamtool.errors",
-    "StreamtoolError": "streamtool.errors",
-    "UpstreamError": "streamtool.errors",
+    "AgentError": "streamtool.core.errors",
+    "RequestError": "streamtool.core.errors",
+    "SettingsError": "streamtool.core.errors",
+    "StreamtoolError": "streamtool.core.errors",
+    "UpstreamError": "streamtool.core.errors",
     "Record": "streamtool.exchange",
-    "ToolMiddleware": "streamtool.http.middleware",
+    "ToolMiddleware": "streamtool.middleware",
     "Proxy": "streamtool.proxy",
     "LimitSettings": "streamtool.settings",
     "Limits": "statemachine",
     "Settings": "streamtool.settings",
-    "SyncToolTransport": "streamtool.http.transport",
-    "ToolTransport": "streamtool.http.transport",
-    "wrap": "streamtool.http.wrap",
+    "SyncToolTransport": "streamtool.transport",
+    "ToolTransport": "streamtool.transport",
+    "wrap": "streamtool.transport.wrap",
 }
-"""Public name -> the module that defines it."""
+"""The home module of each public name."""
 
 __all__ = [
     "FORMATS",
@@ -123,13 +123,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from its home; `__version__` from the installed distribution."""
+    """Return a public name from its home module; `__version__` comes from the installed distribution."""
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  reads files; most never ask
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  reads files, and is rarely needed
 
         try:
             return version("streamtool")
-        except PackageNotFoundError:  # used from a folder, not installed
+        except PackageNotFoundError:  # run from a source folder, without being installed
             return "unknown"
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -139,5 +139,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """Return the public names, including those not loaded yet."""
     return sorted({*globals(), *__all__, "__version__"})

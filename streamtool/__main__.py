@@ -1,4 +1,4 @@
-"""`python -m streamtool` is the command `streamtool`."""
+"""Run the command line as `python -m streamtool`."""
 
 import sys
 

@@ -1,12 +1,12 @@
-"""How fast the parser is: µs per delta and, since machines differ, in units of the smallest useful loop.
+"""Benchmark of the parser: µs per delta, also expressed in units of the smallest useful loop, because machines differ.
 
     u         the cost per delta of one method call with one compiled character-class search that finds nothing
-    delta     a piece of four characters, as a model writes them
-    MB/s      one large delta: the whole text in one `feed`
-    growth    cost per delta in a text of 1 MB over that in a text of 1 KB; interleaved runs, ratio of minima
+    delta     a piece of four characters, as a model emits them
+    MB/s      speed with one large delta: the whole text in one `feed`
+    growth    cost per delta in a text of 1 MB divided by the cost in a text of 1 KB; interleaved runs, ratio of minima
 
-Every figure is the minimum of several runs, taken in the same process. `bound` is the cost of the operations that a
-workload cannot do without, measured in the same run: a target below it cannot be reached in Python.
+Every figure is the minimum of several runs in the same process. `bound` is the cost of the minimum set of operations
+that a workload requires, measured in the same run: a target below it cannot be reached in Python.
 """
 
 import json
@@ -26,7 +26,7 @@ from statemachine.formats import DEFAULT, Envelope, Expression, Parameters
 DELTA = 4
 RUNS = 9
 new = object.__new__
-"""Makes an event, as `Parser.feed` does."""
+"""Creates an event, as `Parser.feed` does."""
 TOOLS: Mapping[str, Any] = {
     f"tool_{number}": {
         "type": "object",
@@ -37,7 +37,7 @@ TOOLS: Mapping[str, Any] = {
 PROSE = "The parser reads what a model writes as it arrives, and nothing of it waits for longer than it must. "
 MARKDOWN = """## What changed
 
-The reader now keeps *only* what nobody has consumed; see `reader.py` for how `take` and `keep` differ.
+The reader now keeps *only* what is still unread; see `reader.py` for how `take` and `keep` differ.
 
 - a run flows until its pattern stops, and then the grammar is asked again
 - what may still be a marker waits, **nothing else** does
@@ -45,7 +45,7 @@ The reader now keeps *only* what nobody has consumed; see `reader.py` for how `t
 
 | file | purpose |
 |------|---------|
-| states | the law |
+| states | the table |
 
 ```python
 def feed(self, text):
@@ -88,39 +88,39 @@ ANSWER = {"title": "Report", "items": [{"label": "first", "values": [1, 2.5, 3],
 
 @frozen
 class Workload:
-    """A text as a model writes it: `before` and `after` frame what is measured."""
+    """Text as a model writes it. `before` and `after` surround the part that is measured."""
 
     name: str
     text: str
     before: str = ""
     after: str = ""
     target: float = 12.0
-    """The cost per delta to reach, in u."""
+    """Target cost per delta, in u."""
     large: float = 50.0
-    """The speed to reach in one large delta, in MB/s."""
+    """Target speed with one large delta, in MB/s."""
     bound: Callable[[list[str]], None] | None = None
-    """The operations that it cannot do without."""
+    """Runs the minimum set of operations that the workload requires."""
     formats: tuple[str, ...] | None = None
-    """What is listened for; None: the default."""
+    """Formats to listen for; None means the default formats."""
 
 
-def repeated(text: str, length: int) -> str:
-    """The text over and over, of at least this length."""
+def repeat(text: str, length: int) -> str:
+    """Repeat the text until it has at least this length."""
     return text * (length // len(text) + 1)
 
 
 def pieces(text: str) -> list[str]:
-    """The text in deltas."""
+    """Split the text into deltas."""
     return [text[at : at + DELTA] for at in range(0, len(text), DELTA)]
 
 
-def fastest(run: Callable[[], float], runs: int = RUNS) -> float:
-    """The least time of several runs, in seconds."""
+def shortest_time(run: Callable[[], float], runs: int = RUNS) -> float:
+    """Return the shortest time of several runs, in seconds."""
     return min(run() for _ in range(runs))
 
 
 class Smallest:
-    """The smallest useful loop: what one u is."""
+    """The smallest useful loop, which defines one u."""
 
     __slots__ = ("search",)
 
@@ -128,13 +128,13 @@ class Smallest:
         self.search = re.compile(r"[<{\[@`\n]").search
 
     def feed(self, text: str) -> bool:
-        """True if something stands in the text."""
+        """Return whether the text contains any of the characters."""
         return self.search(text) is not None
 
 
 def unit() -> float:
-    """One u, in seconds."""
-    deltas = pieces(repeated(PROSE, 40_000))
+    """Return one u, in seconds."""
+    deltas = pieces(repeat(PROSE, 40_000))
     feed = Smallest().feed
 
     def run() -> float:
@@ -143,37 +143,37 @@ def unit() -> float:
             feed(delta)
         return time.perf_counter() - start
 
-    return fastest(run) / len(deltas)
+    return shortest_time(run) / len(deltas)
 
 
 def per_delta(work: Workload, text: str | None = None, runs: int = RUNS) -> float:
-    """Seconds per delta of a workload."""
+    """Return the time per delta of a workload, in seconds."""
     deltas = pieces(work.text if text is None else text)
 
     def run() -> float:
-        feed = started(work).feed
+        feed = start_parser(work).feed
         start = time.perf_counter()
         for delta in deltas:
             feed(delta)
         return time.perf_counter() - start
 
-    return fastest(run, runs) / len(deltas)
+    return shortest_time(run, runs) / len(deltas)
 
 
-def at_once(work: Workload) -> float:
-    """Characters per second, the whole text in one delta."""
+def characters_per_second(work: Workload) -> float:
+    """Return the number of characters per second when the whole text is one delta."""
 
     def run() -> float:
-        parser = started(work)
+        parser = start_parser(work)
         start = time.perf_counter()
         parser.feed(work.text)
         return time.perf_counter() - start
 
-    return len(work.text) / fastest(run)
+    return len(work.text) / shortest_time(run)
 
 
-def started(work: Workload) -> Parser:
-    """A parser with all default formats and 200 tools, in the middle of an answer."""
+def start_parser(work: Workload) -> Parser:
+    """Return a parser with all default formats and 200 tools, in the middle of a reply."""
     parser = Parser(TOOLS, formats=(*DEFAULT, work.name) if work.name in OPT_IN else work.formats)
     parser.feed("Well, ")
     parser.feed(work.before)
@@ -181,14 +181,15 @@ def started(work: Workload) -> Parser:
 
 
 def growth(work: Workload, unit_text: str) -> float:
-    """Cost per delta at 1 MB over that at 1 KB."""
-    small, large = repeated(unit_text, 1_000), repeated(unit_text, 1_000_000)
-    # many runs of the small text and few of the large one, in turn: both are measured under the same load
+    """Return the cost per delta at 1 MB divided by the cost at 1 KB."""
+    small, large = repeat(unit_text, 1_000), repeat(unit_text, 1_000_000)
+    # Alternate many runs of the small text with one run of the large text, so that both are measured under the same
+    # load.
     return min(per_delta(work, large, 1) / per_delta(work, small, 200) for _ in range(3))
 
 
 def string_bound(deltas: list[str]) -> None:
-    """What arguments inside of a JSON string cannot do without: two scans, one decoding, one event per delta."""
+    """Run the minimum for arguments inside a JSON string: per delta, two scans, at most one decoding and one event."""
     outer = re.compile(r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+(\\\Z)?').match
     decode = json.JSONDecoder().parse_string  # type: ignore[attr-defined]  # the stubs lack the attribute
     rest = ""
@@ -206,7 +207,7 @@ def string_bound(deltas: list[str]) -> None:
 
 
 def quote_bound(deltas: list[str]) -> None:
-    """What a raw value cannot do without: one scan and one event per delta, and the escaping of what has to be."""
+    """Run the minimum for a raw value: per delta, one scan and one event, plus escaping where necessary."""
     scan = re.compile(r"[<\"\\\x00-\x1f]").search
     for delta in deltas:
         text = delta if scan(delta) is None else encode_basestring(delta)[1:-1]
@@ -216,7 +217,7 @@ def quote_bound(deltas: list[str]) -> None:
 
 
 def text_bound(deltas: list[str]) -> None:
-    """What text cannot do without: one scan and one event per delta."""
+    """Run the minimum for text: per delta, one scan and one event."""
     scan = re.compile(r"[<{\[@`\n]").search
     for delta in deltas:
         scan(delta)
@@ -226,8 +227,8 @@ def text_bound(deltas: list[str]) -> None:
 
 
 def workloads(size: int) -> Iterator[Workload]:
-    """All workloads, each about `size` characters long."""
-    yield Workload("prose, one format", repeated(PROSE, size), target=3, large=300, formats=("tool_call",))
+    """Yield all workloads; each is about `size` characters long."""
+    yield Workload("prose, one format", repeat(PROSE, size), target=3, large=300, formats=("tool_call",))
     for name, text, target, large in (
         ("prose", PROSE, 3, 300),
         ("markdown", MARKDOWN, 6, 50),
@@ -236,33 +237,35 @@ def workloads(size: int) -> Iterator[Workload]:
         ("HTML", HTML, 12, 50),
         ("LaTeX", LATEX, 12, 50),
     ):
-        yield Workload(name, repeated(text, size), target=target, large=large, bound=text_bound)
+        yield Workload(name, repeat(text, size), target=target, large=large, bound=text_bound)
     answer = json.dumps({"report": [ANSWER] * (size // 150)}, indent=2)
     yield Workload("JSON answer", answer, bound=text_bound)
     records = [{"id": number, "name": f"Row {number}", "size": number * 7, "ok": True} for number in range(size // 60)]
     yield Workload("JSON records", "\n".join(map(json.dumps, records)), bound=text_bound)
-    value = repeated(CODE, size)
+    value = repeat(CODE, size)
     for name in FORMATS:
         frame = write([Call("tool_1", json.dumps({"text": "VALUE"}))], name)
         before, _, after = frame.partition("VALUE")
         match FORMATS[name].variants[0].body:
             case Envelope(as_string=True):
-                yield Workload(name, inside(inside(value)), "\n" + before, after, 15, 45, string_bound)
+                yield Workload(name, json_escape(json_escape(value)), "\n" + before, after, 15, 45, string_bound)
             case Parameters():
                 yield Workload(name, value, "\n" + before, after, 7, 300, quote_bound)
             case Expression(quote=quote):
-                yield Workload(name, value if quote else inside(value), "\n" + before, after, 9, 45)
+                yield Workload(name, value if quote else json_escape(value), "\n" + before, after, 9, 45)
             case _ if name != "action_object":
-                yield Workload(name, inside(value), "\n" + before, after, 7, 130)
+                yield Workload(name, json_escape(value), "\n" + before, after, 7, 130)
 
 
-def inside(text: str) -> str:
-    """The text as it stands in a JSON string."""
+def json_escape(text: str) -> str:
+    """Return the text as it would be written in a JSON string."""
     return encode_basestring(text)[1:-1]
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of an idle parser, and of one inside of a call; compiled tables, which parsers share, left out."""
+    """Return the size in bytes of an idle parser and of a parser inside a call. Compiled tables are excluded, because
+    parsers share them.
+    """
     Parser(TOOLS).feed("x")
     opener = '<tool_call>{"name": "tool_1", "arguments": {"text": "'
     warm = Parser(TOOLS)
@@ -280,7 +283,7 @@ def memory() -> tuple[int, int]:
 
 
 def bound_of(work: Workload) -> float | None:
-    """Seconds per delta of what the workload cannot do without."""
+    """Return the time per delta of a workload's minimum, in seconds; None if it has no minimum."""
     if work.bound is None:
         return None
     deltas = pieces(work.text)
@@ -291,11 +294,11 @@ def bound_of(work: Workload) -> float | None:
         bound(deltas)
         return time.perf_counter() - start
 
-    return fastest(run) / len(deltas)
+    return shortest_time(run) / len(deltas)
 
 
 def main(file: str | None = None, *, size: int = 16_000) -> int:
-    """Prints the table; with a file, only how fast its text is read."""
+    """Print the table or, if `file` is given, only the figures for its text."""
     one = min(unit() for _ in range(5))
     print(f"Python {sys.version.split()[0]} · u = {one * 1e6:.3f} µs · deltas of {DELTA} characters · 200 tools\n")
     print(f"{'workload':18} {'µs/delta':>9} {'u':>6} {'reach':>6} {'bound':>6}  {'MB/s':>6} {'reach':>6}  growth")
@@ -304,19 +307,24 @@ def main(file: str | None = None, *, size: int = 16_000) -> int:
             works = [Workload(file[-18:], opened.read())]
     else:
         works = list(workloads(size))
-    grown = {"prose": PROSE, "tool_call": inside(CODE), "openai_fragment": inside(inside(CODE)), "qwen3_coder": CODE}
+    grown = {
+        "prose": PROSE,
+        "tool_call": json_escape(CODE),
+        "openai_fragment": json_escape(json_escape(CODE)),
+        "qwen3_coder": CODE,
+    }
     for work in works:
         one = min(one, unit())
         cost = per_delta(work)
         bound = bound_of(work)
         line = f"{work.name:18} {cost * 1e6:9.3f} {cost / one:6.1f} {work.target:6.0f} "
         line += f"{bound / one:6.1f}" if bound is not None else " " * 6
-        line += f"  {at_once(work) / 1e6:6.0f} {work.large:6.0f}"
+        line += f"  {characters_per_second(work) / 1e6:6.0f} {work.large:6.0f}"
         if work.name in grown:
             line += f"  {growth(work, grown[work.name]):.2f}"
         print(line)
     idle, inside_call = memory()
-    print(f"\nmemory per parser: {idle / 1024:.1f} KB in text, {inside_call / 1024:.1f} KB inside of a call")
+    print(f"\nmemory per parser: {idle / 1024:.1f} KB in text, {inside_call / 1024:.1f} KB inside a call")
     return 0
 
 

@@ -3,7 +3,9 @@
 import gc
 import logging
 import os
+import signal
 import ssl
+import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
@@ -11,31 +13,42 @@ from typing import Any
 import certifi
 import pytest
 from hypothesis import settings
+from support import law
 
-from statemachine import checks, parser
+from statemachine import parser
 from statemachine.formats import compile as tables
-from streamtool.http import templates
+from streamtool.upstream import chat_templates as templates
 
-tables.compiled = parser.compiled = lru_cache(256)(tables.compiled.__wrapped__)
-"""The tests use more sets of formats than any server; each is compiled once in a process."""
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+"""Each of the processes that the tests start would compile our modules again."""
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A script's background jobs ignore SIGINT, and so would each process that a test starts and interrupts."""
+
+tables.tables_of = parser.compiled = lru_cache(256)(tables.tables_of.__wrapped__)
+"""The tests use more sets of formats than any server; each is compiled once per process."""
 
 fresh_context = ssl.create_default_context
 trusting = cache(fresh_context)
 
 
 def default_context(*args: Any, **options: Any) -> ssl.SSLContext:
-    """A TLS context; the one that trusts the world, which each of some thousand clients wants, is made once."""
+    """Return a TLS context; the one with the default trust store, which about a thousand clients need, is made once."""
     return (trusting if not args and options == {"cafile": certifi.where()} else fresh_context)(*args, **options)
 
 
 ssl.create_default_context = default_context
 
 ASKS = templates.ask_for_template
-"""What asks an upstream for a chat template. Tests that count requests would see it, so only one file lets it ask."""
+"""The function that requests an upstream's chat template.
+
+Tests that count requests would see these requests, so only one file enables them.
+"""
 
 
 async def shows_none(*_: object) -> None:
-    """An upstream that shows no template."""
+    """Pretend that an upstream has no chat template."""
 
 
 templates.ask_for_template = shows_none
@@ -43,24 +56,37 @@ templates.ask_for_template = shows_none
 
 @pytest.fixture
 def asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstreams are asked for their chat templates."""
+    """Let upstreams be asked for their chat templates."""
     monkeypatch.setattr(templates, "ask_for_template", ASKS)
     monkeypatch.setattr("streamtool.probe.client.ask_for_template", ASKS)
 
 
-checks.enforce()  # what any parser of any test emits is legal by the tables of `statemachine.states`
+law.enforce()  # check every event in every test against the tables of `statemachine.machine.states`
 settings.register_profile("steady", derandomize=True, deadline=None)
-settings.load_profile("steady")  # the same examples in every run; `-m long` looks for new ones
+settings.load_profile("steady")  # the same examples in every run; `-m long` tries new ones
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: a third of the time a test waits, for a socket or for a process."""
+    """Use one worker more than there are cores: tests spend a third of their time waiting for a socket or a process."""
     return 1 + (os.cpu_count() or 1)
 
 
+LONGEST = (
+    "test_batch", "test_site", "test_formats", "test_hostile_requests", "test_cli", "test_event_loop", "test_workers",
+    "test_parser_properties", "test_constraints", "test_servers", "test_refusal_deltas", "test_conversation",
+    "test_shutdown", "test_reload", "test_forcing", "test_background", "test_docs",
+)  # fmt: skip
+"""The modules that take longest: they begin first, so that none of them runs alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest modules."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 def pytest_collection_finish() -> None:
-    """Let the garbage collector forget the thousands of collected tests, and look at the rest less often."""
+    """Freeze the thousands of collected tests for the garbage collector, and collect the other objects less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
@@ -68,13 +94,22 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Tests marked `anyio` run on asyncio and on trio. What waits for time is marked `trio` and uses `autojump_clock`."""
+    """Run tests marked `anyio` on asyncio and on trio.
+
+    Tests that wait for time are marked `trio` and use `autojump_clock`.
+    """
     return str(request.param)
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["alternating", "on both"])
+def on_both(request: pytest.FixtureRequest) -> bool:
+    """Whether an `alternating` test runs all of its combinations on this backend."""
+    return bool(request.param)
 
 
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
-    """Commands that run in this process configure its logging; the next test knows nothing of it."""
+    """Reset logging, which commands that run in this process configure."""
     root, ours = logging.getLogger(), logging.getLogger("streamtool")
     before = root.handlers[:], root.level, ours.level
     yield

@@ -1,7 +1,8 @@
-"""`docs/add-a-format.md` is short and true: the format of the page, its row and its cases, works everywhere."""
+"""`docs/add-a-format.md` is short and correct: the format on the page, its row and its cases, works everywhere."""
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import attrs
 import pytest
-from format_cases import Case, case_of
-from statemachine_fold import cuts, outcome, pieces
-from test_formats import COMMON
+from support.common_cases import COMMON
+from support.format_cases import Case, case_of
+from support.statemachine_fold import cuts, outcome, pieces
 
 from conformance.cases import read_cases
 from statemachine import FORMATS, Call, Format, Parser, parse, write
@@ -24,7 +25,7 @@ CALL = Call("get_weather", '{"city": "Paris", "days": 3}')
 
 @pytest.fixture(scope="module")
 def row() -> Format:
-    """The format, made as the page makes it."""
+    """Return the format, created as on the page."""
     names: dict[str, Format] = {}
     exec(ROW, names)
     return names["FORMAT"]
@@ -48,8 +49,10 @@ def test_the_row_is_under_ten_lines(row: Format) -> None:
     assert CASES.startswith(f"# {row.name}\n")
 
 
-def test_the_commands_of_the_page_do_what_it_says(row: Format, tmp_path: Path) -> None:
-    """In a scratch copy: the row in the table, a case of each title that the page names, and the page's own command."""
+def test_the_commands_on_the_page_work(row: Format, tmp_path: Path) -> None:
+    """In a scratch copy: the row in the table, a case for each title that the page names, and the page's own
+    command.
+    """
     root = Path(__file__).resolve().parent.parent
     for name in ("statemachine", "streamtool", "tests", "pyproject.toml"):
         copy, what = (shutil.copytree if (root / name).is_dir() else shutil.copy), root / name
@@ -65,7 +68,7 @@ def test_the_commands_of_the_page_do_what_it_says(row: Format, tmp_path: Path) -
     command = re.search(r"```sh\n(pytest .*)\n", PAGE)
     assert command is not None
     done = subprocess.run(
-        [sys.executable, "-m", *command[1].split(), "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", *shlex.split(command[1]), "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -84,12 +87,12 @@ def test_its_cases_pass_whole_in_pieces_and_at_every_split(row: Format, case: Ca
             assert outcome(cuts(case.text, [place]), case.tools, formats=formats) == case.expected, place
 
 
-def test_a_case_that_is_wrong_fails(row: Format, case: Case) -> None:
+def test_a_wrong_case_fails(row: Format, case: Case) -> None:
     changed = case.text.replace("<<call", "<<cal")
     assert outcome([changed], case.tools, formats=[row]) != case.expected
 
 
-def test_it_is_read_together_with_others(row: Format) -> None:
+def test_the_format_is_read_together_with_others(row: Format) -> None:
     text = f"{write([CALL], 'tool_call')}\n<<call get_weather {CALL.arguments}<<end>>"
     visible, calls = parse(text, ["get_weather"], formats=["tool_call", row])
     assert (visible, calls) == ("", [CALL, CALL])
@@ -97,14 +100,14 @@ def test_it_is_read_together_with_others(row: Format) -> None:
     assert [event.format for event in starts if hasattr(event, "format")] == ["tool_call", "angles"]
 
 
-@pytest.mark.skipif(write.__annotations__["format"] is str, reason="`write` takes names only")
-def test_it_is_written_and_read_back(row: Format) -> None:
+@pytest.mark.skipif(write.__annotations__["format"] is str, reason="`write` accepts only names")
+def test_the_format_is_written_and_read_back(row: Format) -> None:
     text = write([CALL, Call("get_weather", "{}")], row)
     visible, calls = parse(text, ["get_weather"], formats=[row])
     assert (visible, calls) == ("", [CALL, Call("get_weather", "{}")])
 
 
-def test_a_row_that_cannot_be_read_is_refused(row: Format) -> None:
+def test_an_invalid_row_is_rejected(row: Format) -> None:
     rival = attrs.evolve(row, name="rival")
     with pytest.raises(ValueError, match="<<call"):
         Parser(["get_weather"], formats=[row, rival])

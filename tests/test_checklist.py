@@ -1,9 +1,9 @@
 """The matrix of cases that emulated tools have to pass, with the official clients, over sockets on both sides.
 
-    client (openai, anthropic) ─▶ proxy under uvicorn ─▶ upstream under uvicorn, which says what the test wrote
+    client (openai, anthropic) ─▶ proxy under uvicorn ─▶ upstream under uvicorn with scripted replies
 
-What the client received is read from the clients' own objects; what the model read, from the requests that arrived.
-docs/checklist.md says which line of the checklist each test stands for.
+The client's view is read from the official clients' own objects, the model's view from the requests that arrived.
+docs/checklist.md maps the lines of the checklist to these tests.
 """
 
 import json
@@ -16,8 +16,8 @@ import anthropic
 import openai
 import pytest
 from attrs import field, frozen
-from dialects import CLIENTS, Ask, write
-from servers import uvicorn_server, wait_for
+from support.dialects import CLIENTS, Ask, write
+from support.servers import uvicorn_server, wait_for
 
 from streamtool.exchange import Record
 from streamtool.proxy import Proxy
@@ -48,17 +48,17 @@ streamed = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "wh
 
 @frozen
 class Said:
-    """A reply, as the client has it."""
+    """A reply as the client sees it."""
 
     text: str
     calls: list[tuple[str, Any]]
-    """Name and arguments."""
+    """Name and arguments of each call."""
     ends: str
     """`calls`, `text` or `cut`."""
     ids: list[str] = field(factory=list, eq=False)
 
     def turns(self, *results: str) -> tuple[Any, ...]:
-        """The reply and the results of its calls, as the next request sends them back."""
+        """Return the reply and the results of its calls, as the next request sends them back."""
         said = [("assistant", self.text)] if self.text else []
         calls = [("call", id, *call) for id, call in zip(self.ids, self.calls, strict=True)]
         return (*said, *calls, *(("result", id, one) for id, one in zip(self.ids, results, strict=True)))
@@ -66,7 +66,7 @@ class Said:
 
 @frozen
 class Place:
-    """The proxy, the clients that reach it, and the upstream behind it."""
+    """The proxy, the clients that reach it, and the upstream after it."""
 
     upstream: ScriptedUpstream
     records: list[Record]
@@ -76,13 +76,13 @@ class Place:
     _asked: Counter[str] = field(factory=Counter)
 
     def model(self, *replies: str) -> str:
-        """The name of a new model that gives these replies, one after the other."""
+        """Register a model that gives these replies in order, and return its name."""
         name = f"model-{next(self._names)}"
         self._scripts[name] = iter([text(reply, usage=USAGE) for reply in replies])
         return name
 
     def ask(self, protocol: str, model: str, ask: Ask) -> Said:
-        """What the official client makes of the reply."""
+        """Return the official client's view of the reply."""
         self._asked[model] += 1
         body = {**write(protocol, ask), "model": model}
         if protocol == "responses":
@@ -90,14 +90,14 @@ class Place:
         return READS[protocol](self.clients[protocol], body)
 
     def prompts(self, model: str) -> list[list[Any]]:
-        """The messages of each request that the model has read; tools never reach it as tools."""
+        """Return the messages of each request that the model has read; tools never reach it as tools."""
         bodies = [request.json for request in self.upstream.requests if request.json["model"] == model]
         assert all(body.keys().isdisjoint({"tools", "tool_choice", "parallel_tool_calls"}) for body in bodies)
         assert {message["role"] for body in bodies for message in body["messages"]} <= {"system", "user", "assistant"}
         return [body["messages"] for body in bodies]
 
     def record(self, model: str) -> Record:
-        """What the log says of the model's last exchange, as soon as it has been said."""
+        """Return the record of the model's last exchange, as soon as it has been logged."""
 
         def said() -> list[Record]:
             return [record for record in self.records if record.model == model]
@@ -181,12 +181,12 @@ def test_a_call_in_a_single_turn(place: Place, protocol: str, stream: bool):
     assert system["content"].startswith("Be brief.\n\n# Tools\n")
     assert "get_weather(city: string, days?: integer)\n  The weather in a city." in system["content"]
     record = place.record(model)
-    assert (record.mode, record.contract, record.calls, record.turn) == ("emulate", True, 1, "first decision")
+    assert (record.mode, record.tool_prompt, record.calls, record.turn) == ("emulate", True, 1, "first decision")
 
 
 @protocols
 @streamed
-def test_the_loop_goes_on_after_each_result_to_another_call_and_to_the_answer(
+def test_the_loop_continues_after_each_result_to_another_call_and_to_the_answer(
     place: Place, protocol: str, stream: bool
 ):
     model = place.model(WRITTEN, f"Now Rome.\n{AGAIN}", "Oslo has rain, Rome has sun.")
@@ -213,7 +213,9 @@ def test_the_loop_goes_on_after_each_result_to_another_call_and_to_the_answer(
 @streamed
 @pytest.mark.parametrize("known", [True, False], ids=["the same client", "nothing remembered"])
 def test_a_later_turn_without_the_tools_stays_emulated(place: Place, protocol: str, stream: bool, known: bool):
-    """Where it is remembered which tools there were, the prompt just grows; else the calls of the history tell."""
+    """If the tools are in the store, the prompt just grows; otherwise they are inferred from the calls in the
+    history.
+    """
     model = place.model(WRITTEN, AGAIN) if known else place.model(AGAIN)
     if known:
         said = place.ask(protocol, model, Ask(ASKED, TOOLS, stream))
@@ -236,7 +238,7 @@ def test_a_later_turn_without_the_tools_stays_emulated(place: Place, protocol: s
 
 @protocols
 @streamed
-def test_a_result_makes_no_further_call_mandatory(place: Place, protocol: str, stream: bool):
+def test_a_result_does_not_make_a_further_call_mandatory(place: Place, protocol: str, stream: bool):
     model = place.model("It rains.", "You are welcome.")
     history = (*ASKED, *Said("", [OSLO], "calls", ["call_1"]).turns("rain"))
     assert place.ask(protocol, model, Ask(history, TOOLS, stream)) == Said("It rains.", [], "text")
@@ -246,7 +248,7 @@ def test_a_result_makes_no_further_call_mandatory(place: Place, protocol: str, s
     assert place.record(model).turn == "first decision"
 
 
-# --- the choice ------------------------------------------------------------------------------------------------------
+# --- the tool choice -------------------------------------------------------------------------------------------------
 
 
 @protocols
@@ -279,7 +281,7 @@ def test_any_tool_is_required(place: Place, protocol: str, stream: bool):
 
 @protocols
 @streamed
-def test_a_required_call_that_never_comes_ends_honestly(place: Place, protocol: str, stream: bool):
+def test_a_missing_required_call_is_reported_as_unmet(place: Place, protocol: str, stream: bool):
     model = place.model("Sunny.", "Sunny!", "It is sunny.")
     said = place.ask(protocol, model, Ask(ASKED, TOOLS, stream, choice="required"))
     assert said == Said("It is sunny.", [], "text")
@@ -289,7 +291,7 @@ def test_a_required_call_that_never_comes_ends_honestly(place: Place, protocol: 
 
 @protocols
 @streamed
-def test_no_tool_is_wanted(place: Place, protocol: str, stream: bool):
+def test_tool_choice_none(place: Place, protocol: str, stream: bool):
     model = place.model("It may rain.")
     assert place.ask(protocol, model, Ask(ASKED, TOOLS, stream, choice="none")) == Said("It may rain.", [], "text")
     [[system, user]] = place.prompts(model)
@@ -352,7 +354,7 @@ def test_a_streamed_function_call_of_responses(place: Place):
     assert len(pieces) > 3
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 @protocols
@@ -365,7 +367,7 @@ def test_a_streamed_function_call_of_responses(place: Place):
     ],
     ids=["tools", "environment"],
 )
-def test_a_refusal_is_asked_for_again_and_nobody_sees_it(  # noqa: PLR0917  parameters are given by name
+def test_a_refusal_is_retried_and_hidden_from_the_client(  # noqa: PLR0917  parameters are given by name
     place: Place, protocol: str, stream: bool, refusal: str, told: str, cause: str
 ):
     model = place.model(refusal, WRITTEN)
@@ -390,14 +392,14 @@ DAMAGED = {
 @protocols
 @streamed
 @pytest.mark.parametrize("written", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_json_is_mended(place: Place, protocol: str, stream: bool, written: str):
+def test_damaged_json_is_repaired(place: Place, protocol: str, stream: bool, written: str):
     model = place.model(f"<tool_call>\n{written}\n</tool_call>")
     assert place.ask(protocol, model, Ask(ASKED, TOOLS, stream)) == Said("", [OSLO], "calls")
 
 
 @protocols
 @streamed
-def test_what_is_no_json_at_all_reaches_the_client_as_text(place: Place, protocol: str, stream: bool):
+def test_invalid_json_reaches_the_client_as_text(place: Place, protocol: str, stream: bool):
     broken = "<tool_call>\nget the weather, please\n</tool_call>"
     model = place.model(broken)
     assert place.ask(protocol, model, Ask(ASKED, TOOLS, stream)) == Said(broken, [], "text")
@@ -420,7 +422,7 @@ def test_several_action_blocks_are_several_calls(place: Place, protocol: str, st
 
 @protocols
 @streamed
-def test_a_plain_answer_is_an_answer(place: Place, protocol: str, stream: bool):
+def test_a_plain_answer_is_unchanged(place: Place, protocol: str, stream: bool):
     model = place.model("Oslo is the capital of Norway.")
     said = place.ask(protocol, model, Ask(ASKED, TOOLS, stream))
     assert said == Said("Oslo is the capital of Norway.", [], "text")

@@ -1,6 +1,6 @@
-"""The docs are true: they mention everything, their code runs, and the generated pages are those of today.
+"""The docs are correct: they mention everything, their code runs, and the generated pages are up to date.
 
-python tests/test_docs.py      writes the generated pages
+python tests/test_docs.py       writes the generated pages
 """
 
 import doctest
@@ -11,19 +11,27 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 import httpx
 import pytest
 import typer
 from attrs import fields
+from support.sweeps import each
 
 from conformance.cases import Case
-from statemachine import FORMATS, OPT_IN, states
+from statemachine import FORMATS, OPT_IN
+from statemachine.machine import states
 from streamtool import sample
 from streamtool.cli import formats, main
 from streamtool.cli.app import app
-from streamtool.families import special_tokens
+from streamtool.core.turns import Turn
+from streamtool.models.families import special_tokens
+from streamtool.protocols.completions.templates import TEMPLATES
+from streamtool.protocols.options import CONTAINERS, OPTIONS
+from streamtool.protocols.registry import CLIENTS, UPSTREAMS
 from streamtool.settings import (
     CircuitSettings,
     KeyLimits,
@@ -39,22 +47,20 @@ from streamtool.settings import (
     load,
 )
 from streamtool.settings.readers import key_of
-from streamtool.turns import Turn
 from tools import (
     failures_page,
     formats_page,
     parsers_page,
     pictures,
+    protocols_page,
     reports_page,
-    request_fields_page,
-    typed_tools_page,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FOLDERS = (ROOT / "benchmarks", ROOT / "conformance")
 PAGES = sorted(
-    [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", *(folder / "README.md" for folder in FOLDERS)]
+    [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", *(folder / "README.md" for folder in FOLDERS)]
 )
 FENCE = re.compile(
     r"^(?P<before><!-- not run[^\n]*-->\n)?(?P<ticks>`{3,4})(?P<kind>\w+)\n(?P<code>.*?)^(?P=ticks)$",
@@ -85,54 +91,55 @@ def name_of(page: Path) -> str:
 
 
 def states_page() -> str:
-    """`docs/states.md`."""
-    inputs = "\n".join(f"| {found.name.lower()} | {found.value} |" for found in states.Input)
-    emits = "\n".join(
-        f"| {state.value} | {', '.join(sorted(f'`{kind.__name__}`' for kind in kinds)) or 'nothing'} |"
-        for state, kinds in states.EMITS.items()
-    )
-    follows = "\n".join(
-        f"| {f'`{before.__name__}`' if before else 'the start'} | {', '.join(sorted(f'`{k.__name__}`' for k in kinds))} |"
-        for before, kinds in states.FOLLOWS.items()
-    )
+    """Return `docs/reference/states.md`."""
+    inputs = "\n".join(f"- {found.name.lower()}: {found.value}" for found in states.Input)
+    emits = grouped((state.value, kinds) for state, kinds in states.EMITS.items())
+    follows = grouped((f"`{kind.__name__}`" if kind else "the start", kinds) for kind, kinds in states.FOLLOWS.items())
     return f"""\
-<!-- made from statemachine/states.py by `python tests/test_docs.py`; a test keeps it current -->
+<!-- made from statemachine/machine/states.py by `python tests/test_docs.py`; a test keeps it current -->
 
 # States
 
-The parser is in exactly one state at any moment (`Parser.state`): that of the innermost thing that is open. What is
-open lies on a stack. The table in `statemachine/states.py` is the law: it says which input pushes, replaces or pops
-what is innermost, and what it does not know cannot happen. `python -m statemachine.states` prints it as this picture,
-in which a pop leads to everything that may lie beneath.
+Everything that is open in a reply has a frame on a stack, and `Parser.state` is the state of the innermost frame. The
+table in `statemachine/machine/states.py` defines which inputs push, replace or pop a frame; nothing else changes the
+state. `python -m statemachine.machine.states` prints this diagram. In it, a pop leads to every state that may be next
+on the stack.
 
-![The states of the parser, and what leads from one to another](pictures/states.svg)
+![The states of the parser and the transitions between them](../pictures/states.svg)
 
 ```mermaid
 {states.diagram()}
 ```
 
-| input | the parser has found |
-|---|---|
+The inputs:
+
 {inputs}
 
-| in this state | may be emitted |
-|---|---|
+Events that each state may emit:
+
 {emits}
 
-| after this event | may come |
-|---|---|
+Which events may follow which:
+
 {follows}
 """
 
 
+def grouped(rows: Iterable[tuple[str, frozenset[type]]]) -> str:
+    """Return the items of a list, one for all names with the same event types."""
+    names: dict[str, list[str]] = {}
+    for name, kinds in rows:
+        names.setdefault(", ".join(sorted(f"`{kind.__name__}`" for kind in kinds)) or "nothing", []).append(name)
+    return "\n".join(formats_page.item(f"{', '.join(listed)}: {kinds}") for kinds, listed in names.items())
+
+
 GENERATED = {
-    "docs/formats.md": formats_page.page,
-    "docs/states.md": states_page,
-    "docs/loop.md": failures_page.page,
-    "docs/reports.md": reports_page.page,
-    "docs/typed-tools.md": typed_tools_page.page,
-    "docs/request-fields.md": request_fields_page.page,
-    "docs/parsers.md": parsers_page.page,
+    "docs/reference/formats.md": formats_page.page,
+    "docs/reference/states.md": states_page,
+    "docs/when-the-model-does-not-call.md": failures_page.page,
+    "docs/reference/reports.md": reports_page.page,
+    "docs/reference/parsers.md": parsers_page.page,
+    **protocols_page.PAGES,
     **{f"docs/pictures/{name}.svg": make for name, make in pictures.PICTURES.items()},
 }
 
@@ -142,24 +149,24 @@ def test_generated_pages_are_up_to_date(name):
     assert read(name) == GENERATED[name](), f"run: python tests/test_docs.py  (it writes {name})"
 
 
-def test_the_picture_of_a_call_is_of_the_run_that_was_measured():
+def test_the_picture_of_a_call_shows_the_measured_run():
     found = pictures.measured()
     assert found["streamtool, pythonic"]["timeline"]["known"] == pictures.known_here()
     assert found["SGLang, pythonic"]["timeline"]["written"][-1] == len(pictures.CALL)
 
 
 @pytest.mark.parametrize("plot", sorted((DOCS / "plots").glob("*.svg")), ids=lambda plot: plot.stem)
-def test_the_plots_are_of_the_figures_that_are_there(plot):
+def test_the_plots_match_the_current_figures(plot):
     told = hashlib.sha256((DOCS / "plots" / "figures.json").read_bytes()).hexdigest()
     assert told in plot.read_text(encoding="utf-8"), "run: python benchmarks/plots.py docs/plots"
     assert told.encode() in plot.with_suffix(".png").read_bytes()
 
 
-def test_the_state_diagram_is_what_the_module_prints():
+def test_the_state_diagram_matches_the_module():
     done = subprocess.run(
-        [sys.executable, "-m", "statemachine.states"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "statemachine.machine.states"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert f"```mermaid\n{done.stdout}```" in read("docs/states.md")
+    assert f"```mermaid\n{done.stdout}```" in read("docs/reference/states.md")
 
 
 def test_every_report_names_threads_or_a_template():
@@ -169,13 +176,13 @@ def test_every_report_names_threads_or_a_template():
                 assert reports_page.THREAD.fullmatch(place) or place.startswith("template of "), report.case.id
 
 
-def test_a_report_that_was_seen_nowhere_is_refused():
+def test_a_report_without_a_source_is_rejected():
     case = Case("reports_text", "A habit", 3, "x", [], note="Not done: nothing.")
-    with pytest.raises(ValueError, match=r"^reports_text:3 A habit: where was it seen\?$"):
+    with pytest.raises(ValueError, match=r'^reports_text:3 A habit: the paragraph "Seen:" is missing$'):
         reports_page.report(case)
 
 
-def test_a_report_says_what_a_text_comes_to_in_order():
+def test_a_report_lists_the_outcome_in_order():
     events = [
         {"type": "reasoning", "text": "a"},
         {"type": "call", "name": "f", "complete": False, "repairs": ["escape", "comment"]},
@@ -185,8 +192,8 @@ def test_a_report_says_what_a_text_comes_to_in_order():
     case = Case("reports_text", "A | habit", 3, "x", events, options={"prefix": "p"}, reason="length", note=note)
     assert reports_page.row(reports_page.report(case)) == (
         "| A \\| habit | [p#1](https://github.com/o/p/issues/1), template of gpt-oss | "
-        "reasoning; call `f`, incomplete, mended: `escape`, `comment`; the rest discarded: malformed. "
-        "Set: `prefix`, `reason` | a \\| pipe. |\n"
+        "reasoning; incomplete `f`, repaired: `escape`, `comment`; rest discarded: malformed "
+        "(`prefix`, `reason`)<br>A \\| pipe. |\n"
     )
 
 
@@ -206,11 +213,11 @@ SECTIONS = {
     "## `[tool.NAME]`": ToolSettings,
 }
 TABLES = {"limits", "mcp", "results", "store", "upstream", "model", "tool"}
-"""Settings that have a section of their own."""
+"""Settings with their own section."""
 
 
 def table(heading: str) -> dict[str, str]:
-    """Setting -> default, from the first table below a heading."""
+    """Return the setting → default mapping of the first table below a heading."""
     after = read("docs/settings.md").partition(f"\n{heading}")[2]
     rows = re.search(r"\n\n((?:\|.*\n)+)", after)
     assert rows, heading
@@ -240,31 +247,54 @@ def test_every_setting_is_documented_with_its_default(heading):
                 assert shown == f"`{json.dumps(default)}`", name
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_every_format_is_documented(name):
-    section = read("docs/formats.md").partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
-    for label in ("opens with", "counts", "arguments", "held"):
+    section = read("docs/reference/formats.md").partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
+    for label in ("opens with", "arguments", "buffered"):
         assert f"\n- {label}: " in section, label
     assert "````text\n" in section
     form = FORMATS[name]
-    assert form.about or form.models, "say who writes it, or what else there is to say"
+    assert form.about or form.models, "name the models that write it, or describe it otherwise"
     assert ("special tokens: " in section) == bool(special_tokens(form))
-    assert ("loses: " in section) == bool(formats.losses(form))
+    assert ("limits: " in section) == bool(formats.losses(form))
 
 
-def test_the_number_of_formats_is_true():
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_every_request_field_and_typed_tool_is_documented(protocol):
+    page = read(f"docs/reference/protocols/{protocol}.md")
+    known = import_module(f"streamtool.protocols.{protocol}.request_fields")
+    names = [name.removeprefix(f"{CONTAINERS.get(protocol)}.") for name in known.REQUEST_FIELDS.rows]
+    for name in (*names, *known.TOOL_FIELDS):
+        assert re.search(rf"`{name}[`.]", page), name
+    for tool in protocols_page.TYPED.get(protocol, ((),))[0]:
+        assert f"`{tool.type}`" in page.partition("\n## Types of tools\n")[2], tool.type
+
+
+@pytest.mark.parametrize("protocol", UPSTREAMS)
+def test_every_option_is_documented(protocol):
+    section = read(f"docs/reference/protocols/{protocol}.md").partition("\n## Options\n")[2].partition("\n## ")[0]
+    for option in OPTIONS:
+        assert f"`{option.name}`" in section, option.name
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_chat_template_is_documented(template):
+    assert f"`{template}`" in read("docs/reference/protocols/completions.md").partition("\n## Templates\n")[2]
+
+
+def test_the_number_of_formats_is_current():
     readme = read("README.md")
     assert f"It listens for {len(FORMATS) - len(OPT_IN)} formats at once" in readme
     assert f"{len(OPT_IN)} more are on when chosen" in readme
-    assert f"The {len(FORMATS)} of [docs/formats.md]" in readme
+    assert f"The {len(FORMATS)} of [formats.md](docs/reference/formats.md)" in readme
 
 
-def test_what_a_format_loses_is_derived_from_how_it_is_written():
-    assert "one line end on each side" in formats.losses(FORMATS["qwen3_coder"])
-    assert "one line end" not in formats.losses(FORMATS["mimo"])
-    assert "only the schema tells" in formats.losses(FORMATS["invoke"])
-    assert "only the schema tells" not in formats.losses(FORMATS["deepseek_v32"])
-    assert formats.losses(FORMATS["functiongemma"]) == "a string cannot hold `<escape>`"
+def test_the_losses_of_a_format_are_derived_from_its_declaration():
+    assert "one newline on each side" in formats.losses(FORMATS["qwen3_coder"])
+    assert "one newline" not in formats.losses(FORMATS["mimo"])
+    assert "only the schema determines" in formats.losses(FORMATS["invoke"])
+    assert "only the schema determines" not in formats.losses(FORMATS["deepseek_v32"])
+    assert formats.losses(FORMATS["functiongemma"]) == "a string cannot contain `<escape>`"
     assert formats.losses(FORMATS["pythonic"]) == formats.losses(FORMATS["tool_call"]) == ""
 
 
@@ -284,29 +314,29 @@ def test_every_command_and_option_is_documented(command):
 
 def test_every_page_is_in_the_table_of_contents():
     index = read("docs/index.md")
-    for page in DOCS.glob("*.md"):
-        assert page.name == "index.md" or f"({page.name})" in index
+    for page in DOCS.rglob("*.md"):
+        assert page.name == "index.md" or f"({page.relative_to(DOCS).as_posix()})" in index
 
 
-def test_links_lead_somewhere():
+def test_links_resolve():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]*)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8")):
             assert target.startswith("https://") or not target or (page.parent / target).exists(), (page.name, target)
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link can lead to on a page: its headings, as GitHub spells them."""
+    """Return the link targets on a page: its headings, as GitHub spells them."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_to_headings_lead_to_one():
+def test_links_to_headings_resolve():
     for page in PAGES:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([\w-]+)\)", page.read_text(encoding="utf-8")):
             assert anchor in anchors(page.parent / target if target else page), (page.name, target, anchor)
 
 
-def test_paths_that_the_docs_name_exist():
+def test_paths_in_the_docs_exist():
     for page in PAGES:
         for path in re.findall(
             r"`((?:statemachine|streamtool|tests|docs|benchmarks|conformance)/[\w./]*)`",
@@ -315,14 +345,14 @@ def test_paths_that_the_docs_name_exist():
             assert (ROOT / path).exists(), (page.name, path)
 
 
-def test_tests_that_the_docs_name_exist():
+def test_tests_that_the_docs_mention_exist():
     for page in PAGES:
         for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
             assert re.search(rf"^(async )?def {name}\(", read(file), re.MULTILINE), (page.name, file, name)
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading."""
+    """Return the cells of the first table below a heading."""
     table = re.search(r"\n\n((?:\|.*\n)+)", read(page).partition(f"\n{heading}")[2])
     assert table, heading
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table[1].splitlines()[2:]]
@@ -336,12 +366,14 @@ def test_each_surface_of_the_checklist_has_its_tests():
         name for row in rows("docs/checklist.md", "## The test matrix") for name in re.findall(r"`(\w+)`", row[1])
     }
     written = re.findall(r"^def (test_\w+)\(", read("tests/test_checklist.py"), re.MULTILINE)
-    assert matrix | {"test_a_result_makes_no_further_call_mandatory"} == set(written)
+    assert matrix | {"test_a_result_does_not_make_a_further_call_mandatory"} == set(written)
 
 
-def test_each_turn_stands_on_the_page_of_the_loop():
-    turns = [row[0] for row in rows("docs/loop.md", "## Where a conversation stands")]
-    assert turns == [turn.value for turn in Turn]
+def test_each_turn_is_on_the_page():
+    section = (
+        read("docs/when-the-model-does-not-call.md").partition("## State of a conversation")[2].partition("\n## ")[0]
+    )
+    assert re.findall(r"^- \*\*([^*]+)\*\*:", section, re.MULTILINE) == [turn.value for turn in Turn]
 
 
 # --- code ------------------------------------------------------------------------------------------------------------
@@ -349,8 +381,8 @@ def test_each_turn_stands_on_the_page_of_the_loop():
 
 @pytest.fixture(scope="module")
 def proxy():
-    """The proxy with the sample model, as the docs assume it."""
-    from servers import uvicorn_server
+    """Run the proxy with the sample model, as the docs assume."""
+    from support.servers import uvicorn_server
 
     from streamtool import Proxy
 
@@ -367,7 +399,7 @@ def test_python_blocks_run(page, proxy, capsys):
     capsys.readouterr()
 
 
-def test_the_app_of_the_readme_gets_tools():
+def test_the_app_in_the_readme_gets_tools():
     code = next(code for code in blocks(ROOT / "README.md", "python") if "FastAPI" in code)
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
 
@@ -394,7 +426,7 @@ def test_the_app_of_the_readme_gets_tools():
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """An environment in which `streamtool` is this one."""
+    """Return an environment in which `streamtool` is this working copy."""
     folder = tmp_path_factory.mktemp("bin")
     command = folder / "streamtool"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m streamtool "$@"\n')
@@ -403,7 +435,7 @@ def shell(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", pages_with("console"), ids=name_of)
-def test_console_blocks_show_what_happens(page, shell, tmp_path):
+def test_console_blocks_show_the_real_output(page, shell, tmp_path):
     check = doctest.OutputChecker().check_output
     for code in blocks(page, "console"):
         for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", code, re.MULTILINE):
@@ -420,7 +452,7 @@ def test_settings_in_the_docs_are_valid(page):
         assert load(code, variables)
 
 
-def test_demo_lines_of_the_readme_are_what_the_demo_prints(capsys):
+def test_demo_lines_in_the_readme_match_the_demo(capsys):
     shown = next(code for code in blocks(ROOT / "README.md", "text") if "the model writes" in code)
     assert main(["demo", "--delay", "0.1"]) == 0
     out = capsys.readouterr().out
@@ -429,7 +461,7 @@ def test_demo_lines_of_the_readme_are_what_the_demo_prints(capsys):
         assert re.sub(r"^\s*[\d.]+ |\d+ bytes|,", "", line).strip() in printed, line
 
 
-def test_nothing_is_promised_outside_of_its_one_place():
+def test_no_page_promises_future_work():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"\b(coming soon|not yet implemented|planned|roadmap|TODO|TBD)\b", text, re.IGNORECASE), (

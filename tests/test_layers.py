@@ -1,6 +1,9 @@
-"""Imports only lead downwards, and the lower layers know no I/O, no time, no chance and no environment."""
+"""Imports go one way through the rooms in the order below, and the pure rooms use no I/O, clock, randomness or
+environment.
+"""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -8,96 +11,78 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-LAYERS = (
-    ("statemachine",),
-    (
-        "streamtool.errors",
-        "streamtool.settings",
-        "streamtool.families",
-        "streamtool.generation_prompt",
-        "streamtool.templates",
-        "streamtool.conversation",
-        "streamtool.reply",
-        "streamtool.turns",
-        "streamtool.schema",
-        "streamtool.kept",
-        "streamtool.protocols.registry",
-        "streamtool.sse",
-        "streamtool.json_string",
-    ),
-    (
-        "streamtool.protocols",
-        "streamtool.prompting",
-        "streamtool.policy",
-        "streamtool.validation",
-        "streamtool.constraints",
-    ),
-    ("streamtool.exchange", "streamtool.state.tool_sets", "streamtool.state.signatures", "streamtool.state.clients"),
-    (
-        "streamtool.http",
-        "streamtool.state.replies",
-        "streamtool.state.memory_store",
-        "streamtool.state.shared_store",
-        "streamtool.state.file_backend",
-        "streamtool.state.database",
-        "streamtool.state.redis_backend",
-        "streamtool.state.outage",
-        "streamtool.state.circuit",
-        "streamtool.state.capabilities",
-        "streamtool.observe",
-        "streamtool.inspector",
-        "streamtool.testing",
-        "streamtool.sample",
-        "streamtool.bench",
-        "streamtool.probe",
-    ),
-    ("streamtool.agent",),
-    ("streamtool.proxy", "streamtool.adapters"),
-    ("streamtool.batch", "streamtool.cli", "streamtool.__main__"),
-)
-SHARED = ("wire", "fields", "typed_tools", "body_sniffer", "stream", "choices", "pairing", "registry", "interfaces")
-"""What protocols share."""
-PURE = 3
-"""The highest layer without I/O."""
+ROOMS = {
+    "statemachine.events": "attrs",
+    "statemachine.call": "attrs",
+    "statemachine.schema": "",
+    "statemachine.tools": "",
+    "statemachine.stream": "attrs",
+    "statemachine.formats": "attrs",
+    "statemachine.json": "attrs",
+    "statemachine.machine": "attrs",
+    "statemachine.endings": "",
+    "statemachine.bodies": "attrs",
+    "statemachine.grammar": "",
+    "statemachine.writing": "",
+    "statemachine.parser": "attrs",
+    "statemachine": "",
+    "streamtool.core": "attrs",
+    "streamtool.protocols.table": "attrs",
+    "streamtool.models": "attrs",
+    "streamtool.settings": "attrs",
+    "streamtool.schemas": "attrs msgspec jsonschema_rs",
+    "streamtool.protocols": "attrs msgspec",
+    "streamtool.prompting": "attrs msgspec",
+    "streamtool.refusals": "attrs",
+    "streamtool.forcing": "attrs",
+    "streamtool.policy": "attrs",
+    "streamtool.filters": "attrs msgspec",
+    "streamtool.exchange": "attrs msgspec",
+    "streamtool.asgi": "attrs anyio",
+    "streamtool.store": "attrs anyio redis",
+    "streamtool.observe": "attrs prometheus_client opentelemetry",
+    "streamtool.batch": "attrs ijson pyarrow zstandard",
+    "streamtool.upstream": "attrs anyio httpx httptools aiohappyeyeballs sniffio tokenizers",
+    "streamtool.server": "attrs anyio",
+    "streamtool.responses_api": "attrs anyio",
+    "streamtool.inspector": "attrs anyio",
+    "streamtool.middleware": "attrs",
+    "streamtool.transport": "attrs anyio httpx",
+    "streamtool.testing": "attrs anyio msgspec",
+    "streamtool.sample": "attrs anyio",
+    "streamtool.agent": "attrs anyio httpx httpx2 mcp msgspec",
+    "streamtool.probe": "attrs anyio",
+    "streamtool.proxy": "attrs httpx",
+    "streamtool": "",
+    "streamtool.adapters": "attrs httpx langchain_core litellm",
+    "streamtool.bench": "attrs",
+    "streamtool.cli": "attrs anyio httpx trio typer rich uvicorn hypercorn h11 wsproto openai prompt_toolkit",
+    "streamtool.__main__": "",
+}
+"""Rooms in order → the libraries that each may import. A room imports only itself and rooms above it."""
 
-LIBRARIES = (
-    {"attrs"},
-    {"attrs", "msgspec", "jsonschema_rs"},
-    {"attrs", "msgspec", "jsonschema_rs"},
-    {"attrs", "msgspec", "jsonschema_rs"},
-    {
-        "attrs",
-        "msgspec",
-        "jsonschema_rs",
-        "anyio",
-        "httpx",
-        "prometheus_client",
-        "opentelemetry",
-        "tokenizers",
-        "redis",
-        "httptools",
-        "aiohappyeyeballs",
-        "sniffio",
-    },
-    {"attrs", "msgspec", "anyio", "httpx", "mcp", "httpx2"},
-    {"attrs", "httpx", "langchain_core", "litellm"},
-    {"attrs", "anyio", "httpx", "trio", "typer", "rich", "uvicorn", "hypercorn", "h11", "wsproto", "openai",
-     "prompt_toolkit", "ijson", "pyarrow", "zstandard"},
-)  # fmt: skip
-"""What each layer may import besides the standard library."""
+ORDER = tuple(ROOMS)
+PURE = ORDER.index("streamtool.exchange")
+"""The last room without I/O."""
+
 ADAPTED = {
     "streamtool.adapters.vllm_plugin": {"vllm"},
     "streamtool.adapters.sglang": {"sglang"},
     "streamtool.adapters.mlx_lm": {"mlx_lm"},
     "streamtool.adapters.llama_cpp": {"llama_cpp"},
 }
-"""What an adapter imports besides. Nothing imports an adapter."""
+"""Additional libraries that an adapter imports. Adapters are not imported anywhere."""
 
 IMPURE = {
-    "asyncio", "concurrent", "contextvars", "datetime", "os", "pathlib", "random", "secrets", "select", "selectors",
-    "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "urllib.request", "uuid",
+    "asyncio", "concurrent", "contextvars", "os", "pathlib", "random", "secrets", "select", "selectors", "signal",
+    "socket", "ssl", "subprocess", "tempfile", "threading", "time", "urllib.request", "uuid",
 }  # fmt: skip
-"""Modules of the standard library through which a clock, chance, the environment or I/O would come in."""
+"""Modules of the standard library that provide a clock, randomness, the environment or I/O."""
+CLOCK = {"now", "utcnow", "today"}
+"""Methods of `datetime` that read the clock; the others are arithmetic."""
+
+SHARED = ("shared", "table", "registry", "interfaces", "options", "decisions")
+"""Modules shared by the protocol packages, which never import each other."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -108,27 +93,26 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(modules())
-NAMES = sorted(name for name in MODULES if name not in ("streamtool", "streamtool.state"))
 
 
 def inside(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
 
-def layer(name: str) -> int:
-    found = [(len(package), i) for i, layer in enumerate(LAYERS) for package in layer if inside(name, package)]
-    assert found, f"{name} belongs to no layer: give it one here and in docs/design.md"
-    return max(found)[1]  # a module may stand lower than its package
+def room(name: str) -> int:
+    """Return the index of a module's room, the longest that contains it."""
+    return ORDER.index(max((one for one in ORDER if inside(name, one)), key=len))
+
+
+@cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """The modules that the code imports when it runs, those inside of functions included."""
-    types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    unused = {id(inner) for node in types for inner in ast.walk(node)}
+    """Yield every imported module: at the top, inside functions, and for types only."""
     for node in ast.walk(tree):
         match node:
-            case _ if id(node) in unused:
-                continue
             case ast.Import():
                 for alias in node.names:
                     yield alias.name
@@ -141,21 +125,35 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def imported_by(name: str) -> tuple[str, ...]:
-    return tuple(imports(ast.parse(MODULES[name].read_text())))
+    return tuple(imports(tree_of(name)))
 
 
-def test_imports_lead_downwards():
-    for name in NAMES:
-        own = layer(name)
-        for imported in imported_by(name):
-            if inside(imported, "streamtool") or inside(imported, "statemachine"):
-                assert imported != "streamtool" or own == len(LAYERS) - 1, f"{name} imports the public names"
-                assert imported == "streamtool" or layer(imported) <= own, f"{name} imports {imported} from above"
+def test_a_room_imports_only_rooms_above_it():
+    arrows = [(name, other) for name in MODULES for other in imported_by(name) if other in MODULES]
+    up = [f"{name} imports {other}" for name, other in arrows if room(other) > room(name)]
+    assert not up
 
 
-def test_each_layer_imports_only_its_libraries():
-    for name in NAMES:
-        own = layer(name)
+def test_no_import_cycles():
+    """Rooms in one order have no cycles among them; neither do the modules inside a room."""
+    known: dict[str, bool] = {}
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join((*path[path.index(name) :], name))
+        if name not in known:
+            for other in imported_by(name):
+                if other in MODULES and other not in (name, "streamtool"):
+                    visit(other, (*path, name))
+            known[name] = True
+
+    for name in MODULES:
+        visit(name, ())
+
+
+def test_each_room_imports_only_its_libraries():
+    for name in MODULES:
+        own = room(name)
+        allowed = {*ROOMS[ORDER[own]].split(), *ADAPTED.get(name, ())}
         for imported in imported_by(name):
             top = imported.partition(".")[0]
             if top in ("streamtool", "statemachine"):
@@ -163,13 +161,19 @@ def test_each_layer_imports_only_its_libraries():
             elif top in sys.stdlib_module_names:
                 assert own > PURE or not {imported, top} & IMPURE, f"{name} imports {imported}"
             else:
-                assert top in LIBRARIES[own] | ADAPTED.get(name, set()), f"{name} imports {imported}"
+                assert top in allowed, f"{name} imports {imported}"
 
 
-def test_the_lower_layers_are_not_asynchronous():
+def test_the_pure_rooms_never_read_the_clock():
+    for name in MODULES:
+        calls = [node for node in ast.walk(tree_of(name)) if isinstance(node, ast.Attribute) and node.attr in CLOCK]
+        assert room(name) > PURE or not [call.lineno for call in calls], name
+
+
+def test_the_pure_rooms_are_not_asynchronous():
     asynchronous = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
-    for name in NAMES:
-        nodes = ast.walk(ast.parse(MODULES[name].read_text())) if layer(name) <= PURE else ()
+    for name in MODULES:
+        nodes = ast.walk(tree_of(name)) if room(name) <= PURE else ()
         assert not [node.lineno for node in nodes if isinstance(node, asynchronous)], name
 
 
@@ -179,17 +183,17 @@ def protocol(name: str) -> str | None:
 
 
 def test_protocols_never_import_each_other():
-    for name in NAMES:
+    for name in MODULES:
         own = protocol(name)
         for imported in imported_by(name):
             if own is not None and protocol(imported) is not None:
                 assert protocol(imported) in (own, *SHARED), f"{name} imports {imported}"
             if own in SHARED:
-                assert protocol(imported) in (None, *SHARED), "the shared helpers know no protocol"
+                assert protocol(imported) in (None, *SHARED), f"{name} is shared and must not import a protocol"
 
 
-def test_the_package_itself_imports_nothing_but_the_parser_until_it_is_asked():
-    tree = ast.parse(MODULES["streamtool"].read_text())
+def test_the_package_initially_imports_only_the_parser():
+    tree = tree_of("streamtool")
     checked = [
         node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
     ]
@@ -200,8 +204,9 @@ def test_the_package_itself_imports_nothing_but_the_parser_until_it_is_asked():
             assert names <= {"statemachine", "importlib", "typing"}
 
 
-def test_every_layer_is_drawn_in_the_design():
-    design = (ROOT / "docs" / "design.md").read_text()
-    for packages in LAYERS:
-        for package in packages:
-            assert package.removeprefix("streamtool.") in design, package
+def test_the_design_lists_the_rooms_in_this_order():
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*`) \| [^|]+ \| tests: ", design, re.MULTILINE)
+    named = [name.replace("/", ".") for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+    expected = [name.partition(".")[2] or name for name in ORDER if name != "statemachine"]
+    assert named == expected

@@ -1,4 +1,4 @@
-"""What needs which distribution: the parser attrs alone, the shells those of the core, checking an extra."""
+"""The dependencies of each part: attrs for the parser, the core's for the drivers, an extra for validation."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ CORE = ATTRS | {
     *("anyio", "httpx", "msgspec", "trio"),
     *("certifi", "h11", "httpcore", "idna", "outcome", "sniffio", "sortedcontainers", "typing_extensions"),
 }
-"""What `pip install streamtool` brings, by import name."""
+"""Packages that `pip install streamtool` installs, by import name."""
 
 ONLY = """
 import sys
@@ -81,15 +81,15 @@ def run(code: str, allowed: set[str]) -> str:
     return done.stdout
 
 
-def test_the_parser_needs_attrs_alone():
+def test_the_parser_needs_only_attrs():
     assert run(PARSE, ATTRS) == EVENTS
 
 
-def test_the_shells_need_what_the_core_brings():
+def test_the_drivers_need_only_the_core_dependencies():
     assert run(SERVE, CORE) == '{"x": 1}\n' * 4
 
 
-def test_what_the_core_brings_is_what_the_distribution_asks_for():
+def test_the_core_dependencies_match_the_distribution():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {one.partition(">")[0] for one in project["dependencies"]} == {"anyio", "attrs", "httpx", "msgspec", "trio"}
     extras = project["optional-dependencies"]
@@ -115,7 +115,7 @@ MISSING = r'{}: jsonschema-rs is missing; install the extra "validate": pip inst
 
 @pytest.mark.parametrize("settings", CHECKED.values(), ids=CHECKED)
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS)
-def test_a_setting_that_needs_checking_names_the_extra(shell, settings, monkeypatch):
+def test_a_setting_that_needs_validation_names_the_extra(shell, settings, monkeypatch):
     shell(settings)
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     shell(Settings(tools={"ping": ToolSettings(arguments="stream")}))
@@ -129,6 +129,6 @@ def test_an_agent_names_the_extra(monkeypatch):
         Agent("sample")
 
 
-def test_a_shell_loads_no_library_that_it_does_not_use():
+def test_a_driver_loads_no_unused_library():
     code = "import sys; from streamtool import Proxy; Proxy(); print('jsonschema_rs' in sys.modules)"
     assert run(code, CORE) == "False\n"

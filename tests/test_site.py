@@ -1,4 +1,4 @@
-"""The site of the docs: built without a warning, every link and every page looked at in a browser."""
+"""The documentation site builds without a warning, and every link and page is checked in a browser."""
 
 import http.server
 import os
@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
-from browsers import CHROMIUM, launched, new_page
-from servers import ROOT
+from support.browsers import CHROMIUM, launched, new_page
+from support.servers import ROOT
 
 pytest.importorskip("material")
 
@@ -26,7 +26,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 class Links(HTMLParser):
-    """The links of a page, and its anchors."""
+    """The links and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
         check=False, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
-    assert (done.returncode, done.stdout + done.stderr) == (0, ""), "it is built without a warning"
+    assert (done.returncode, done.stdout + done.stderr) == (0, ""), "the build has warnings"
     return folder
 
 
@@ -63,7 +63,7 @@ def served(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_every_link_leads_somewhere(site):
+def test_every_link_resolves(site):
     pages = {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     assert len(pages) > 40
     for path, page in pages.items():
@@ -79,7 +79,7 @@ def test_every_link_leads_somewhere(site):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_each_page_is_whole_in_a_browser_and_asks_no_other_host(site, served):
+def test_each_page_renders_in_a_browser_without_other_hosts(site, served):
     with launched() as browser:
         page = new_page(browser)
         errors: list[str] = []
@@ -104,7 +104,7 @@ def test_each_page_is_whole_in_a_browser_and_asks_no_other_host(site, served):
 def test_the_formats_can_be_filtered_and_the_site_searched(served):
     with launched() as browser:
         page = new_page(browser)
-        page.goto(f"{served}/formats.html")
+        page.goto(f"{served}/reference/formats.html")
         field = page.locator(".filter").first
         field.fill("deepseek")
         rows = page.locator("table:visible tbody tr:visible")

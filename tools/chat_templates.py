@@ -1,11 +1,11 @@
-"""Renders chat templates over the messages that models get from us: which of them raise, and which lose text.
+"""Render chat templates over streamtool's messages, and report which raise an error and which lose text.
 
     python -m tools.chat_templates FOLDER
 
-FOLDER holds templates (`*.jinja`); Jinja2 has to be installed. Each is rendered as transformers renders it, over
-conversations that agents have: system messages in the middle, messages of the user in a row, results followed by words
-of the user, an assistant that begins. First as the client sent them, then as they are projected. A template fails if it
-raises an error or leaves a text out.
+FOLDER contains templates (`*.jinja`); Jinja2 must be installed. Each template is rendered as in transformers, over
+typical agent conversations: later system messages, consecutive user messages, results followed by user text, an
+assistant message at the beginning. Each conversation is rendered as the client sent it, and then as projected. A
+template fails if it raises an error or omits text.
 """
 
 import re
@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 import jinja2.sandbox
 
-from streamtool.conversation import Conversation, Message, TextPart, Tool, ToolCall, ToolResult
+from streamtool.core.conversation import Conversation, Message, TextPart, Tool, ToolCall, ToolResult
 from streamtool.prompting import project
 from streamtool.protocols.chat import write_messages
 from streamtool.settings import Settings
@@ -32,7 +32,7 @@ def said(role: Any, text: str) -> Message:
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""The marks of what a model is trained on, which mean nothing here."""
+"""Marks for training data, which have no meaning here."""
 CALLS = (
     Message("assistant", (TextPart("text four"),), (CALL,)),
     Message("user", results=(ToolResult("c1", (TextPart("text five"),)),)),
@@ -41,8 +41,8 @@ CONVERSATIONS: Mapping[str, tuple[Message, ...]] = {
     "a question": (said("system", "text one"), said("user", "text two")),
     "no system message": (said("user", "text one"), said("assistant", "text two"), said("user", "text three")),
     "a result": (said("system", "text one"), said("user", "text two"), *CALLS),
-    "words behind a result": (said("user", "text one"), *CALLS, said("user", "text two")),
-    "two questions in a row": (said("system", "text one"), said("user", "text two"), said("user", "text three")),
+    "user text after a result": (said("user", "text one"), *CALLS, said("user", "text two")),
+    "two consecutive questions": (said("system", "text one"), said("user", "text two"), said("user", "text three")),
     "a system message in the middle": (
         said("user", "text one"),
         said("assistant", "text two"),
@@ -55,7 +55,7 @@ CONVERSATIONS: Mapping[str, tuple[Message, ...]] = {
 
 
 def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """As transformers has it."""
+    """Create the Jinja environment that transformers uses."""
 
     def raise_exception(message: str) -> None:
         raise jinja2.exceptions.TemplateError(message)
@@ -68,17 +68,17 @@ def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
 
 
 def failure(template: jinja2.Template, messages: list[Mapping[str, Any]], texts: list[str]) -> str:
-    """Why the template fails; "": it does not."""
+    """Return why the template fails, or an empty string if it does not."""
     try:
         prompt = template.render(messages=messages, add_generation_prompt=True, **TOKENS)
-    except Exception as error:  # noqa: BLE001  whatever a template raises
+    except Exception as error:  # noqa: BLE001  a template can raise anything
         return f"raises: {error}"
     lost = [text for text in texts if text not in prompt]
     return f"loses {len(lost)} of {len(texts)} texts" if lost else ""
 
 
 def failures(template: jinja2.Template, name: str, *, projected: bool) -> Iterator[str]:
-    """What fails with this template, which belongs to the model `name`."""
+    """Yield the failures of this template, which belongs to the model `name`."""
     model = Settings().for_model(name)
     for what, messages in CONVERSATIONS.items():
         asked = Conversation("chat", name, messages, (TOOL,))
@@ -89,7 +89,7 @@ def failures(template: jinja2.Template, name: str, *, projected: bool) -> Iterat
 
 
 def main(folder: str) -> int:
-    """Print the table; 1 if some template fails over projected messages."""
+    """Print the table and return 1 if any template fails on projected messages."""
     before = after = count = 0
     for path in sorted(Path(folder).glob("*.jinja")):
         template = environment().from_string(GENERATION.sub("", path.read_text(encoding="utf-8")))
@@ -100,7 +100,7 @@ def main(folder: str) -> int:
         after += bool(found)
         for line in found:
             print(f"{path.stem}: {line}")
-    print(f"{count} templates: {before} fail over what clients send, {after} over what is made of it")
+    print(f"{count} templates: {before} fail on the original messages, {after} on projected ones")
     return bool(after)
 
 

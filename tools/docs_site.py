@@ -1,6 +1,6 @@
-"""Hooks of `mkdocs build`: the site has what lies outside of docs/ too, and a reference of the API.
+"""Hooks for `mkdocs build`: add pages from outside docs/ and an API reference to the site.
 
-The pages are written for a checkout, where links lead to files. Here such a link leads to a page or a file of the site.
+The pages are written for a checkout, where links lead to files. On the site, these links lead to its pages and files.
 """
 
 import posixpath
@@ -18,24 +18,24 @@ PAGES: Final = {
     "CHANGELOG.md": "from/changelog.md",
     "conformance/README.md": "from/conformance.md",
 }
-"""Pages outside of docs/, and where they are on the site."""
+"""Pages outside docs/ → their paths on the site."""
 API: Final = {
     "parser": ("The parser", ["Parser", "parse", "write", "Call", "tools_of", "TextDelta", "ReasoningDelta",
                               "CallStart", "ArgumentsDelta", "CallEnd", "Discarded", "Limits"]),
-    "streamtool": ("Shells", ["ToolMiddleware", "Proxy", "wrap", "ToolTransport", "SyncToolTransport", "Record"]),
+    "streamtool": ("Drivers", ["ToolMiddleware", "Proxy", "wrap", "ToolTransport", "SyncToolTransport", "Record"]),
     "agent": ("The agent", ["Agent", "McpServer"]),
     "settings": ("Settings", ["Settings", "LimitSettings"]),
     "errors": ("Errors", ["StreamtoolError", "SettingsError", "RequestError", "AgentError", "UpstreamError"]),
     "testing": ("Testing", ["streamtool.testing"]),
 }  # fmt: skip
-"""Pages of the reference: a title, and public names, or a module."""
+"""Pages of the API reference: a title, and public names or a module."""
 STYLE: Final = """
 .md-typeset table:not([class]) { font-size: .68rem; } .md-typeset img[src$=".svg"] { width: 100%; max-width: 46rem; }
 .filter { width: 100%; max-width: 30rem; padding: .4rem .7rem; margin: .6rem 0; font: inherit; color: inherit;
   background: transparent; border: 1px solid var(--md-default-fg-color--lighter); border-radius: .2rem; }
 """
 SCRIPT: Final = """
-// A long table can be filtered by words: the formats, the reports, the settings.
+// Adds a filter to long tables: formats, reports, settings.
 document.addEventListener("DOMContentLoaded", () => {
   for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
     const rows = [...table.tBodies[0].rows];
@@ -58,7 +58,7 @@ _MERMAID: Final = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add what is not in docs/."""
+    """Add the files that are not in docs/."""
     for source, place in PAGES.items():
         files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
     for name, (title, members) in API.items():
@@ -71,7 +71,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links to where the site has what they mean."""
+    """Rewrite links so that they lead to the site's copies of their targets."""
     place = page.file.src_uri
     source = next((source for source, there in PAGES.items() if there == place), f"docs/{place}")
 
@@ -80,21 +80,21 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         there = _place(target)
         return f"]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{link[2] or ''})"
 
-    # the diagram is there as a picture; drawing it anew would need a script of another host
+    # The site shows the diagram as a picture; rendering it there would need a script from another host.
     return _LINK.sub(led, _MERMAID.sub("", markdown))
 
 
 def _place(target: str) -> str:
-    """Where the site has a file of the checkout."""
+    """Return the path on the site for a file in the checkout."""
     if target in PAGES:
         return PAGES[target]
     return target.removeprefix("docs/") if target.startswith("docs/") else f"from/{target}"
 
 
 def _linked() -> set[str]:
-    """Files outside of docs/ to which pages lead, which are no pages of the site."""
+    """Return the files outside docs/ that pages link to, except files that are themselves pages of the site."""
     found = set()
-    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / source for source in PAGES)]:
+    for page in [*(ROOT / "docs").rglob("*.md"), *(ROOT / source for source in PAGES)]:
         for link in _LINK.finditer(page.read_text(encoding="utf-8")):
             file = (page.parent / link[1]).resolve()
             target = file.relative_to(ROOT).as_posix()
@@ -104,7 +104,7 @@ def _linked() -> set[str]:
 
 
 def _api(title: str, members: list[str]) -> str:
-    """A page of the reference."""
+    """Return a page of the API reference."""
     parts = [f"# {title}\n"]
     for name in members:
         home = streamtool.HOMES.get(name)

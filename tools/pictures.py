@@ -1,8 +1,8 @@
-"""`python -m tools.pictures`: the pictures of the docs, each from a true run; tests keep them current.
+"""`python -m tools.pictures`: the pictures in the docs, drawn from real runs; tests keep them up to date.
 
-`timeline.svg`: one call, and when a client knows of its arguments: ours is run here, the one that waits is SGLang's
-detector, as `benchmarks/compare.py` has measured it (`docs/plots/figures.json`). `demo.svg`: the first reply of
-`streamtool demo`, moving. `states.svg`: the states of the parser.
+`timeline.svg`: one call, and when a client knows its arguments. streamtool runs here; the parser that waits for the end
+of the call is SGLang's detector, as measured by `benchmarks/compare.py` (`docs/plots/figures.json`). `demo.svg`: the
+first reply in `streamtool demo`, animated. `states.svg`: the states of the parser.
 """
 
 import json
@@ -11,34 +11,36 @@ from pathlib import Path
 from typing import Any, Final
 
 import statemachine
-from statemachine.states import CALLS, Input, Move, State, rows
-from streamtool.conversation import Json
-from streamtool.inspector.playground import pieces, played
+from statemachine.machine.states import CALLS, Input, Move, State, rows
+from streamtool.core.json_value import Json
+from streamtool.inspector.playground import pieces, play
 from tools.svg import WIDE, label, mono, number, picture, rect
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "pictures"
 FIGURES: Final = ROOT / "docs" / "plots" / "figures.json"
 PACE: Final = 25
-"""Deltas that a model writes in a second."""
+"""Deltas that a model writes per second."""
 CUT: Final = 4
-"""Characters of a delta."""
+"""Characters per delta."""
 
 # --- one call, streamed and not --------------------------------------------------------------------------------------
 
 _WORDS: Final = 'The parser reads each delta once, "as it comes",\nand tells what it knows.\t'
 CALL: Final = f'[write_file(path="notes.md", content={json.dumps(_WORDS * 6)})]'
-"""The call that `benchmarks/readers.py` has both of them read."""
+"""The call that `benchmarks/readers.py` gives to both parsers."""
 
 
 def measured() -> Mapping[str, Any]:
-    """What `benchmarks/compare.py` found."""
+    """Return the results of `benchmarks/compare.py`."""
     found: Mapping[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))["readers"]
     return found
 
 
 def known_here() -> list[int]:
-    """For each delta of the call, how many characters of its arguments a client of ours has."""
+    """Return, for each delta of the call, how many characters of the call's arguments a streamtool client has
+    received.
+    """
     parser = statemachine.Parser({"write_file": {"type": "object"}}, formats=["pythonic"])
     known, found = 0, []
     for piece in pieces(CALL, CUT):
@@ -48,7 +50,7 @@ def known_here() -> list[int]:
 
 
 def timeline() -> str:
-    """When the client knows of a call: while it is written, or when it is over."""
+    """Draw when the client learns about a call: while it is written, or only at its end."""
     found = measured()
     theirs = found["SGLang, pythonic"]
     written, ours = theirs["timeline"]["written"], known_here()
@@ -59,7 +61,7 @@ def timeline() -> str:
         return left + (right - left) * step / count
 
     def area(known: Sequence[int], y: float, fill: str) -> str:
-        """How much is known, over time."""
+        """Draw the number of known characters over time."""
         corners = [(0.0, 0.0)]
         for step, now in enumerate(known):
             corners += [(step, corners[-1][1]), (step, now / most)]
@@ -67,11 +69,11 @@ def timeline() -> str:
         path = " ".join(f"{number(x(step))},{number(y + lane - part * lane)}" for step, part in corners)
         return f'<polygon points="{path}" fill="var(--{fill})"/>'
 
-    parts = [label(20, 30, "One call of 500 characters, at 25 deltas a second: what each side has, and when", "title")]
+    parts = [label(20, 30, "One call of 500 characters at 25 deltas per second: progress on each side", "title")]
     lanes = (
         ("the model writes", written, "syntax", ""),
         ("streamtool sends", ours, "call", ""),
-        (f"SGLang {theirs['version']} sends", theirs["timeline"]["known"], "text", "nothing, until the call is whole"),
+        (f"SGLang {theirs['version']} sends", theirs["timeline"]["known"], "text", "nothing until the call ends"),
     )
     for place, (name, known, fill, waits) in enumerate(lanes):
         y = top + place * (lane + gap)
@@ -89,8 +91,8 @@ def timeline() -> str:
         parts.append(label(x(second * PACE), base + 10, f"{second} s", "small faint", ' text-anchor="middle"'))
     return picture(
         860, base + 26, "A call while it is written",
-        "Three lanes over five seconds. The model writes all the time. streamtool sends each piece as it comes. "
-        "A parser that buffers sends nothing for five seconds and then all of it at once.",
+        "Three lanes over five seconds. The model writes all the time. streamtool sends each piece immediately. "
+        "A parser that buffers sends nothing for five seconds, and then everything in one piece.",
         filter(None, parts),
     )  # fmt: skip
 
@@ -104,19 +106,19 @@ SCHEMA: Final = {"get_weather": {"type": "object", "properties": {"city": {"type
 _STEP: Final = 0.28
 """Seconds between two deltas: slow enough to read."""
 _REST: Final = 3.0
-"""Seconds at the end, before it begins again."""
+"""Seconds of pause before the animation repeats."""
 _COLOURS: Final = {"text": "text", "syntax": "syntax", "argument": "call", "repair": "call", "discard": "head"}
 
 
 def demo() -> str:
-    """What the model writes, and what the client receives, delta by delta."""
-    (reply,) = played({"text": REPLY, "tools": SCHEMA, "formats": None, "cut": 6})["replies"]
+    """Draw what the model writes and what the client receives, delta by delta."""
+    (reply,) = play({"text": REPLY, "tools": SCHEMA, "formats": None, "cut": 6})["replies"]
     steps = len(reply["steps"])
     whole = steps * _STEP + _REST
     frames: dict[str, str] = {}
 
     def when(name: str, first: float, last: float | None = None) -> str:
-        """A name of the animation that shows something from one step on, to another one or to the end."""
+        """Return a style that shows an element from one step until another step, or until the end."""
         begin, end = (100 * step * _STEP / whole for step in (first, steps if last is None else last))
         hidden, seen = "{opacity:0}", "{opacity:1}"
         shown = f"{number(begin)}%{seen}"
@@ -131,7 +133,7 @@ def demo() -> str:
     ]  # fmt: skip
     parts += _written(reply, when)
     parts += _received(reply, when)
-    parts.append(label(20, 186, "yellow: held back, because it may still be text", "small faint"))
+    parts.append(label(20, 186, "yellow: buffered, because it may still be text", "small faint"))
     style = (
         "".join(frames.values())
         + f".a{{animation-duration:{number(whole)}s;animation-iteration-count:infinite;"
@@ -141,8 +143,8 @@ def demo() -> str:
     return picture(
         900, 200, "streamtool demo",
         "On the left a model writes text and then a call as text, six characters at a time. On the right the client "
-        "receives the text at once, the name of the call as soon as it is known, and then its arguments while the "
-        "model writes them.",
+        "receives the text immediately, the name of the call as soon as it is known, and then its arguments while "
+        "the model writes them.",
         parts, style,
     )  # fmt: skip
 
@@ -212,20 +214,20 @@ _PLACES: Final[Mapping[State, tuple[int, int]]] = {
 }  # fmt: skip
 _BOX: Final = (172, 46)
 _SAID: Final = {
-    Input.CLOSE: (760, 574, "from every state: the reply ends"),
+    Input.CLOSE: (760, 574, "from any state: the reply ends"),
     Input.UNWRAP: (490, 494, "also from text and reasoning: a wrapper closes"),
 }
-"""What comes from so many states that it is said instead of drawn."""
+"""Transitions possible from so many states that a note replaces their arrows."""
 _NAMES: Final = {
     Input.FENCE: "a fence", Input.THINK: "reasoning opens", Input.OPEN: "an opener", Input.COMMIT: "commit",
-    Input.DISOWN: "not offered", Input.OBJECT: "no call", Input.SAY: "text message", Input.WRAP: "another format",
+    Input.DISOWN: "not offered", Input.OBJECT: "not a call", Input.SAY: "text message", Input.WRAP: "another format",
     Input.UNWRAP: "wrapper closes", Input.REJECT: "rejected", Input.BREAK: "unreadable", Input.END: "end",
     Input.CLOSE: "the reply ends",
 }  # fmt: skip
 
 
 def states() -> str:
-    """The states, what leads from one to another, and what each gives back to what lies beneath."""
+    """Draw the states, their transitions, and what each state returns to the state below it."""
     arrows: dict[tuple[State, State], list[str]] = {}
     pops: dict[State, list[str]] = {}
     for state, found, move in rows():
@@ -233,7 +235,7 @@ def states() -> str:
     parts = [
         _HEAD,
         label(20, 28, "The states of the parser", "title"),
-        label(20, 48, "↩ what ends here gives back to what lies beneath on the stack", "small faint"),
+        label(20, 48, "↩ inputs that end this state and return to the one beneath it on the stack", "small faint"),
     ]
     for (state, target), names in arrows.items():
         parts += _edge(state, target, names, both=(target, state) in arrows)
@@ -250,8 +252,8 @@ def states() -> str:
     parts += [label(x, y, text, "small faint", ' text-anchor="middle"') for x, y, text in _SAID.values()]
     return picture(
         950, 600, "The states of the parser",
-        "Text, reasoning, a fence, an object and a message on the left; on the right a call: an opener makes a "
-        "candidate, which commits, is disowned, rejected or broken; after it come its closers.",
+        "Text, reasoning, a fence, an object and a message on the left; on the right a call: an opener starts a "
+        "candidate, which commits, is disowned, rejected or broken; its closers follow.",
         filter(None, parts),
     )  # fmt: skip
 
@@ -268,7 +270,7 @@ def _arrow(
 
 
 def _edge(state: State, target: State, names: list[str], *, both: bool) -> Iterator[str]:
-    """An arrow with its names; `both`: there is one in the other direction, so each keeps to its side."""
+    """Draw a labeled arrow. `both`: there is also an arrow in the other direction, so each keeps to its own side."""
     (x, y), (to_x, to_y) = _PLACES[state], _PLACES[target]
     width, height = _BOX
     if any(place[0] == x == to_x and min(y, to_y) < place[1] < max(y, to_y) for place in _PLACES.values()):  # past it
@@ -307,7 +309,7 @@ PICTURES: Final[Mapping[str, Callable[[], str]]] = {"timeline": timeline, "demo"
 
 
 def main() -> None:
-    """Write them."""
+    """Write the pictures."""
     for name, make in PICTURES.items():
         (FOLDER / f"{name}.svg").write_text(make(), encoding="utf-8")
         print(FOLDER / f"{name}.svg")

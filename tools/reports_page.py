@@ -1,7 +1,7 @@
-"""The page `docs/reports.md`: habits that were reported in public, made from the cases that show them.
+"""Generate `docs/reference/reports.md`: publicly reported model behavior, from the cases that show it.
 
-The cases are those of `tests/formats/reports_*.md`, a file for each theme. Of the prose below a heading two paragraphs
-count here: `Seen:` (threads as `owner/project#number`) and `Not done:` (what the outcome lacks, and why).
+The cases are in `tests/formats/reports_*.md`, one file per theme. Two paragraphs below a heading appear on the page:
+`Seen:` (threads as `owner/project#number`) and `Not done:` (what the outcome lacks, and why).
 """
 
 import re
@@ -19,24 +19,23 @@ BEFORE = """\
 
 # Reports from the field
 
-These are $COUNT$ habits of models and servers that somebody has reported in public, and what streamtool makes of each.
-Every row is a conformance case: the test suite reads it whole, in pieces of several sizes, and cut at its markers, and
-the outcome must always be the one below. $UNDONE$ rows say what is not done, and why.
+These $COUNT$ habits of models and servers were reported in public. Each row is a conformance case: the test suite
+parses its text whole, in pieces of several sizes and cut at its markers, and always requires the result below.
+$UNDONE$ rows explain what is not done.
 
-- *seen* names public threads. The texts of the cases are our own: they show the habit, with other names and values.
-- *what streamtool makes of it* lists what the text comes to, in order. A call names what was *mended*; one that is
-  *incomplete* is never presented as ready. *Set* names options of the parser that the row depends on. Every other row
-  runs with the default: all formats but those that are off until they are chosen.
-- *what it does not do* is what a reader may miss.
+- *seen* links to public threads. The texts of the cases are our own, with other names and values.
+- *result* lists what the text becomes, in order. A name stands for a call; an incomplete call is never reported as
+  complete. *unchanged*: everything remains text. Parentheses name the parser options that a row needs; the other rows
+  use the default options, with all formats that are not opt-in.
 
-To report another habit, write what the model wrote, character by character, and what it should have come to, in the
-form of [conformance](../conformance/README.md). [formats.md](formats.md) explains the rules behind the outcomes.
+To report a habit, write down what the model wrote, character by character, and the expected result, in the form of the
+[conformance cases](../../conformance/README.md). [formats.md](formats.md) explains the decisions.
 """
 
 
 @frozen
 class Report:
-    """A row: a case, where it was seen, and what is not done."""
+    """A row of the page: a case, the threads that report it, and the limits of the result."""
 
     case: Case
     seen: str
@@ -45,7 +44,7 @@ class Report:
 
 @frozen
 class Theme:
-    """A section: the head of a file, and its rows."""
+    """A section of the page: the head of a file, and its rows."""
 
     file: Path
     title: str
@@ -54,7 +53,7 @@ class Theme:
 
 
 def page() -> str:
-    """`docs/reports.md`."""
+    """Return `docs/reference/reports.md`."""
     found = list(themes())
     reports = [report for theme in found for report in theme.reports]
     undone = sum(1 for report in reports if report.undone)
@@ -63,7 +62,7 @@ def page() -> str:
 
 
 def themes() -> Iterator[Theme]:
-    """A theme for each file. Raises ValueError if a case does not say where it was seen."""
+    """Yield the theme of each file. Raises ValueError if a case does not state where it was seen."""
     for path in sorted(FOLDER.glob("reports_*.md")):
         written = path.read_text("utf-8")
         title, _, about = written.partition("\n## ")[0].removeprefix("# ").partition("\n")
@@ -71,55 +70,55 @@ def themes() -> Iterator[Theme]:
 
 
 def report(case: Case) -> Report:
-    """The row of a case. Raises ValueError."""
+    """Return the report of a case. Raises ValueError if the case does not state where it was seen."""
     paragraphs = (paragraph.partition(":") for paragraph in re.split(r"\n{2,}", case.note))
     said = {label: one_line(text) for label, _, text in paragraphs}
     if not said.get("Seen"):
-        raise ValueError(f"{case.id}: where was it seen?")
+        raise ValueError(f'{case.id}: the paragraph "Seen:" is missing')
     return Report(case, said["Seen"].removesuffix("."), said.get("Not done", ""))
 
 
 def section(theme: Theme) -> str:
-    """A theme with its table."""
-    header = "| habit | seen | what streamtool makes of it | what it does not do |\n|---|---|---|---|\n"
-    where = f"[`{theme.file.name}`](../tests/formats/{theme.file.name})"
-    rows = "".join(map(row, theme.reports))
-    return f"## {theme.title}\n\n{theme.about}\nThe texts stand in {where}.\n\n{header}{rows}"
+    """Return the section for a theme."""
+    header = "| habit | seen | result |\n|---|---|---|\n"
+    where = f"[`{theme.file.name}`](../../tests/formats/{theme.file.name})"
+    return f"## {theme.title}\n\n{theme.about}\nTexts: {where}.\n\n{header}{''.join(map(row, theme.reports))}"
 
 
 def row(found: Report) -> str:
-    """A report in the table."""
+    """Return the row for a report."""
     seen = THREAD.sub(r"[\2#\3](https://github.com/\1/issues/\3)", found.seen)
-    cells = (found.case.title, seen, outcome(found.case), found.undone)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n".replace("|  |", "| |")
+    undone = f"<br>{found.undone[:1].upper()}{found.undone[1:]}" if found.undone else ""
+    cells = (found.case.title, seen, outcome(found.case) + undone)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
 def outcome(case: Case) -> str:
-    """What the case comes to, in words."""
-    listed = "; ".join(in_words(event, case.text) for event in case.events)
+    """Describe what the text of a case becomes."""
+    listed = "; ".join(described(event, case.text) for event in case.events)
     options = [*case.options, *(["reason"] if case.reason else [])]
-    return listed + (f". Set: {', '.join(map(code, options))}" if options else "")
+    return listed + (f" ({', '.join(map(code, options))})" if options else "")
 
 
-def in_words(event: dict[str, Any], written: str) -> str:
-    """An event of a case; `written` is all that the model wrote."""
+def described(event: dict[str, Any], written: str) -> str:
+    """Describe an event in a case; `written` is the model's complete text."""
     match event:
         case {"type": "text", "text": text}:
-            return "text, unchanged" if text == written else "text"
+            return "unchanged" if text == written else "text"
         case {"type": "discard", "reason": reason}:
-            return f"the rest discarded: {reason}"
+            return f"rest discarded: {reason}"
         case {"type": "call", "name": name, "complete": complete, "repairs": repairs}:
-            mended = f", mended: {', '.join(map(code, repairs))}" if repairs else ""
-            return f"call {code(name)}, {'complete' if complete else 'incomplete'}{mended}"
+            repaired = f", repaired: {', '.join(map(code, repairs))}" if repairs else ""
+            return f"{'' if complete else 'incomplete '}{code(name)}{repaired}"
         case _:
             return str(event["type"])
 
 
 def code(word: str) -> str:
-    """A word as code."""
+    """Return a word as code."""
     return f"`{word}`"
 
 
 def one_line(paragraph: str) -> str:
-    """A paragraph without its line ends."""
+    """Return a paragraph without its newlines."""
     return " ".join(paragraph.split())

@@ -1,8 +1,8 @@
-"""What has grown large or stands twice in the code: `python -m tools.sizes [ROOT]`.
+"""Report large and duplicated code: `python -m tools.sizes [ROOT]`.
 
-Classes with more than 12 attributes, functions over 60 lines, modules over 400, class names with two meanings, and
-blocks of ten equal lines. The packages of the protocols bear the same names on purpose; private names do not count.
-Nor do modules whose first line says that they are generated: only their source is written, and read, by people.
+Lists classes with more than 12 attributes, functions with more than 60 lines, modules with more than 400 lines, class
+names used for two different classes, and identical blocks of ten lines. Equal names in the protocol packages are
+intended and not listed, and neither are private names. Generated modules are skipped.
 """
 
 import ast
@@ -16,7 +16,7 @@ GENERATED = "# Generated from "
 
 
 def modules(root: Path) -> Iterator[tuple[Path, str]]:
-    """Each module that is written by hand, with its source."""
+    """Yield each handwritten module with its source."""
     for package in ("statemachine", "streamtool"):
         for path in sorted((root / package).rglob("*.py")):
             if not (source := path.read_text("utf-8")).startswith(GENERATED):
@@ -24,7 +24,7 @@ def modules(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def attributes(node: ast.ClassDef) -> set[str]:
-    """What instances of a class have."""
+    """Return the attributes of a class's instances."""
     found = {
         each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
@@ -35,7 +35,7 @@ def attributes(node: ast.ClassDef) -> set[str]:
 
 
 def lines_of(source: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, with their numbers: no comments, imports or brackets alone."""
+    """Yield the numbered lines of code, without comments, imports and lines that contain only brackets."""
     imports = {
         line
         for node in ast.walk(ast.parse(source))
@@ -49,7 +49,7 @@ def lines_of(source: str) -> Iterator[tuple[int, str]]:
 
 
 def blocks(root: Path) -> list[str]:
-    """Places where ten lines or more stand that stand elsewhere too; longer runs once."""
+    """Return the locations of blocks of at least ten lines that occur more than once; overlapping blocks count once."""
     places: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
     for path, source in modules(root):
         lines = list(lines_of(source))
@@ -63,7 +63,7 @@ def blocks(root: Path) -> list[str]:
 
 
 def report(root: Path) -> dict[str, list[str]]:
-    """Each kind of finding, with its places."""
+    """Return the findings of each kind with their locations."""
     found: dict[str, list[str]] = {
         f"classes over {ATTRIBUTES} attributes": [],
         f"functions over {FUNCTION} lines": [],

@@ -1,4 +1,6 @@
-"""A little SVG: what the pictures of the docs are made of. Light and dark, no script, no font of its own."""
+"""Small SVG elements for the pictures in the docs. They suit light and dark pages and need no scripts or embedded
+fonts.
+"""
 
 from collections.abc import Iterable
 from html import escape
@@ -12,28 +14,28 @@ text{font:13px system-ui,sans-serif;fill:var(--ink)}.mono{font:13px ui-monospace
 .faint{fill:var(--faint)}.small{font-size:12px}.title{font-size:15px;font-weight:600}
 """
 WIDE = 7.8
-"""Width of a character of the even-spaced font, at most."""
+"""Maximum width of a character in the monospaced font."""
 
 
 def number(value: float) -> str:
-    """A coordinate, the same on every machine."""
+    """Format a coordinate, identically on every machine."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str, extra: str = "") -> str:  # noqa: PLR0917
-    """A rectangle."""
+    """Return a rectangle."""
     place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
     return f'<rect {place} fill="var(--{fill})"{extra}/>'
 
 
 def label(x: float, y: float, text: str, kind: str = "", extra: str = "") -> str:
-    """A line of text."""
+    """Return a line of text."""
     name = f' class="{kind}"' if kind else ""
     return f'<text x="{number(x)}" y="{number(y)}"{name}{extra}>{escape(text)}</text>'
 
 
 def mono(x: float, y: float, text: str, fill: str, extra: str = "") -> str:
-    """Text of even spacing, as wide as its characters say whatever font is there."""
+    """Return monospaced text whose width depends only on the number of characters, whatever the font."""
     width = number(WIDE * len(text))
     given = escape(text).replace(" ", "&#160;")
     place = f'x="{number(x)}" y="{number(y)}" textLength="{width}" lengthAdjust="spacingAndGlyphs"'
@@ -43,7 +45,7 @@ def mono(x: float, y: float, text: str, fill: str, extra: str = "") -> str:
 def picture(  # noqa: PLR0917
     width: int, height: int, title: str, description: str, parts: Iterable[str], style: str = ""
 ) -> str:
-    """The whole picture. `title` and `description` are for people who do not see it."""
+    """Return the complete picture. `title` and `description` are for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-labelledby="t d">\n<title id="t">{escape(title)}</title>\n'

@@ -1,6 +1,6 @@
-"""The synchronous transport, made from the asynchronous one.
+"""Generate the synchronous transport from the asynchronous one.
 
-python tools/sync_transport.py      writes it
+python tools/sync_transport.py      write the module
 """
 
 import re
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TRANSPORT = Path(__file__).resolve().parent.parent / "streamtool" / "http" / "transport"
+TRANSPORT = Path(__file__).resolve().parent.parent / "streamtool" / "transport"
 SOURCE = TRANSPORT / "asynchronous.py"
 TARGET = TRANSPORT / "synchronous.py"
 HEADER = "# Generated from asynchronous.py by tools/sync_transport.py. Change that module, not this one.\n"
@@ -36,13 +36,13 @@ SYNCHRONOUS = {
     "handle_async_request": "handle_request",
     "send_async": "send_sync",
 }
-"""A word of the source -> its counterpart. `async` and `await` have none."""
+"""Name in the source → its synchronous counterpart. `async` and `await` are removed."""
 
 _WORD = re.compile(r"\b(?:async |await )|\b(?:" + "|".join(SYNCHRONOUS) + r")\b")
 
 
 def synchronous() -> str:
-    """The text of the synchronous module, formatted."""
+    """Return the formatted source of the synchronous module."""
     code = _WORD.sub(lambda word: SYNCHRONOUS.get(word[0], ""), SOURCE.read_text(encoding="utf-8"))
     ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
     return subprocess.run(ruff, input=HEADER + code, capture_output=True, text=True, check=True).stdout  # noqa: S603

@@ -1,8 +1,9 @@
-"""Mixed traffic for some minutes, and what was lost: `python benchmarks/soak MINUTES [--server …] [--seed N] …`.
+"""Sends mixed traffic for some minutes and reports losses: `python benchmarks/soak MINUTES [--server …] [--seed N] …`.
 
-Clients of all protocols, of all manners, meet an upstream that says what a seed says, lies and faults included, through
-a proxy in a process of its own. What each client must see is known from how its reply was composed. Exit code 1: some
-was lost, or the proxy does not return to what it held at the start. Linux only.
+Clients for all protocols, with all kinds of behavior, use an upstream through a proxy in a separate process. A seed
+determines the upstream's replies, including false claims and faults. Each client's expected result follows from how its
+reply was composed. The exit code is 1 if anything was lost, or if the proxy holds more resources than at the start.
+Linux only.
 """
 
 import argparse
@@ -31,15 +32,15 @@ WARM: Final = 200
 PERIOD: Final = 30.0
 """Seconds between two samples."""
 GROWTH: Final = 20 * 1024
-"""KB that the proxy may hold more at the end than after the warm-up."""
+"""Maximum growth of the proxy's memory after the warm-up, in KB."""
 SETTLES: Final = 60.0
-"""Seconds that may pass until everything is idle."""
+"""Maximum seconds until everything is idle."""
 LOOK: Final = 0.02
-"""Seconds between two looks at what is waited for."""
+"""Seconds between two checks of a condition."""
 RECORDED: Final = 60.0
-"""Seconds within which a record follows its reply."""
+"""Maximum seconds between a reply and its record."""
 SHOWN: Final = 30
-"""Losses that are told in words."""
+"""Number of losses that are printed in detail."""
 
 
 class Soak:
@@ -56,7 +57,7 @@ class Soak:
         self._upstream = Upstream(self._reply_to)
 
     async def run(self, seconds: float) -> None:
-        """Do it."""
+        """Run for this many seconds."""
         async with await asyncio.start_server(self._upstream.connection, "127.0.0.1", 0) as listening:
             url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
             with tempfile.TemporaryFile() as log:
@@ -113,7 +114,7 @@ class Soak:
         tally.lose(asked, of_record(asked, watch.records.pop(asked.model, []), answer))
 
     async def _idle(self, watch: Watch) -> None:
-        """Wait until nothing is under way, and until the servers have closed what they keep."""
+        """Wait until no exchange is open and the servers have closed their idle connections."""
         if not await _until(lambda: not self._upstream.saying, SETTLES):
             self.tally.losses["upstream that was not left"] += len(self._upstream.saying)
         await asyncio.sleep(KEEP + 1)
@@ -123,7 +124,7 @@ class Soak:
         await asyncio.sleep(1)
 
     async def _quiet(self, watch: Watch, began: float) -> Sample:
-        """The sample in which it holds no more than at the start, else the last one."""
+        """Return the first sample with no more resources than at the start, falling back to the last sample."""
         first, end = self.samples[0], time.monotonic() + SETTLES
         while not (sample := await watch.sample(time.monotonic() - began)).returned_to(first):
             if time.monotonic() > end:
@@ -137,16 +138,18 @@ class Soak:
             self.samples.append(await watch.sample(time.monotonic() - began))
 
     def _log(self, said: str) -> None:
-        """What the server says of exceptions; those of the upstream, raised to cut what was passed on, are meant."""
+        """Count the exceptions in the server's output, except for upstream errors, which abort forwarded replies on
+        purpose.
+        """
         for name in re.findall(r"^[ |]*([\w.]+(?:Error|Exception|Timeout|Group))(?::|$)", said, re.MULTILINE):
-            if not name.startswith("streamtool.errors.Upstream"):
+            if not name.startswith("streamtool.core.errors.Upstream"):
                 self.tally.losses["exception in the server"] += 1
                 self.tally.shown.append(said[-3000:])
 
-    # --- what is printed
+    # --- output
 
     def tables(self) -> Iterator[Table]:
-        """Losses, and what the proxy holds."""
+        """Yield the tables of losses and of the proxy's resources."""
         counts, losses = self.tally.counts, self.tally.losses
         kinds = [*LOSSES, *(kind for kind in losses if kind not in LOSSES)]
         yield Table("Exchanges by what clients and upstream do", ("", "count"),
@@ -163,7 +166,7 @@ class Soak:
 
 
 async def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait until the condition holds, or so many seconds have passed; whether it holds."""
+    """Wait until the condition holds, for at most `seconds`, and return whether it holds."""
     for _ in range(int(seconds / LOOK)):
         if condition():
             break
@@ -172,7 +175,7 @@ async def _until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _slope(samples: list[Sample]) -> float:
-    """MB by which memory grew in a minute, from the sample in the middle to the last one."""
+    """Return the growth of memory in MB per minute, from the middle sample to the last one."""
     middle, last = samples[(len(samples) - 1) // 2], samples[-1]
     return (last.memory - middle.memory) / 1024 * 60 / (last.seconds - middle.seconds)
 
@@ -183,7 +186,7 @@ def _cells(sample: Sample) -> tuple[str, ...]:
 
 
 def main() -> int:
-    """Run it, and print; the exit code."""
+    """Run the soak test, print the tables, and return the exit code."""
     reader = argparse.ArgumentParser(description="Mixed traffic through a proxy, and what was lost.")
     reader.add_argument("minutes", type=float)
     reader.add_argument("--server", choices=SERVERS, default="uvicorn")

@@ -1,4 +1,4 @@
-"""The clients: sockets that read, read slowly, leave, or send what is no request; and the official SDKs."""
+"""The clients: sockets that read, read slowly, disconnect, or send invalid requests; and the official SDKs."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,34 +11,37 @@ from plans import Plan
 from readers import STEPS, WHOLE, Got
 
 PATIENCE: Final = 60.0
-"""Seconds between two looks at a reply: the second one that finds the upstream done, and the reply not, gives it up."""
+"""Seconds between two checks of a reply. The client gives up on a reply at the second check after the upstream has
+finished.
+"""
 LONG: Final = 600.0
-"""Seconds between two events for which the SDKs wait."""
+"""Maximum seconds that the SDKs wait between two events."""
 SLOWLY: Final = 60_000
-"""Bytes of an answer that slow readers read slowly."""
+"""Number of response bytes that slow readers read slowly."""
 SPEED: Final = 100_000
-"""Bytes that they read in a second."""
+"""Bytes per second read by slow readers."""
 INSTEAD: Final = {"no JSON": b'{"model": oops', "no model": b"{}"}
-"""What is sent that is no request."""
+"""Bodies of invalid requests."""
 
 
 @define
 class Answer:
-    """What came over the wire."""
+    """Data received by a client."""
 
     status: int = 0
     headers: dict[str, str] = field(factory=dict)
     body: bytearray = field(factory=bytearray)
     ended: bool = False
-    """It came to its end; else the connection was cut."""
+    """Whether the response is complete; otherwise the connection was cut."""
     late: bool = False
-    """It took too long."""
+    """Whether the response took too long."""
 
 
 class Client:
-    """One client; it keeps its connection from exchange to exchange where the plan says so.
+    """A client. Its plan determines whether it reuses its connection for the next exchange.
 
-    `saying` tells whether the upstream is still at a model's reply: a machine that has much else to do is no loss.
+    `saying` returns whether the upstream is still sending a model's reply, so that a delay on a busy machine is not
+    counted as a loss.
     """
 
     def __init__(self, port: int, saying: Callable[[str], bool]) -> None:
@@ -47,7 +50,7 @@ class Client:
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, plan: Plan) -> Answer:
-        """The answer, as far as the client has waited for it."""
+        """Return the response, up to the point where the client stopped reading."""
         answer = Answer()
         reused = self._connection is not None
         try:
@@ -61,7 +64,7 @@ class Client:
             else:
                 await exchange
         except (ConnectionError, asyncio.IncompleteReadError):
-            if reused and not answer.status:  # the server has closed the connection that it kept
+            if reused and not answer.status:  # the server has closed the idle connection
                 self.close()
                 return await self.ask(plan)
         if not (answer.ended and plan.keeps and answer.headers.get("connection") != "close"):
@@ -113,7 +116,7 @@ class Client:
             answer.ended = True
 
     async def _take(self, plan: Plan, reader: asyncio.StreamReader, answer: Answer, size: int) -> bool:
-        """Read so much of the body; whether all of it came, and the client has not left."""
+        """Read `size` bytes of the body. Return whether all of them arrived and the client has not disconnected."""
         while size:
             data = await reader.read(min(size, 2048 if plan.manner == "slow" else 65536))
             size -= len(data)
@@ -134,7 +137,7 @@ class Sdks:
         self._anthropic = anthropic.AsyncAnthropic(api_key="k", base_url=url, max_retries=0, timeout=LONG)
 
     async def ask(self, plan: Plan) -> Got:
-        """What the SDK makes of the reply."""
+        """Return the SDK's result for the reply."""
         create: Any = {
             "chat": self._openai.chat.completions.create,
             "messages": self._anthropic.messages.create,

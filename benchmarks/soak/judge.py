@@ -1,4 +1,4 @@
-"""What was lost: compares what a client got, and what the record says, with what must be."""
+"""Finds losses: compares a client's result and the records with the expected ones."""
 
 import json
 from collections import Counter
@@ -10,8 +10,7 @@ from clients import Answer
 from plans import Plan
 from readers import Got, read
 from replies import CLOSER, Shown
-
-from streamtool.testing import (
+from support.validators import (
     Violation,
     validate_chat_error,
     validate_chat_stream,
@@ -39,25 +38,25 @@ ERROR: Final = {
     "chat": validate_chat_error, "messages": validate_messages_error, "responses": validate_responses_error,
 }  # fmt: skip
 HASTY: Final = ("reset", "silence")
-"""Faults that may come before what was said last: it is thrown away on the way, or too late."""
+"""Faults that may overtake the last text, so that it is discarded on the way or arrives too late."""
 UNSEEN: Final = ("", "ended", "error event", "no JSON", "gzip breaks")
-"""Faults that pass like a reply, since nobody reads it on the way."""
+"""Faults that are forwarded like a reply, because nothing on the way reads them."""
 Loss = tuple[str, str]
-"""Its kind, and what it was."""
+"""Kind and description."""
 
 
 @define
 class Tally:
-    """What came of all exchanges."""
+    """Results of all exchanges."""
 
     losses: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
-    """Exchanges of each kind."""
+    """Number of exchanges of each kind."""
     shown: list[str] = field(factory=list)
-    """The losses in words."""
+    """Descriptions of the losses."""
 
     def lose(self, plan: Plan, losses: Iterator[Loss]) -> None:
-        """Count the losses of an exchange."""
+        """Count the losses in an exchange."""
         for kind, what in losses:
             self.losses[kind] += 1
             about = f"{plan.client} stream={plan.stream} tools={plan.tools} choice={plan.choice} {plan.manner}"
@@ -65,11 +64,11 @@ class Tally:
             self.shown.append(f"{kind}: {plan.model} {about} {said}: {what}")
 
 
-# --- what came over the wire
+# --- the bytes on the wire
 
 
 def of_answer(plan: Plan, answer: Answer, sent: bytes | None) -> Iterator[Loss]:
-    """The losses in an answer of which the client has read all; `sent` is the body that the upstream sent."""
+    """Yield the losses in a response that the client has read completely; `sent` is the body that the upstream sent."""
     if answer.late:
         yield "reply that never ended", f"status {answer.status}, {len(answer.body)} bytes"
     elif plan.passes and answer.status == 200 and plan.reply.fault not in ("a page", "an error as 200"):
@@ -83,7 +82,7 @@ def of_answer(plan: Plan, answer: Answer, sent: bytes | None) -> Iterator[Loss]:
 
 
 def refusal(plan: Plan, answer: Answer) -> Iterator[Loss]:
-    """The losses in the answer to what is no request."""
+    """Yield the losses in the response to an invalid request."""
     if answer.late or not answer.ended:
         yield "reply that never ended", "the answer to what is no request"
     elif answer.status != 400:
@@ -131,11 +130,11 @@ def _invalid(violations: list[Violation]) -> Iterator[Loss]:
             yield "invalid stream", str(violation)
 
 
-# --- what a client made of it
+# --- the reply as read by a client
 
 
 def of_reply(plan: Plan, got: Got) -> Iterator[Loss]:
-    """The losses in a reply as a client reads it."""
+    """Yield the losses in a reply as read by a client."""
     want = plan.expected
     if want.reason is None:
         if got.reason is not None or got.error is None:
@@ -146,7 +145,7 @@ def of_reply(plan: Plan, got: Got) -> Iterator[Loss]:
     elif got.reason != want.reason:
         yield "wrong reason", f"{got.reason!r} instead of {want.reason!r}"
     if want.reason is None and (not plan.stream or plan.manner == "SDK"):
-        return  # such a client is told the error alone
+        return  # these clients get only the error
     losses = [*_content(got, want)]
     until = plan.reply.until
     while losses and until and plan.reply.fault in HASTY:
@@ -163,9 +162,9 @@ def _content(got: Got, want: Shown) -> Iterator[Loss]:
 
 
 def _released(want: Shown, got: Got, begun: int) -> str:
-    """What may be shown behind the text: what was written of calls of which the client has seen none, or not the last.
+    """Return text that may follow the expected text: unfinished calls, if the client has not seen the last of them.
 
-    The beginning of a call that was cut in its name is text.
+    If a call was cut off within its name, its beginning is text.
     """
     more = got.text[len(want.text) :]
     named = 0 < begun < len(want.begun) or not want.begun
@@ -208,11 +207,11 @@ def _equal(arguments: str, given: Any) -> bool:
         return False
 
 
-# --- what the record says
+# --- the records
 
 
 def of_record(plan: Plan, records: list[Any], answer: Answer | None) -> Iterator[Loss]:
-    """What is not true in the records of an exchange whose client has read to the end."""
+    """Yield the incorrect values in the records of an exchange whose client has read to the end."""
     if len(records) != 1:
         yield "record that is not true", f"{len(records)} records"
         return

@@ -1,18 +1,18 @@
-"""What one client does, by seed: what it asks, how it behaves, and the replies that its upstream gives."""
+"""The plan for one client, generated from a seed: its request, its behavior, and the replies of its upstream."""
 
 import json
 import random
 from typing import Any, Final
 
 from attrs import frozen
-from dialects import CLIENTS, PATHS, Ask, write
 from replies import PROPERTIES, Reply, Shown, prose, reply, saying
+from support.dialects import CLIENTS, PATHS, Ask, write
 from watch import SILENT
 
 MANNERS: Final = ("reads",) * 30 + ("slow",) * 3 + ("SDK",) * 3 + (
     "leaves", "leaves", "leaves before the reply", "half a request", "no JSON", "no model",
 )  # fmt: skip
-"""How clients behave; most of them read to the end."""
+"""Behavior of clients; most of them read to the end."""
 TOOLS: Final = tuple(
     (name, "Does something.", {"type": "object", "properties": given}) for name, given in PROPERTIES.items()
 )
@@ -28,7 +28,7 @@ UNACCEPTED: Final = (
     ("tools denied", "I'm sorry, but I don't have access to any tools in this conversation."),
     ("unknown tool", '<tool_call>{"name": "apply_patch", "arguments": {"x": 1}}</tool_call>'),
 )
-"""Why an attempt is not accepted, and what it says."""
+"""Causes of a retry, each with a reply that triggers it."""
 
 
 @frozen
@@ -44,34 +44,34 @@ class Plan:
     path: str
     body: bytes
     given: Any
-    """The request, before it became bytes."""
+    """The request, before it is encoded."""
     replies: tuple[Reply, ...]
-    """Of each attempt; the last one to all others."""
+    """Replies by attempt; any further attempts get the last one."""
     causes: tuple[str, ...] = ()
-    """Why the attempts before the last one are not accepted."""
+    """Causes of the retries."""
     leaves_after: int = 0
-    """Bytes of the answer, of a client that leaves."""
+    """Number of response bytes that a disconnecting client reads."""
     keeps: bool = True
-    """The connection is used again."""
+    """Whether the connection is used again."""
 
     @property
     def passes(self) -> bool:
-        """The reply passes byte for byte."""
+        """Whether the reply is forwarded byte for byte."""
         return self.client == "chat" and not self.tools
 
     @property
     def reply(self) -> Reply:
-        """The one that the client gets."""
+        """The reply that the client gets."""
         return self.replies[-1]
 
     @property
     def expected(self) -> Shown:
-        """What the client must get."""
+        """The result that the client should get."""
         return self.reply.shown(forbidden=self.choice == "none") if self.tools else self.reply.untouched()
 
 
 def plan(seed: int, number: int) -> Plan:
-    """The exchange of this number."""
+    """Return the exchange with this number."""
     chance = random.Random(f"{seed} {number}")
     client = chance.choice(CLIENTS)
     stream, tools = chance.random() < 0.7, chance.random() < 0.8
@@ -102,7 +102,7 @@ def plan(seed: int, number: int) -> Plan:
 
 
 def _replies(chance: random.Random, choice: str, *, retries: bool) -> tuple[tuple[Reply, ...], tuple[str, ...]]:
-    """The replies of the attempts, and why those before the last one are not accepted."""
+    """Return the replies for the attempts, and the causes of the retries."""
     last = reply(chance, whole=False, calls=True if choice == "required" else None)
     while choice == "none" and not any(part.kind == "text" for part in last.parts):
         last = reply(chance, whole=False)

@@ -1,4 +1,4 @@
-"""What a client makes of a reply, in each protocol. Shares nothing with streamtool's own readers and validators."""
+"""Reply readers, one for each protocol. They share no code with streamtool's own readers and validators."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ REASONS: Final = {
 
 @define
 class Got:
-    """What came of a reply."""
+    """A reply as read by a client."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[list[str]] = field(factory=list)
-    """Name and arguments."""
+    """Name and arguments of each call."""
     reason: str | None = None
-    """None: it broke off."""
+    """Reason why the reply ended; None if it was cut off."""
     error: str | None = None
 
 
@@ -34,7 +34,7 @@ Step = Callable[[Any, Got], None]
 
 
 def read(protocol: str, body: bytes, *, stream: bool) -> Got:
-    """The reply. Raises ValueError, KeyError, TypeError or IndexError for what no client could read."""
+    """Read the reply. Raises ValueError, KeyError, TypeError or IndexError if clients cannot read it."""
     got = Got()
     if not stream:
         whole = json.loads(body)
@@ -49,7 +49,7 @@ def read(protocol: str, body: bytes, *, stream: bool) -> Got:
 
 
 def events(body: bytes) -> Iterator[Any]:
-    """The payloads of a stream."""
+    """Yield the payloads of a stream."""
     for line in body.decode().split("\n"):
         if line.startswith("data: ") and line != "data: [DONE]":
             yield json.loads(line[6:])
@@ -147,6 +147,6 @@ def _response(reply: Any, got: Got) -> None:
 
 
 STEPS: Final[dict[str, Step]] = {"chat": _chat, "messages": _messages, "responses": _responses}
-"""What one event of a stream adds."""
+"""Functions that read one event of a stream."""
 WHOLE: Final[dict[str, Step]] = {"chat": _chat_whole, "messages": _messages_whole, "responses": _response}
-"""What a reply says that is not streamed."""
+"""Functions that read a complete reply."""

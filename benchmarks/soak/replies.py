@@ -1,6 +1,7 @@
-"""What the upstream says: replies composed of parts, so that what a client must see is known without any parser.
+"""Upstream replies, composed of parts, so that the expected result is known without a parser.
 
-A part has what is written, and what of it is shown. A broken reply is the same, cut behind one of its deltas.
+A part consists of text and of what the client sees of this text. A broken reply is one that is cut off after one of its
+deltas.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any, Final, Literal
 from attrs import evolve, frozen
 
 from statemachine import FORMATS, OPT_IN, Call, write
-from statemachine.formats import Envelope, Json, MessageBody
+from statemachine.formats import Envelope, JsonBody, MessageBody
 
 Key = Literal["content", "reasoning_content", "tool_calls"]
 Calls = tuple[tuple[str, dict[str, Any]], ...]
@@ -21,7 +22,7 @@ PROPERTIES: Final[dict[str, Any]] = {
     "add": {"a": {"type": "integer"}, "b": {"type": "number"}, "exact": {"type": "boolean"}},
     "search": {"query": {"type": "string"}, "tags": {"type": "array"}, "options": {"type": "object"}},
 }
-"""Of the tools that are offered."""
+"""Properties of the offered tools."""
 LISTENED: Final = tuple(name for name in FORMATS if name not in OPT_IN)
 PROSE: Final = (
     "The river rises in the hills, and nobody knows why it turns west.",
@@ -35,13 +36,13 @@ PROSE: Final = (
     "The formula $\\frac{a}{b}$ and C:\\temp\\new, \"quoted\" and 'quoted'.",
 )
 ODD: Final = ('"', "\\", "\n", "\t", "{", "}", "</tool_call>", "é", "😀", "語", "'", "`", "<b>", "\u2028", "\x00")
-"""What strings hold in formats that write JSON."""
+"""Content for strings in formats that write JSON."""
 PLAIN: Final = ("é", "😀", "語", " ", ", ", "-", "x = 1\n", "word ", "7")
-"""What they hold in the others, where a value may be ended by what stands in it."""
+"""Content for strings in the other formats, where some characters may end a value."""
 BREAKS: Final = ("reset", "closed", "ended", "error event", "silence", "no JSON", "half a character", "gzip breaks")
-"""How a reply breaks behind one of its deltas."""
+"""Faults after one of the reply's deltas."""
 REFUSALS: Final = ("nothing", "status 429", "status 500", "status 503, cut", "no HTTP", "a page", "an error as 200")
-"""What an upstream answers instead of a reply."""
+"""Responses sent instead of a reply."""
 LIES: Final = (
     "content type",
     "reason",
@@ -52,15 +53,15 @@ LIES: Final = (
     "until closed",
     "two reasons",
 )
-"""What is wrong with a reply that is whole all the same."""
+"""False claims in a reply that is nevertheless complete."""
 HUGE: Final = 100_000
-"""Characters of a huge delta."""
+"""Number of characters in a huge delta."""
 OPENER, CLOSER = "<think>", "</think>"
 
 
 @frozen
 class Part:
-    """A piece of the text: line ends, and what stands behind them."""
+    """A piece of the text: line breaks, and the content after them."""
 
     kind: Literal["text", "thought", "calls"]
     leads: str
@@ -70,64 +71,64 @@ class Part:
 
 @frozen
 class Shown:
-    """What a client must get."""
+    """The result that a client should get."""
 
     text: str = ""
     reasoning: str = ""
     calls: Calls = ()
     reason: str | None = "stop"
-    """None: the reply breaks off."""
+    """Reason why the reply ended; None if it was cut off."""
     rest: str = ""
-    """What was written behind that when the reply broke; it may be shown as far as no call has begun in it."""
+    """Text after the last expected part, if the reply was cut off; it may be shown if no call has begun in it."""
     begun: Calls = ()
-    """The calls in it."""
+    """Calls in `rest`."""
     discarded: int = 0
-    """Characters of names and arguments, at least."""
+    """Minimum number of characters of discarded names and arguments."""
 
 
 @frozen
 class Reply:
-    """What the upstream says to one request."""
+    """The upstream's reply to one request."""
 
     parts: tuple[Part, ...]
     thought: str = ""
-    """Reasoning in a field of its own, before everything."""
+    """Reasoning in its own field, sent before everything else."""
     native: Calls = ()
-    """Calls in a field of their own, behind everything."""
+    """Calls in their own field, sent after everything else."""
     deltas: tuple[tuple[Key, Any], ...] = ()
     reason: str = "stop"
     lie: str = ""
     fault: str = ""
     until: int = 0
-    """The deltas that are said before the fault."""
+    """Number of deltas before the fault."""
     pace: float = 0.0
     """Seconds between two deltas."""
     escaped: bool = False
-    """Other characters are escaped."""
+    """Whether non-ASCII characters are escaped."""
     sizes: tuple[int, ...] = ()
-    """Bytes of the pieces that are sent, by turns; none: an event each."""
+    """Sizes of the sent pieces in bytes, used in turn; empty: one piece per event."""
     counted: bool = True
-    """It tells its tokens."""
+    """Whether the upstream reports token usage."""
 
     @property
     def said(self) -> tuple[tuple[Key, Any], ...]:
-        """The deltas that are said."""
+        """The deltas that are sent."""
         return self.deltas[: self.until] if self.fault else self.deltas
 
     def field(self, key: Key) -> str:
-        """All that is said in a field of text."""
+        """Return all text that is sent in this field."""
         joined = "".join(value for its, value in self.said if its == key)
         return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def untouched(self) -> Shown:
-        """What a client must get who has no tools."""
+        """Return the expected result for a client without tools."""
         reason = None if self.fault else "stop" if self.lie == "reason" else self.reason
         return Shown(
             self.field("content"), self.field("reasoning_content"), reason=reason, discarded=_size(self.native)
         )
 
     def shown(self, *, forbidden: bool = False) -> Shown:
-        """What a client must get who has tools; `forbidden`: its calls are discarded."""
+        """Return the expected result for a client with tools; `forbidden`: its calls are discarded."""
         left = len(self.field("content"))
         found = Shown(reasoning=self.field("reasoning_content"))
         for part in self.parts:
@@ -147,7 +148,7 @@ def _size(calls: Calls) -> int:
 
 
 def _with(shown: Shown, part: Part, left: int) -> Shown:
-    """What is shown when so many characters of what is left were said, this part the next."""
+    """Return what is shown after this part; at most `left` characters of the part were sent."""
     whole = part.leads + part.written
     behind = left - len(part.leads)
     match part.kind:
@@ -163,11 +164,11 @@ def _with(shown: Shown, part: Part, left: int) -> Shown:
             return evolve(shown, rest=whole[:left], begun=part.calls)
 
 
-# --- what is said by chance
+# --- random contents
 
 
 def reply(chance: random.Random, *, whole: bool, calls: bool | None = None) -> Reply:
-    """A reply; `whole` ones have no fault, `calls` says whether it calls (None: perhaps)."""
+    """Return a random reply. `whole`: without a fault. `calls`: with or without calls (None: either)."""
     parts: list[Part] = []
     thinks = chance.random() < 0.2
     if thinks:
@@ -203,27 +204,27 @@ def reply(chance: random.Random, *, whole: bool, calls: bool | None = None) -> R
 
 
 def _halves(deltas: tuple[tuple[Key, Any], ...]) -> bool:
-    """Whether they end in the first half of a character."""
+    """Return whether the deltas end with the first half of a surrogate pair."""
     last = next((value for key, value in reversed(deltas) if key == "content" and value), "")
     return "\ud800" <= last[-1:] < "\udc00"
 
 
 def saying(words: str) -> Reply:
-    """A reply of nothing but these words."""
+    """Return a reply that consists of this text."""
     return Reply((Part("text", "", words),), deltas=(("content", words),))
 
 
 def prose(chance: random.Random) -> str:
-    """Some paragraphs, and seldom a huge one."""
+    """Return some paragraphs, occasionally including a huge one."""
     if chance.random() < 0.02:
         return (PROSE[0] + " ") * (HUGE // len(PROSE[0])) + "The end."
     return "\n\n".join(chance.choices(PROSE, k=chance.randint(1, 4)))
 
 
 def call_part(chance: random.Random, leads: str) -> Part:
-    """Some calls in one of the formats."""
+    """Return some calls in one of the formats."""
     form = chance.choice(LISTENED)
-    odd = all(isinstance(variant.body, Json | Envelope | MessageBody) for variant in FORMATS[form].variants)
+    odd = all(isinstance(variant.body, JsonBody | Envelope | MessageBody) for variant in FORMATS[form].variants)
     calls = some_calls(chance, PROPERTIES, odd=odd)
     escaped = chance.random() < 0.5
     made = [Call(name, json.dumps(arguments, ensure_ascii=escaped)) for name, arguments in calls]
@@ -231,7 +232,7 @@ def call_part(chance: random.Random, leads: str) -> Part:
 
 
 def some_calls(chance: random.Random, properties: dict[str, Any], *, odd: bool) -> Calls:
-    """One to three calls."""
+    """Return one to three calls."""
     found = []
     for name in chance.choices(list(properties), k=chance.choice((1, 1, 1, 2, 3))):
         keys = list(properties[name])
@@ -240,7 +241,7 @@ def some_calls(chance: random.Random, properties: dict[str, Any], *, odd: bool) 
 
 
 def value(chance: random.Random, kind: str, *, odd: bool) -> Any:
-    """A value of the type; `odd`: its strings hold anything."""
+    """Return a value of this type; `odd`: strings in it may contain anything."""
     match kind:
         case "string":
             size = 2000 if chance.random() < 0.03 else chance.randint(0, 12)
@@ -258,7 +259,7 @@ def value(chance: random.Random, kind: str, *, odd: bool) -> Any:
 
 
 def deltas_of(chance: random.Random, said: Reply) -> Iterator[tuple[Key, Any]]:
-    """The reply in deltas: tiny, small or large ones, a flood, and empty ones among them."""
+    """Yield the reply in deltas: tiny, small or large ones, a flood of them, or ones with empty deltas in between."""
     whole = "".join(part.leads + part.written for part in said.parts)
     sizes = chance.choice(((1,), (2,), (3, 4, 5), (4,), (1, 30, 200), (len(whole) or 1,)))
     if len(whole) > 20_000:
@@ -277,7 +278,9 @@ def deltas_of(chance: random.Random, said: Reply) -> Iterator[tuple[Key, Any]]:
 
 
 def pieces(chance: random.Random, text: str, sizes: tuple[int, ...], *, halves: bool) -> Iterator[str]:
-    """The text in pieces of these sizes; with `halves` a character beyond the first 65,536 may be cut in two."""
+    """Yield the text in pieces of these sizes; with `halves`, a character beyond U+FFFF may be split into
+    surrogates.
+    """
     carried, at = "", 0
     while at < len(text):
         size = chance.choice(sizes)

@@ -1,4 +1,4 @@
-"""An upstream that speaks Chat Completions and says what it was told to say, lies and faults included."""
+"""An upstream that speaks Chat Completions and sends the given replies, including false claims and faults."""
 
 import asyncio
 import contextlib
@@ -13,20 +13,20 @@ from typing import Any, Final
 from replies import Reply
 
 PATIENCE: Final = 60.0
-"""Seconds after which a silent reply ends in any case."""
+"""Maximum seconds of silence in a reply."""
 LONGEST: Final = 2.0
-"""Seconds for which a reply pauses, all in all."""
+"""Maximum total length of the pauses in a reply, in seconds."""
 PAUSES: Final = 400
-"""Pieces of a reply that may pause at all: a sleep takes a millisecond at least, however short it is."""
+"""Number of pieces of a reply that may be followed by a pause; even the shortest sleep takes a millisecond."""
 _HEAD: Final = {"id": "chatcmpl-up", "object": "chat.completion.chunk", "created": 1741570283, "model": "up"}
 _ERROR: Final = {"error": {"message": "the engine broke", "type": "server_error", "param": None, "code": None}}
 _USAGE: Final = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 
 
 class Upstream:
-    """The server. `reply_to(model, attempt)` says what is said; None: there is no such model.
+    """The server. `reply_to(model, attempt)` returns the reply to send, or None for an unknown model.
 
-    `body[model]` is the body of the last answer.
+    `body[model]` is the body of the last response for that model.
     """
 
     def __init__(self, reply_to: Callable[[str, int], Reply | None]) -> None:
@@ -35,31 +35,31 @@ class Upstream:
         self.body: dict[str, bytearray] = {}
         self._writers: set[asyncio.StreamWriter] = set()
         self.saying: list[str] = []
-        """The models whose replies are being said, each as often as that is so."""
+        """Models whose replies are being sent, listed once per reply."""
         self.characters = 0
-        """All that were said in deltas."""
+        """Number of characters in all deltas so far."""
 
     def forget(self, model: str) -> None:
-        """What was said for this model is not needed any more."""
+        """Forget the replies for this model."""
         self.body.pop(model, None)
         self._attempts.pop(model, None)
 
     def rest(self) -> None:
-        """Nothing of what was said is needed any more, and no connection is kept."""
+        """Forget all replies and close all connections."""
         for writer in self._writers:
             writer.close()
         self.body.clear()
         self._attempts.clear()
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the requests of one connection."""
+        """Answer the requests of one connection."""
         self._writers.add(writer)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
                 body = await reader.readexactly(int(length[1]) if length else 0)
-                if b"/chat/completions" not in head.partition(b"\r\n")[0]:  # what it tells of itself
+                if b"/chat/completions" not in head.partition(b"\r\n")[0]:  # a request for information about the server
                     writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
                     continue
                 asked = json.loads(body)
@@ -76,7 +76,7 @@ class Upstream:
             writer.close()
 
     async def _answer(self, asked: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Say the reply; whether the connection can be used again."""
+        """Send the reply, and return whether the connection can be used again."""
         model = asked.get("model", "")
         attempt = self._attempts.get(model, 0)
         said = self._reply_to(model, attempt)
@@ -105,7 +105,7 @@ _INSTEAD: Final[dict[str, tuple[str, str, bytes]]] = {
     "a page": ("200 OK", "text/html", b"<!doctype html><html><head><title>Sign in</title></head></html>"),
     "an error as 200": ("200 OK", "application/json", json.dumps(_ERROR).encode()),
 }
-"""Status, content type, body of what is no reply."""
+"""Status, content type and body of the responses that are sent instead of a reply."""
 
 
 def _instead(fault: str) -> bytes:
@@ -116,7 +116,7 @@ def _instead(fault: str) -> bytes:
 
 
 class Answer:
-    """One reply on its way."""
+    """A reply that is being sent."""
 
     def __init__(self, said: Reply, stream: bool, writer: asyncio.StreamWriter, body: bytearray) -> None:
         self._said = said
@@ -131,7 +131,7 @@ class Answer:
             self._pack = gzip.GzipFile(fileobj=self._packed, mode="wb")
 
     async def say(self, reader: asyncio.StreamReader) -> bool:
-        """Say it; whether the connection can be used again."""
+        """Send the reply, and return whether the connection can be used again."""
         said = self._said
         kind = "text/event-stream" if self._stream else "application/json"
         if said.lie == "content type":
@@ -172,7 +172,7 @@ class Answer:
         return False
 
     def _pieces(self) -> Iterator[bytes]:
-        """The body as it is sent."""
+        """Yield the body in the pieces to send."""
         said = self._said
         events = self._events() if self._stream else iter((self._document(),))
         if not said.sizes:
@@ -208,7 +208,7 @@ class Answer:
                 yield b'data: {"choices":[{"index":0,"delta":{"content":"\xc3'
 
     def _document(self) -> bytes:
-        """The same as one object; a broken one lacks its end."""
+        """Return the reply as one object; the end of a broken reply is missing."""
         said = self._said
         calls = [
             {"id": f"call_up{i}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
@@ -250,7 +250,7 @@ class Answer:
 
 
 class _Sink:
-    """What a compressor has written."""
+    """Collects a compressor's output."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -263,6 +263,6 @@ class _Sink:
         pass
 
     def taken(self) -> bytes:
-        """What came since the last time."""
+        """Return the output since the last call to this method."""
         data, self._data = self._data, b""
         return data

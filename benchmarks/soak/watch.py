@@ -1,6 +1,7 @@
-"""The proxy in a process of its own, under uvicorn or hypercorn, and what is seen of it: its records, what it holds.
+"""The proxy in a separate process, under uvicorn or hypercorn, with its records and resources.
 
-Run as a script this is that process: `watch.py SERVER DESCRIPTOR URL`. It writes a line of JSON for each exchange.
+Run as a script, this module is that process: `watch.py SERVER DESCRIPTOR URL`. It writes a line of JSON for each
+exchange.
 """
 
 import asyncio
@@ -29,23 +30,23 @@ from streamtool.settings import Settings
 
 SERVERS: Final = ("uvicorn", "hypercorn")
 SILENT: Final = "silent-"
-"""How the names of models begin that fall silent: for them the proxy has little patience, and for no others."""
+"""Prefix for models that fall silent; only for these models, the proxy has a short time limit."""
 IDLE: Final = 3.0
-"""Seconds of silence after which the proxy gives up an upstream for models that fall silent."""
+"""Seconds of silence before the proxy gives up on an upstream for these models."""
 STORE: Final = 1 << 20
-"""Bytes of the proxy's store: it is full soon, so what grows later is no memory of replies."""
+"""Size of the proxy's store in bytes. The store fills up soon, so that later growth is not due to stored replies."""
 KEEP: Final = 5
-"""Seconds for which a server keeps an idle connection."""
+"""Seconds until a server closes an idle connection."""
 COUNTS: Final = "/soak/tasks"
 PATIENCE: Final = 60.0
-"""Seconds for the process to start, to tell, to stop."""
+"""Maximum seconds for the process to start, to report, or to stop."""
 
 
-# --- in the process
+# --- inside the process
 
 
 def serve(server: str, descriptor: str, url: str) -> None:
-    """What the process does."""
+    """Run the process."""
     logging.getLogger("streamtool").setLevel(logging.CRITICAL)
     hasty = {"url": url, "timeout": {"first_byte": IDLE, "idle": IDLE}}
     settings = Settings(  # converts tables
@@ -72,7 +73,7 @@ def _tell(record: Record) -> None:
 
 
 def _telling(proxy: Proxy, server: str) -> Any:
-    """The proxy, which also tells how many tasks there are."""
+    """Return the proxy, extended by a path that reports the number of tasks."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope.get("path") != COUNTS:
@@ -86,23 +87,23 @@ def _telling(proxy: Proxy, server: str) -> Any:
     return app
 
 
-# --- outside of it
+# --- outside the process
 
 
 @frozen
 class Sample:
-    """What the process holds at one moment."""
+    """Resources of the process at one point in time."""
 
     seconds: float
-    """Since the first one."""
+    """Time since the first sample."""
     memory: int
-    """KB, resident."""
+    """Resident memory in KB."""
     descriptors: int
     tasks: int
     threads: int
 
     def returned_to(self, other: "Sample") -> bool:
-        """Whether it holds no more descriptors and tasks than then."""
+        """Return whether this sample has no more descriptors and tasks than `other`."""
         return self.descriptors <= other.descriptors and self.tasks <= other.tasks
 
 
@@ -112,12 +113,12 @@ class Watch:
     def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
         self.port = port
         self.records: defaultdict[str, list[Any]] = defaultdict(list)
-        """By the model that was asked for."""
+        """Records by requested model."""
         self._process = process
         self._root = Path(f"/proc/{process.pid}")
 
     async def sample(self, seconds: float = 0.0) -> Sample:
-        """What it holds."""
+        """Return the current resources."""
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
             tasks = int((await client.get(f"http://127.0.0.1:{self.port}{COUNTS}")).text)
         status = (self._root / "status").read_text(encoding="ascii")
@@ -126,13 +127,15 @@ class Watch:
         return Sample(seconds, memory, descriptors, tasks, threads)
 
     async def touch(self) -> None:
-        """Ask the upstream for something small: connections that it has closed leave the pool when it is used next."""
+        """Send a small request to each upstream, because closed connections leave the pool only when the pool is
+        used.
+        """
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
-            for model in ("touched", f"{SILENT}touched"):  # of each upstream
+            for model in ("touched", f"{SILENT}touched"):  # one per upstream
                 await client.post(f"http://127.0.0.1:{self.port}/v1/chat/completions", json={"model": model})
 
     async def listen(self) -> None:
-        """Take the records as they come."""
+        """Collect the records."""
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             record = json.loads(line)
@@ -141,7 +144,7 @@ class Watch:
 
 @asynccontextmanager
 async def watched(server: str, url: str, log: Any) -> AsyncIterator[Watch]:
-    """The proxy while it serves; what it says on its standard error goes to `log`."""
+    """Run the proxy inside the block; `log` receives its standard error."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as sock:
         port = sock.getsockname()[1]
         process = await asyncio.create_subprocess_exec(

@@ -1,5 +1,6 @@
-"""Other parsers as `conformance/run.py` wants them: `conformance.runners.vllm:hermes`, `conformance.runners.mlx:glm47`.
+"""Other parsers, adapted to `conformance/run.py`: `conformance.runners.vllm:hermes`, `conformance.runners.mlx:glm47`.
 
-A module offers each parser of its engine by its name there. `PARSERS` says for which format of the cases each is meant,
-`Run` reads one reply, `VERSION` is the engine's. `conformance/table.py` sets all of them side by side.
+A module provides each of its engine's parsers under the engine's own name for it. `PARSERS` maps each parser to the
+format of its cases, `Run` reads one reply, and `VERSION` is the engine's version. `conformance/table.py` compares all
+of them.
 """

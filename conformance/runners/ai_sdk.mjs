@@ -1,11 +1,11 @@
-// The parsers of @ai-sdk-tool/parser, for `ai_sdk.py`: a line of JSON in, a line of JSON out.
+// The parsers of @ai-sdk-tool/parser for `ai_sdk.py`: reads lines of JSON and writes a line of JSON for each.
 //
-//     {"open": "hermes", "tools": [{"name", "inputSchema"}]}   a reply begins; the one before is forgotten
-//     {"feed": "text"}                                         a delta of it
-//     {"close": true}                                          its end
-//     {}                                                       nothing: only the seconds are wanted
+//     {"open": "hermes", "tools": [{"name", "inputSchema"}]}   begin a reply and forget the previous one
+//     {"feed": "text"}                                         feed a delta
+//     {"close": true}                                          end the reply
+//     {}                                                       request only the seconds
 //
-// The answer has the `parts` that came out, and `seconds`, what the CPU was busy for in the parser until now.
+// The answer contains the new `parts`, and `seconds`: the CPU time of the parser so far.
 
 import * as parsers from '@ai-sdk-tool/parser';
 import { createInterface } from 'node:readline';

@@ -1,7 +1,7 @@
-"""The parsers of the AI SDK's middleware (`@ai-sdk-tool/parser`), fed as it feeds them: `ai_sdk:hermes`.
+"""The parsers in the AI SDK's middleware (`@ai-sdk-tool/parser`), fed as the middleware does: `ai_sdk:hermes`.
 
-Needs node, and `npm ci --prefix conformance/runners`. One node process reads for all, `ai_sdk.mjs`. The AI SDK itself
-has no such parser.
+Needs node, and `npm ci --prefix conformance/runners`. One node process (`ai_sdk.mjs`) reads all replies. The AI SDK
+itself has no such parser.
 """
 
 import json
@@ -20,13 +20,13 @@ PARSERS = {"hermes": "tool_call", "qwen3Coder": "qwen3_coder", "morphXml": "tag"
 
 @cache
 def process() -> Any:
-    """Node. It ends when its input does."""
+    """Start node. The process exits when its input is closed."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8", "bufsize": 1}
     return subprocess.Popen([shutil.which("node") or "node", "ai_sdk.mjs"], cwd=FOLDER, **pipes)  # noqa: S603
 
 
 def asked(**line: Any) -> Any:
-    """What node answers to a line."""
+    """Return node's answer to a line."""
     process().stdin.write(f"{json.dumps(line)}\n")
     told = json.loads(process().stdout.readline())
     if "error" in told:
@@ -35,13 +35,13 @@ def asked(**line: Any) -> Any:
 
 
 def clock() -> float:
-    """Seconds of CPU that node has spent in the parsers: what lies between here and there does not count."""
+    """Return the CPU seconds that node has spent in the parsers, excluding communication."""
     seconds: float = asked()["seconds"]
     return seconds
 
 
 class Run:
-    """One reply, as the parts of its stream have it."""
+    """One reply, read by a parser for stream parts."""
 
     def __init__(self, name: str, tools: Any, _: str) -> None:
         asked(open=name, tools=[{"name": tool, "inputSchema": schema} for tool, schema in schemas_of(tools).items()])
@@ -49,11 +49,11 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """A delta. Returns how many characters of arguments it brought."""
+        """Feed a delta and return the number of argument characters in its output."""
         return self._take(asked(feed=delta)["parts"])
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to."""
+        """Return the outcome."""
         self._take(asked(close=True)["parts"])
         return self.found
 

@@ -1,7 +1,7 @@
-"""OpenAI's own parser of Harmony: `harmony:StreamableParser`. Needs openai-harmony, and the vocabulary that it reads.
+"""OpenAI's own Harmony parser: `harmony:StreamableParser`. Needs openai-harmony and its vocabulary.
 
-The vocabulary is the file `o200k_base.tiktoken`, which openai-harmony downloads. Where `TIKTOKEN_ENCODINGS_BASE` names
-a folder, it is taken from there; where litellm is installed, it is the one that litellm brings.
+The vocabulary is the file `o200k_base.tiktoken`, which openai-harmony downloads. It is taken from the folder named by
+`TIKTOKEN_ENCODINGS_BASE`, or from litellm if that is installed.
 """
 
 import os
@@ -20,7 +20,7 @@ BROUGHT = "litellm/litellm_core_utils/tokenizers/fb374d419588a4632f3f557e76b4b70
 
 @cache
 def encoding() -> Any:
-    """What makes tokens of text."""
+    """Return the Harmony encoding."""
     from openai_harmony import HarmonyEncodingName, load_harmony_encoding  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
@@ -36,22 +36,22 @@ def encoding() -> Any:
 
 @cache
 def tokens(text: str) -> list[int]:
-    """The tokens of a delta, which a model writes by itself."""
+    """Return the tokens in a delta, as a model would write them."""
     found: list[int] = encoding().encode(text, allowed_special="all")
     return found
 
 
 class Run:
-    """One reply. The prompt has begun its first message, unless the text does."""
+    """One reply. The prompt has already begun the reply's first message, unless the text does so."""
 
-    def __init__(self, name: str, tools: Any, whole: str) -> None:  # noqa: ARG002  as the other runners have it
+    def __init__(self, name: str, tools: Any, whole: str) -> None:  # noqa: ARG002  the signature of all runners
         import openai_harmony  # noqa: PLC0415
 
         role = None if whole.startswith("<|start|>") else openai_harmony.Role.ASSISTANT
         self.parser = getattr(openai_harmony, name)(encoding(), role)
 
     def feed(self, delta: str) -> int:
-        """A delta. Returns how many characters of arguments it brought."""
+        """Feed a delta and return the number of argument characters in its output."""
         known = 0
         for token in tokens(delta):
             self.parser.process(token)
@@ -60,7 +60,9 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to: a message to somebody is a call, `analysis` is reasoning, all else is text."""
+        """Return the outcome: a message with a recipient is a call, `analysis` is reasoning, everything else is
+        text.
+        """
         found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
         for message in self.parser.process_eos().messages:
             said = "".join(part.text for part in message.content)

@@ -1,5 +1,5 @@
-// llama.cpp's chat parser as C functions, for `llama_cpp.py`. What a client knows are the differences between the
-// messages, as the server sends them.
+// llama.cpp's chat parser as C functions, for `llama_cpp.py`. As from the server, a client receives the differences
+// between successive messages.
 
 #include "chat.h"
 #include "log.h"
@@ -22,7 +22,7 @@ static void take(common_chat_msg & told, const common_chat_msg_diff & diff, size
         call.arguments += diff.tool_call_delta.arguments;
         arguments += diff.tool_call_delta.arguments.size();
         if (!diff.tool_call_delta.name.empty()) {
-            call.name = diff.tool_call_delta.name;  // whole, also where it has grown
+            call.name = diff.tool_call_delta.name;  // the whole name, even if only its end is new
         }
     }
 }
@@ -38,8 +38,8 @@ extern "C" {
 
 const char * failure() { return error.c_str(); }
 
-// The reply to a question with these tools, by the template of a model; null: it failed. Reasoning that the prompt has
-// opened is closed at once.
+// Begins a reply to a question with these tools, with a model's chat template. Returns null on failure. Reasoning that
+// the prompt opens is closed immediately.
 reply * opened(const char * source, const char * tools) try {
     static std::map<std::string, common_chat_templates_ptr> known;
     common_log_set_verbosity_thold(-1);
@@ -66,10 +66,10 @@ reply * opened(const char * source, const char * tools) try {
     return nullptr;
 }
 
-// How the prompt has begun the reply.
+// Returns the beginning of the reply that is in the prompt.
 const char * begun(reply * reply) { return reply->session.generation_prompt().c_str(); }
 
-// Reads a delta. How many bytes of arguments are known since; -1: it failed.
+// Feeds a delta. Returns the number of new bytes of arguments, or -1 on failure.
 long fed(reply * reply, const char * delta, bool last) try {
     const auto input = common_chat_input(delta);
     auto message = last ? reply->session.finish(input) : reply->session.feed(input);
@@ -84,7 +84,7 @@ long fed(reply * reply, const char * delta, bool last) try {
     return -1;
 }
 
-// What a client knows, as JSON.
+// Returns everything that the client has received, as JSON.
 const char * known(reply * reply) {
     reply->printed = reply->told.to_json_oaicompat().dump();
     return reply->printed.c_str();

@@ -1,8 +1,8 @@
-"""llama.cpp's chat parser, fed as its server feeds it: `llama_cpp:Qwen3-Coder`. Each is made from a chat template.
+"""llama.cpp's chat parser, fed as its server does: `llama_cpp:Qwen3-Coder`. Each parser is built from a chat template.
 
-Needs xllamacpp, whose library has the parser but offers it to C++ only; a C++ compiler, for `llama_cpp.cpp`; and in
-`LLAMA_CPP` the folder of llama.cpp's source in the same version, for its headers and templates. xllamacpp's source
-distribution has it as `thirdparty/llama.cpp`.
+Needs xllamacpp, whose library contains the parser but exports it only to C++; a C++ compiler, for `llama_cpp.cpp`; and
+in `LLAMA_CPP` the folder with llama.cpp's source in the same version, for its headers and templates. xllamacpp's source
+distribution contains this folder as `thirdparty/llama.cpp`.
 """
 
 import ctypes
@@ -30,12 +30,12 @@ PARSERS = {
     "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "cohere", "NVIDIA-Nemotron-Nano-v2": "nemotron",
 }  # fmt: skip
 UNSEEN = "<|python_tag|>"
-"""A special token of which the server makes no text."""
+"""A special token that the server does not turn into text."""
 
 
 @cache
 def library() -> Any:
-    """The parser, compiled."""
+    """Compile and load the parser."""
     import xllamacpp.xllamacpp as package  # noqa: PLC0415
 
     parts = ("common", "include", "ggml/include", "vendor")
@@ -57,15 +57,15 @@ def library() -> Any:
 
 @cache
 def template(name: str) -> bytes:
-    """A chat template, out of those that llama.cpp is tested with."""
+    """Return one of the chat templates that llama.cpp is tested with."""
     return Path(os.environ["LLAMA_CPP"], "models", "templates", f"{name}.jinja").read_bytes()
 
 
 class Run:
-    """One reply, as a client of the server gets it."""
+    """One reply, as received by a client of the server."""
 
     def __init__(self, name: str, tools: Any, whole: str) -> None:
-        # where an array does not say what is in it, templates fail
+        # Templates fail for an array whose items have no type.
         written = json.dumps(offered(tools)).replace('{"type": "array"}', '{"type": "array", "items": {}}')
         self.library = library()
         self.reply = self._checked(self.library.opened(template(name), written.encode()) or -1)
@@ -73,12 +73,12 @@ class Run:
         self.skip = len(begun) if whole.startswith(begun) else 0
 
     def feed(self, delta: str) -> int:
-        """A delta. Returns how many bytes of arguments it brought."""
+        """Feed a delta and return the number of argument bytes in its output."""
         text, self.skip = delta[self.skip :], max(self.skip - len(delta), 0)
         return self._checked(self.library.fed(self.reply, text.replace(UNSEEN, "").encode(), False))
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to."""
+        """Return the outcome."""
         self._checked(self.library.fed(self.reply, b"", True))
         told = json.loads(self.library.known(self.reply))
         return {

@@ -1,6 +1,6 @@
-"""mlx-lm's tool parsers, fed as its server feeds them: `mlx:glm47`. Each gets what stood between two markers, whole.
+"""mlx-lm's tool parsers, fed as its server does: `mlx:glm47`. Each receives the whole text between two markers.
 
-Only the parsers are imported, which are plain Python: mlx itself need not be there.
+Only the parsers, which are plain Python, are imported; mlx itself is not needed.
 """
 
 import json
@@ -19,7 +19,7 @@ PARSERS = {
 
 
 class Run:
-    """One reply, cut at the markers as the server does."""
+    """One reply, split at the markers as in the server."""
 
     def __init__(self, name: str, tools: Any, _: str) -> None:
         file = distribution("mlx-lm").locate_file(f"mlx_lm/tool_parsers/{name}.py")
@@ -33,7 +33,7 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """A delta. Returns how many characters of arguments are known since: none before the end of a call."""
+        """Feed a delta and return the number of new argument characters: none before the end of a call."""
         self.rest += delta
         known = 0
         while True:
@@ -59,7 +59,7 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to; a call without its closer is read at the end."""
+        """Return the outcome; a call without a closer is read at the end."""
         if self.inside and self.rest.strip():
             self._parsed(self.rest)
         elif not self.inside:

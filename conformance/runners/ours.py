@@ -1,4 +1,4 @@
-"""streamtool's own parser, listening for one format or for all: `ours:tool_call`, `ours:all`."""
+"""streamtool's own parser, listening for one format or for all formats: `ours:tool_call`, `ours:all`."""
 
 from importlib.metadata import version
 from typing import Any
@@ -18,11 +18,11 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """A delta. Returns how many characters of arguments it brought."""
+        """Feed a delta and return the number of argument characters in its output."""
         return self._take(self.parser.feed(delta))
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to."""
+        """Return the outcome."""
         self._take(self.parser.close())
         return self.found
 

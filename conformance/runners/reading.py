@@ -1,4 +1,6 @@
-"""What the runners share: a reply is read piece by piece, and comes out as `conformance/run.py` wants it."""
+"""Shared by the runners: a reply is read piece by piece, and its outcome is returned in the form that
+`conformance/run.py` expects.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -10,14 +12,16 @@ class Run(Protocol):
     """A parser that reads one reply."""
 
     def feed(self, delta: str) -> int:
-        """Reads a piece. Returns how many characters of arguments are known since."""
+        """Feed a delta and return the number of new argument characters."""
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to: `text`, `reasoning`, `calls`."""
+        """Return the outcome: `text`, `reasoning`, `calls`."""
 
 
 def reader(made: Callable[[Any, str], Run]) -> Callable[[list[str], Any, dict[str, Any]], dict[str, Any]]:
-    """The function that `run.py` wants; `made` gets the tools and the whole text, of which it may know the tokens."""
+    """Return the function that `run.py` needs. `made` is called with the tools and the whole text, so that it can know
+    the tokens in advance.
+    """
 
     def read(pieces: list[str], tools: Any, _: dict[str, Any]) -> dict[str, Any]:
         run = made(tools, "".join(pieces))
@@ -32,12 +36,12 @@ def reader(made: Callable[[Any, str], Run]) -> Callable[[list[str], Any, dict[st
 
 
 def schemas_of(tools: Any) -> Mapping[str, Any]:
-    """The schemas of the tools of a case, by name."""
+    """Return the schemas of a case's tools, by name."""
     return {name: {} for name in tools} if isinstance(tools, list) else dict(tools or {})
 
 
 def offered(tools: Any) -> list[dict[str, Any]]:
-    """The tools of a case as Chat Completions offers them."""
+    """Return a case's tools as in Chat Completions."""
     return [
         {"type": "function", "function": {"name": name, "parameters": schema}}
         for name, schema in schemas_of(tools).items()

@@ -1,4 +1,4 @@
-"""SGLang's detectors, fed as its server feeds them: `sglang:qwen`. Needs sglang, without its kernels."""
+"""SGLang's detectors, fed as its server does: `sglang:qwen`. Needs sglang, without its kernels."""
 
 from importlib.metadata import version
 from typing import Any
@@ -18,7 +18,7 @@ PARSERS = {
 class Run:
     """One reply, read by one of the detectors."""
 
-    def __init__(self, name: str, tools: Any, whole: str) -> None:  # noqa: ARG002  as the other runners have it
+    def __init__(self, name: str, tools: Any, whole: str) -> None:  # noqa: ARG002  the signature of all runners
         from sglang.srt.entrypoints.openai.protocol import Tool  # noqa: PLC0415
         from sglang.srt.function_call.function_call_parser import FunctionCallParser  # noqa: PLC0415
 
@@ -26,7 +26,7 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """A delta. Returns how many characters of arguments it brought."""
+        """Feed a delta and return the number of argument characters in its output."""
         return self._take(*self.parser.parse_stream_chunk(delta))
 
     def _take(self, text: str, calls: Any) -> int:
@@ -43,7 +43,7 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to."""
+        """Return the outcome."""
         self._take(*self.parser.parse_stream_end())
         return self.found
 

@@ -1,4 +1,4 @@
-"""Text as a tokenizer gives it out: a special token is never cut."""
+"""Text as it leaves a tokenizer: special tokens are never split."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -15,22 +15,22 @@ MARKERS = (
     *("<|tool_call>", "<tool_call|>", "<|tools_prefix|>", "<|tools_suffix|>", "<｜tool_calls_begin｜>"),
     *("<｜tool_calls_end｜>", "<｜tool_call_begin｜>", "<｜tool_call_end｜>", "<｜tool_sep｜>", "<|im_end|>"),
 )
-"""Tokens that a parser may look for when it is made, whether or not they occur."""
+"""Tokens that a parser may require when it is created, whether or not they occur in the text."""
 SPECIAL = re.compile(
     rf"{'|'.join(map(re.escape, MARKERS))}|<[|｜][^<>\n]{{1,60}}?[|｜]>|\[(?:/?TOOL_CALLS|CALL_ID|/?THINK|unused\d+)\]"
 )
-"""What models of the field have as one token."""
+"""Special tokens used by known models."""
 PLAIN = 1_000_000
-"""From here on numbers stand for text that is no special token."""
+"""Smallest token number for a piece of text that is not a special token."""
 
 
 def special_tokens(text: str) -> list[str]:
-    """The special tokens in a text, each once."""
+    """Return the special tokens in a text, each of them once."""
     return list(dict.fromkeys(SPECIAL.findall(text)))
 
 
 def pieces_of(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces cut at the same places, but for places inside of special tokens."""
+    """Yield the text in pieces that are split at the same places, except inside special tokens."""
     text, cuts = "", set()
     for piece in pieces:
         text += piece
@@ -46,7 +46,9 @@ def pieces_of(pieces: Iterable[str]) -> Iterator[str]:
 
 
 class Tokenizer:
-    """What parsers ask of a tokenizer, for one text: its special tokens are tokens, any other piece is one too."""
+    """The tokenizer interface that parsers use, for one text: each special token is a token, and so is every other
+    piece.
+    """
 
     def __init__(self, text: str) -> None:
         self._vocab = {token: number for number, token in enumerate(special_tokens(text), 1)}
@@ -61,11 +63,11 @@ class Tokenizer:
         self.eos_token = self.bos_token = ""
 
     def get_vocab(self):
-        """Special tokens and their numbers."""
+        """Return the special tokens and their numbers."""
         return self._vocab
 
     def encode(self, text: str, **_):
-        """The numbers of a text."""
+        """Return the token numbers for a text."""
         found = []
         for piece in pieces_of([text]):
             number = self._vocab.get(piece)
@@ -76,13 +78,13 @@ class Tokenizer:
         return found
 
     def decode(self, numbers, **_):
-        """The text of some numbers."""
+        """Return the text for these token numbers."""
         return "".join(self._texts.get(number, "") for number in ([numbers] if isinstance(numbers, int) else numbers))
 
     def convert_tokens_to_ids(self, tokens):
-        """The numbers of tokens."""
+        """Return the numbers of these tokens."""
         return self._vocab.get(tokens) if isinstance(tokens, str) else [self._vocab.get(token) for token in tokens]
 
     def convert_ids_to_tokens(self, numbers, **_):
-        """The tokens of numbers."""
+        """Return the tokens of these numbers."""
         return [self._texts.get(number, "") for number in numbers]

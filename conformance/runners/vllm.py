@@ -1,7 +1,7 @@
-"""vLLM's tool parsers, fed as its server feeds them: `vllm:hermes`. Needs vllm, without its kernels.
+"""vLLM's tool parsers, fed as its server does: `vllm:hermes`. Needs vllm, without its kernels.
 
-A delta is what one step of the engine brings: text, and the tokens that it is made of. Reasoning has parsers of its own
-there, and is not looked at.
+A delta is the output of one engine step: text and its tokens. Reasoning is ignored, because vLLM has separate parsers
+for it.
 """
 
 from importlib.metadata import version
@@ -37,7 +37,7 @@ class Run:
         self.found: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
 
     def feed(self, delta: str) -> int:
-        """One step of the engine. Returns how many characters of arguments it brought."""
+        """Feed one engine step and return the number of argument characters in its output."""
         before, numbers_before = self.text, list(self.numbers)
         numbers = self.tokenizer.encode(delta)
         self.text, self.numbers = before + delta, [*numbers_before, *numbers]
@@ -59,7 +59,7 @@ class Run:
         return known
 
     def close(self) -> dict[str, Any]:
-        """What all of it came to, with what the server adds at the end."""
+        """Return the outcome, including what the server adds at the end."""
         rest = self.parser.get_remaining_unstreamed_args() if self.found["calls"] else ""
         if rest:
             self.found["calls"][-1]["arguments"] += rest

@@ -1,14 +1,15 @@
-"""The ways in which arguments are written.
+"""Notations of arguments: one module for each kind of body.
 
-`read(machine, …)` is a generator over the text: it names the call, commits it, emits its arguments, and returns
-at its end, before the closers. The other direction is in `statemachine/writing`.
+Each `read(machine, …)` is a generator over the text: it reads the name if the body contains it, commits the call, emits
+its arguments, and returns at the end of the body, before the closers. The opposite direction is in
+`statemachine/writing`.
 
-    name          where the name stands when the body does not carry it; then its body
+    name          the name of a call whose body does not contain it; then its body
     json_object   the arguments as one JSON object
-    envelope      JSON that carries name and arguments
-    parameters    marked keys and raw values, typed by the tool's schema (XML and key–value are one); what a value is
-                  and where it ends in `raw_value`, values made of elements in `elements`, their markers in
-                  `parameter_markers`
-    expression    names and bracketed arguments, as Python and others write a call
-    message       a header decides: reasoning, text, or a call
+    envelope      JSON that contains both name and arguments
+    parameters    marked keys and raw values, typed by the tool's schema (XML and key–value formats are one kind);
+                  `raw_value` decides where a value ends and which type it has, `elements` reads values made of
+                  elements, `parameter_markers` compiles the markers
+    expression    names and bracketed arguments, as Python and other languages write calls
+    message       messages whose header decides what they are: reasoning, text, or a call
 """

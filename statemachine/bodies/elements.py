@@ -1,8 +1,8 @@
-"""The value of a key: raw, quoted, or made of keys and values again.
+"""Values of marked parameters: raw, quoted, or made of elements.
 
-Elements in a value are the members of an object, or, if the first one has the key that the format gives to items, the
-items of an array. How deep they are is a list of levels, and not a matter of Python's stack; where one of them may not
-open any more, what follows is the text of a string.
+A value made of elements is an array if the key of its first element is the one that the format reserves for array
+items, and an object otherwise. Nesting is tracked in a list of levels, not on Python's call stack. At the depth limit,
+further elements are read as the text of a string.
 """
 
 from collections.abc import Generator
@@ -10,71 +10,88 @@ from json.encoder import encode_basestring
 
 from statemachine import schema
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.parameter_markers import Marker, Tables, Tag, closing, cut_off, is_key, look, tag_at
+from statemachine.bodies.parameter_markers import (
+    Marker,
+    Tables,
+    Tag,
+    closing_key_at,
+    is_cut_off,
+    key_at,
+    marker_at,
+    tag_at,
+)
 from statemachine.bodies.quoted_value import Quoted
 from statemachine.bodies.raw_value import RawValue
-from statemachine.bodies.repeated import Waiting, begin, settle
-from statemachine.buffer import Ended, Grammar, Mismatch
-from statemachine.grammar.closers import sibling
-from statemachine.machine import Machine
+from statemachine.bodies.repeated import BufferingTarget, begin_buffering, resolve_first
+from statemachine.endings import ends_call
+from statemachine.machine.machine import Machine
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
 
 
 def value(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Grammar:
-    """The value of a key whose opener has been read, to its closer; `levels` are what is around it."""
+    """Read the value of a key whose opener has been consumed, through the value's closer.
+
+    `levels` are the containers around the value.
+    """
     base = len(levels)
     try:
         while True:
-            if (yield from nests(machine, table, levels, slot)):
+            if (yield from begins_elements(machine, table, levels, slot)):
                 levels.append(Level(slot.node, key=slot.key, array=None))
             else:
                 yield from leaf(machine, table, levels, slot)
-                if not (yield from another(machine, table, levels, base)):
+                if not (yield from element_follows(machine, table, levels, base)):
                     return
             level = levels[-1]
             tag = yield from next_key(machine, table)
-            open_member(machine, table.body.item, level, tag.key, slot.types)
+            begin_member(machine, table.body.item, level, tag.key, slot.types)
             slot = slot_of(level.member(tag.key), tag)
-    except (Ended, Mismatch):
-        if isinstance(machine.reader.target, Waiting):
+    except (EndOfText, Mismatch):
+        if isinstance(machine.reader.target, BufferingTarget):
             machine.reader.target.release()
         raise
 
 
 def slot_of(node: schema.Node | None, tag: Tag) -> Slot:
-    """What a value may be: what the schema says, narrowed by its mark where the two agree."""
+    """Return the slot of a value: the types that its schema allows, limited to those of its type mark unless none would
+    remain.
+    """
     types = schema.ANY if node is None else node.types
     return Slot(tag.key, types & tag.types or types, node)
 
 
 def leaf(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Grammar:
-    """A raw value."""
-    if (yield from empty(machine, table, slot)):
+    """Read an empty container, a quoted value or a raw value."""
+    if (yield from take_empty_container(machine, table, slot)):
         return
-    trimmed = table.body.trim and (yield from line_end(machine))
-    if (yield from quote_opens(machine, table)):
+    trimmed = table.body.trim and (yield from take_line_break(machine))
+    if (yield from take_quote_opener(machine, table)):
         yield from Quoted(machine, table, levels, slot).read()
     else:
         yield from RawValue(machine, table, levels, slot, trimmed=trimmed).read()
 
 
-def empty(machine: Machine, table: Tables, slot: Slot) -> Generator[None, None, bool]:
-    """True if nothing stands in an array or an object that could be made of elements: it is empty, and no string."""
+def take_empty_container(machine: Machine, table: Tables, slot: Slot) -> Generator[None, None, bool]:
+    """Consume an empty value of an array or object parameter and emit `[]` or `{}`; return whether it was one.
+
+    Without this check, such a value would be read as an empty string.
+    """
     reader = machine.reader
     kinds = slot.types - {"null"}
     if not table.body.item or not kinds or not kinds <= {"array", "object"}:
         return False
-    offset = yield from machine.reader.past_blanks(0)
-    name, end = (yield from closing(machine, table, offset)) if offset >= 0 else ("", 0)
+    offset = yield from machine.reader.whitespace_end(0)
+    name, end = (yield from closing_key_at(machine, table, offset)) if offset >= 0 else ("", 0)
     if name != slot.key:
         return False
     reader.take(end)
-    reader.out("[]" if "array" in kinds else "{}")
+    reader.emit_arguments("[]" if "array" in kinds else "{}")
     machine.candidate.arguments.open_value = False
     return True
 
 
-def line_end(machine: Machine) -> Generator[None, None, bool]:
-    """True if a line end follows the opener: it is markup."""
+def take_line_break(machine: Machine) -> Generator[None, None, bool]:
+    """Consume a line break immediately after the opener, which is markup; return whether there was one."""
     reader = machine.reader
     char = yield from reader.peek()
     if char == "\r":
@@ -89,39 +106,41 @@ def line_end(machine: Machine) -> Generator[None, None, bool]:
     return False
 
 
-def quote_opens(machine: Machine, table: Tables) -> Generator[None, None, bool]:
-    """True if a quote opens here; the white space before it is dropped."""
+def take_quote_opener(machine: Machine, table: Tables) -> Generator[None, None, bool]:
+    """Consume an opening quote and any whitespace before it; return whether there was one."""
     reader = machine.reader
     if table.quote_open is None:
         return False
-    offset = yield from machine.reader.past_blanks(0)
-    mark, end = (yield from look(machine, table.quote_open, offset)) if offset >= 0 else (None, 0)
+    offset = yield from machine.reader.whitespace_end(0)
+    mark, end = (yield from marker_at(machine, table.quote_open, offset)) if offset >= 0 else (None, 0)
     if mark is None:
         return False
     reader.take(end)
     return True
 
 
-# ---- all arguments in one value
+# ---- one value with all arguments
 
 
 def holds_all(machine: Machine, table: Tables, level: Level) -> Generator[None, None, bool]:
-    """True if the key whose opener has been read holds all arguments in one object; then the object is next."""
+    """Return whether the key just read has one object with all arguments as its value; if so, consume the text up to
+    that object.
+    """
     reader, whole = machine.reader, table.body.whole
-    if not whole or machine.candidate.arguments.begun or not level.undeclared(whole):
+    if not whole or machine.candidate.arguments.begun or not level.is_undeclared(whole):
         return False
     tag = yield from tag_at(machine, table, 0)
-    offset = (yield from machine.reader.past_blanks(tag.end)) if tag is not None and tag.key == whole else -1
+    offset = (yield from machine.reader.whitespace_end(tag.end)) if tag is not None and tag.key == whole else -1
     if offset < 0 or not reader.text.startswith("{", reader.at + offset):
         return False
     reader.take(offset)
     return True
 
 
-def skip(machine: Machine, table: Tables, closer: Marker) -> Grammar:
-    """A closer of this kind behind something that ended by itself is skipped, if it is there."""
-    offset = yield from machine.reader.past_blanks(0)
-    mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
+def skip_closer(machine: Machine, table: Tables, closer: Marker) -> Grammar:
+    """Consume this closer, if it follows a JSON object that has already ended the value."""
+    offset = yield from machine.reader.whitespace_end(0)
+    mark, end = (yield from marker_at(machine, table.between, offset)) if offset >= 0 else (None, 0)
     if mark is closer:
         machine.reader.take(end)
 
@@ -129,13 +148,13 @@ def skip(machine: Machine, table: Tables, closer: Marker) -> Grammar:
 # ---- elements
 
 
-def nests(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Generator[None, None, bool]:
-    """True if the value that begins here is made of keys and values; the white space before them is dropped."""
+def begins_elements(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> Generator[None, None, bool]:
+    """Return whether the value is made of elements; if so, consume the whitespace before the first element."""
     reader = machine.reader
     if not table.body.item or not slot.types & {"object", "array"} or len(levels) >= machine.limits.depth:
         return False
-    offset = yield from machine.reader.past_blanks(0)
-    mark, end = (yield from look(machine, table.between, offset)) if offset >= 0 else (None, 0)
+    offset = yield from machine.reader.whitespace_end(0)
+    mark, end = (yield from marker_at(machine, table.between, offset)) if offset >= 0 else (None, 0)
     if mark is not Marker.KEY or (yield from tag_at(machine, table, end)) is None:
         return False
     reader.take(offset)
@@ -143,19 +162,18 @@ def nests(machine: Machine, table: Tables, levels: list[Level], slot: Slot) -> G
 
 
 def next_key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
-    """The key whose opener stands here, consumed."""
+    """Consume the key opener here and the key after it; return the key's tag."""
     reader = machine.reader
-    _, length = yield from look(machine, table.between, 0)
+    _, length = yield from marker_at(machine, table.between, 0)
     reader.take(length)
     return (yield from key(machine, table))
 
 
 def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
-    """The key whose opener has been read, and what ends it, consumed.
+    """Consume the key after its opener, and the marker that ends the key; return the key's tag.
 
     Raises:
-        Mismatch: there is none.
-
+        Mismatch: no key follows.
     """
     reader = machine.reader
     tag = yield from tag_at(machine, table, 0)
@@ -163,19 +181,23 @@ def key(machine: Machine, table: Tables) -> Generator[None, None, Tag]:
         raise Mismatch
     reader.take(tag.end)
     if tag.repair:
-        machine.candidate.arguments.json.mend(tag.repair)
+        machine.candidate.arguments.json.add_repair(tag.repair)
     return tag
 
 
-def open_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
-    """A member of an object or an item of an array begins; `types` are those of the value whose first one it is."""
+def begin_member(machine: Machine, item: str, level: Level, name: str, types: frozenset[str]) -> None:
+    """Begin a member of an object or an item of an array.
+
+    For the first element of a level, `types` (the types allowed for the containing value) help to decide between object
+    and array.
+    """
     reader = machine.reader
     state = machine.candidate.arguments.json
-    if level.first is not None and level.first.key == name and (level.first.waits or level.first.listed):
+    if level.first is not None and level.first.key == name and (level.first.buffered or level.first.listed):
         if not level.first.listed:
-            settle(reader, level.first, listed=True)
+            resolve_first(reader, level.first, listed=True)
             state.stack.append("]")
-        reader.out(", ")
+        reader.emit_arguments(", ")
         machine.candidate.arguments.open_value = True
         return
     end_member(machine, level)
@@ -185,65 +207,65 @@ def open_member(machine: Machine, item: str, level: Level, name: str, types: fro
         state.stack.append("]" if level.array else "}")
     separator = ("[" if level.array else "{") if first else ", "
     if level.array:
-        reader.out(separator)
+        reader.emit_arguments(separator)
     else:
         if name in level.given:
-            state.mend("repeated_key")
+            state.add_repair("repeated_key")
         level.given.add(name)
-        reader.out(f"{separator}{encode_basestring(name)}: ")
+        reader.emit_arguments(f"{separator}{encode_basestring(name)}: ")
         if level.member(name) is None:
-            level.first = begin(reader, name)
+            level.first = begin_buffering(reader, name)
     machine.candidate.arguments.open_value = True
 
 
 def end_member(machine: Machine, level: Level) -> None:
-    """The last member of a level is over: what waits of it goes out, and a list of it ends."""
+    """End the last member of a level: release its buffered value, and close the list if the value became one."""
     first, level.first = level.first, None
     if first is not None:
-        settle(machine.reader, first, listed=False)
+        resolve_first(machine.reader, first, listed=False)
         if first.listed:
-            machine.reader.out(machine.candidate.arguments.json.stack.pop())
+            machine.reader.emit_arguments(machine.candidate.arguments.json.stack.pop())
 
 
-def another(machine: Machine, table: Tables, levels: list[Level], base: int) -> Generator[None, None, bool]:
-    """True if another element follows on one of the levels; false once those above `base` are closed."""
+def element_follows(machine: Machine, table: Tables, levels: list[Level], base: int) -> Generator[None, None, bool]:
+    """Return True if another element follows on one of the levels, or False once all levels above `base` are closed."""
     reader = machine.reader
     while len(levels) > base:
-        yield from machine.blank()
-        mark, end = yield from look(machine, table.between, 0)
+        yield from machine.skip_whitespace()
+        mark, end = yield from marker_at(machine, table.between, 0)
         if mark is Marker.KEY and (yield from opens_key(machine, table, levels[-1], end)):
             return True
-        name, end = yield from closing(machine, table, 0)
+        name, end = yield from closing_key_at(machine, table, 0)
         if name and any(level.key == name for level in levels[base:]):
             while levels[-1].key != name:
-                machine.candidate.arguments.json.mend("missing_closer")
-                close(machine, levels)
+                machine.candidate.arguments.json.add_repair("missing_closer")
+                close_level(machine, levels)
             reader.take(end)
-            close(machine, levels)
-        elif mark is None and cut_off(machine, table.between):
-            raise Ended
-        elif mark is Marker.CALL_END or (yield from sibling(machine, 0)):
-            machine.candidate.arguments.json.mend("missing_closer")
+            close_level(machine, levels)
+        elif mark is None and is_cut_off(machine, table.between):
+            raise EndOfText
+        elif mark is Marker.CALL_END or (yield from ends_call(machine, 0)):
+            machine.candidate.arguments.json.add_repair("missing_closer")
             while len(levels) > base:
-                close(machine, levels)
+                close_level(machine, levels)
         else:
             raise Mismatch
     return False
 
 
 def opens_key(machine: Machine, table: Tables, level: Level, offset: int) -> Generator[None, None, bool]:
-    """True if the opener that ends `offset` characters from here opens a key, and not a call or what stands around."""
+    """Return whether the opener that ends at `offset` opens a key, rather than a call or an enclosing element."""
     reader = machine.reader
     if not table.keyed:
         return True
-    name = yield from is_key(machine, table, offset)
+    name = yield from key_at(machine, table, offset)
     if not name:
         return reader.ended
-    return level.takes(name, closed=False) or not (yield from sibling(machine, 0))
+    return level.accepts_key(name, closed=False) or not (yield from ends_call(machine, 0))
 
 
-def close(machine: Machine, levels: list[Level]) -> None:
-    """The innermost level ends."""
+def close_level(machine: Machine, levels: list[Level]) -> None:
+    """Close the innermost level."""
     reader = machine.reader
     end_member(machine, levels.pop())
-    reader.out(machine.candidate.arguments.json.stack.pop())
+    reader.emit_arguments(machine.candidate.arguments.json.stack.pop())

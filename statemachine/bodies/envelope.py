@@ -1,61 +1,80 @@
-"""JSON that carries name and arguments: objects, an array of objects, or one object nested in another.
+"""JSON that contains both name and arguments: an object, an array of objects, or an object nested in another.
 
-The keys say what is what (`compiled.Keys`); their order does not matter. Arguments that come before the name wait for
-it. An envelope without a marker of its own is a call only by its keys, and commits late (`design.md`).
+`openers.Keys` gives each key its role; the order of keys is free. Arguments that precede the name are queued. An
+envelope without a marker is recognized as a call by its keys alone, and is committed late (`docs/design.md`).
+
+    envelope  = object / "[" object *( [","] object ) [ "]" ] / object *( [ ";" / "," ] object )
+    object    = "{" [ member *( "," member ) ] "}"
+    member    = name / arguments / id / type / nested / calls / thought / final / ignored
+    nested    = key ":" object                              ; "function", "tool_call" …, up to MAX_NESTING deep
+    calls     = key ":" "[" object *( "," object ) "]"
+    arguments = key ":" ( JSON-object / JSON-string )       ; the string contains the object
 """
 
 import re
 from collections.abc import Generator
 
-from statemachine.bodies.described import is_no_call, is_schema
 from statemachine.bodies.json_object import arguments
-from statemachine.bodies.spoken import Spoken
-from statemachine.buffer import Grammar, Mismatch
-from statemachine.candidate import Candidate
-from statemachine.emitter import Sink
+from statemachine.endings import CallSurroundings, ends_call
 from statemachine.formats.format import Format
-from statemachine.formats.openers import ANY_NAME, Key, Keys, Role, envelope_of
-from statemachine.grammar.closers import AroundCall, sibling
+from statemachine.formats.markers import Markers
+from statemachine.formats.openers import ANY_NAME, EnvelopeKey, KeyRole, Keys, envelope_of
+from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
 from statemachine.json.state import JsonState
-from statemachine.machine import Machine
-from statemachine.states import State
+from statemachine.machine.candidate import Candidate
+from statemachine.machine.machine import Machine
+from statemachine.machine.states import State
+from statemachine.schema import properties
+from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.emitter import Emitter, Sink
 
-NESTING = 4
-THOUGHT = 200
+# Maximum number of levels of nested objects that may contain the call.
+MAX_NESTING = 4
+# Maximum number of characters of a thought that are emitted as reasoning; any further text is discarded.
+MAX_THOUGHT = 200
+TYPES = frozenset({"function", "function_call", "tool", "tool_call", "tool_use", "call", "action", ""})
+"""Values that `type` can have in calls."""
+schema_begins = Markers([('{{*}"type"{*}:{*}"object"', True)]).match
+"""Matches the beginning of a JSON Schema for parameters."""
+type_text = re.compile(r"\"([^\"\\\x00-\x1f]{0,64}+)(?:(\")|\Z)").match
 another_object = re.compile(r"[ \t\r\n]{0,256}+(?:[;,][ \t\r\n]{0,256}+)?+(?:(\{)|\Z)").match
 another_bare = re.compile(r"[ \t]{0,16}+(?:;[ \t\r\n]{0,256}+(?:(\{)|\Z)|\Z)").match
 
 
 class NoCall(Exception):
-    """The object is no call: it is text to its closing brace."""
+    """The object is not a call and becomes text through its closing brace."""
 
 
 def read(machine: Machine, keys: Keys) -> Grammar:
-    """One envelope, or an array of them; returns at the end of the last one."""
+    """Read one envelope, or a sequence or array of envelopes, through the end of the last one."""
     reader = machine.reader
-    yield from machine.blank()
+    yield from machine.skip_whitespace()
     marked, known = machine.candidate.marked, False
     if (yield from reader.peek()) == "[":
         yield from array(machine, keys)
-        yield from surplus(machine, marked=marked)
+        yield from skip_surplus_brackets(machine, marked=marked)
         return
     yield from element(machine, keys)
     while machine.frames.state is not State.AFTER:
+        # The flag `known` outlives the individual candidates: once one object was a call, the separators after it are
+        # syntax, even if a later object is not a call.
         known = known or machine.candidate.committed
-        machine.finish(alone=known)
-        if not (yield from follows(machine, marked=marked)):
+        machine.end_body(alone=known)
+        if not (yield from object_follows(machine, marked=marked)):
             return
-        machine.another(marked=marked)
+        machine.open_next_element(marked=marked)
         yield from separator(machine)
         yield from element(machine, keys)
 
 
-def follows(machine: Machine, *, marked: bool) -> Generator[None, None, bool]:
-    """True if another object follows: after white space or a separator; without markers, after a semicolon."""
+def object_follows(machine: Machine, *, marked: bool) -> Generator[None, None, bool]:
+    """Return whether another object follows, optionally after a separator; without markers, it must follow a
+    semicolon.
+    """
     reader = machine.reader
     pattern = another_object if marked else another_bare
-    yield from surplus(machine, marked=marked)
+    yield from skip_surplus_brackets(machine, marked=marked)
     while True:
         found = pattern(reader.text, reader.at)
         if found is None or found.lastindex or reader.ended:
@@ -63,37 +82,38 @@ def follows(machine: Machine, *, marked: bool) -> Generator[None, None, bool]:
         yield
 
 
-def surplus(machine: Machine, *, marked: bool) -> Grammar:
-    """Closing brackets too many: markup, where a marker says that this was a call."""
+def skip_surplus_brackets(machine: Machine, *, marked: bool) -> Grammar:
+    """Skip surplus closing brackets, which are markup after a marked call."""
     reader = machine.reader
     while marked and (reader.at < len(reader.text) or not reader.ended):
         if reader.at >= len(reader.text):
             yield
-        elif reader.text[reader.at] in "}]" and not (yield from sibling(machine, 0, own=True)):
+        elif reader.text[reader.at] in "}]" and not (yield from ends_call(machine, 0, own=True)):
             reader.take(1)
         else:
             return
 
 
 def separator(machine: Machine) -> Grammar:
-    """What stands between two objects."""
+    """Consume the separator before the next object; it belongs to that object's preamble."""
     reader = machine.reader
-    yield from machine.blank()
+    yield from machine.skip_whitespace()
     if reader.text[reader.at] != "{":
         reader.take(1)
-        yield from machine.blank()
-    machine.candidate.preamble = len(reader.hold.pieces)
+        yield from machine.skip_whitespace()
+    machine.candidate.preamble = len(reader.buffered.pieces)
 
 
 def array(machine: Machine, keys: Keys) -> Grammar:
-    """Calls in an array; each element is a candidate of its own, brackets and commas are syntax.
+    """Read an array of calls. Each element is a separate candidate.
 
-    Up to the first call they are text, like everything that turns out to be none. A missing bracket is implied.
+    Brackets and commas are syntax from the first call on. Before it they are text, as are elements that are not calls.
+    A missing closing bracket is implied.
     """
     reader = machine.reader
     reader.take(1)
     marked = machine.candidate.marked
-    yield from machine.blank()
+    yield from machine.skip_whitespace()
     first, known = True, False
     while True:
         char = yield from reader.peek()
@@ -103,46 +123,50 @@ def array(machine: Machine, keys: Keys) -> Grammar:
         if not first:
             if char == ",":
                 reader.take(1)
-                yield from machine.blank()
+                yield from machine.skip_whitespace()
             elif char != "{" or not marked:
                 return
             if (yield from reader.peek()) == "]":
                 continue
-            machine.another(marked=marked)
+            machine.open_next_element(marked=marked)
         yield from element(machine, keys)
         known = known or machine.candidate.committed
-        machine.finish(alone=known)
+        machine.end_body(alone=known)
         first = False
-        yield from machine.blank()
+        yield from machine.skip_whitespace()
 
 
 def element(machine: Machine, keys: Keys) -> Grammar:
-    """One envelope object, to its closing brace."""
+    """Read one envelope object through its closing brace."""
     reader = machine.reader
     candidate = machine.candidate
     if (yield from reader.peek()) != "{":
         raise Mismatch
     yield from members(machine, keys)
+    # At the closing brace, everything is known. An object without a name is not a call, unless it was emitted as text
+    # or reasoning, or contained an array of calls. An object with the name of an unknown tool counts as an unknown call
+    # only if it has a key that only calls have, since any JSON object may have a `name`. An object with an offered name
+    # but no arguments is a call with empty arguments if it has such a key, or if a marker opened it.
     if candidate.name is None:
-        if candidate.envelope.spoke or machine.frames.state is not State.CANDIDATE:
+        if candidate.envelope.emitted_text or machine.frames.state is not State.CANDIDATE:
             return
         raise NoCall
-    if not candidate.known:
+    if not candidate.offered:
         if machine.frames.state is State.CANDIDATE:
-            if not candidate.envelope.decisive:
+            if not candidate.envelope.has_call_key:
                 raise NoCall
             machine.disown()
         return
     if not candidate.arguments.begun:
-        if not (candidate.marked or candidate.envelope.decisive):
+        if not (candidate.marked or candidate.envelope.has_call_key):
             raise NoCall
-        machine.begin()
-        reader.out("{}")
+        machine.begin_arguments()
+        reader.emit_arguments("{}")
         candidate.arguments.complete = True
 
 
 def members(machine: Machine, keys: Keys) -> Grammar:
-    """The members of an envelope object, to its closing brace."""
+    """Read the members of an envelope object through its closing brace."""
     reader = machine.reader
     candidate = machine.candidate
     candidate.envelope.json.stack.append("}")
@@ -150,27 +174,33 @@ def members(machine: Machine, keys: Keys) -> Grammar:
     while (name := (yield from next_key(machine, candidate))) is not None:
         found = keys.get(name)
         if ANY_NAME in keys and candidate.name is None and (found is None or name in machine.tools):
-            yield from keyed(machine, keys[ANY_NAME], name)
+            yield from keyed_member(machine, keys[ANY_NAME], name)
             continue
+        # Without a marker, the first key that no call has decides against the call. If the JSON needed a repair, it is
+        # doubtful whether this is an object at all: `Mismatch` makes only its opener text. Otherwise the entire object
+        # becomes text (`NoCall`), so that nothing inside it is mistaken for a call.
         if found is None and not candidate.marked and not candidate.committed:
             if candidate.envelope.json.repairs:
                 raise Mismatch
             raise NoCall
-        if found is not None and found.role is Role.ARGUMENTS:
-            candidate.envelope.decisive = True
+        if found is not None and found.role is KeyRole.ARGUMENTS:
+            candidate.envelope.has_call_key = True
         yield from colon(machine)
         yield from member(machine, keys, found, name)
 
 
-def keyed(machine: Machine, found: Key, name: str) -> Grammar:
-    """A member whose key is the name and whose value is the arguments."""
-    named(machine, name, found.format, "name")
+def keyed_member(machine: Machine, found: EnvelopeKey, name: str) -> Grammar:
+    """Read a member whose key is the tool name and whose value is the arguments."""
+    set_name(machine, name, found.format, "name")
     yield from colon(machine)
     yield from arguments_member(machine, found, "arguments")
 
 
 def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, str | None]:
-    """The key of the next member, consumed; None at the end of the object, its brace consumed or found missing."""
+    """Consume and return the key of the next member; None at the end of the object.
+
+    In that case the closing brace has been consumed, or found to be missing.
+    """
     reader = machine.reader
     while True:
         yield from blank(machine)
@@ -179,9 +209,11 @@ def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, st
             candidate.envelope.json.stack.pop()
             reader.take(1)
             return None
+        # Models often omit the last brace. That is tolerated only after complete arguments; anywhere else, the object
+        # is broken, and a closer here must not complete it.
         over = candidate.arguments.complete
-        if over and (char == "]" or (char in "<[`" and (yield from sibling(machine, 0, own=True)))):
-            candidate.arguments.json.mend("missing_closer")
+        if over and (char == "]" or (char in "<[`" and (yield from ends_call(machine, 0, own=True)))):
+            candidate.arguments.json.add_repair("missing_closer")
             candidate.envelope.json.stack.pop()
             return None
         if char != ",":
@@ -190,7 +222,7 @@ def next_key(machine: Machine, candidate: Candidate) -> Generator[None, None, st
 
 
 def colon(machine: Machine) -> Grammar:
-    """The colon after a key; then the value is there."""
+    """Consume the colon after a key, and whitespace up to the first character of the value."""
     reader = machine.reader
     yield from blank(machine)
     if reader.text[reader.at] != ":":
@@ -200,82 +232,85 @@ def colon(machine: Machine) -> Grammar:
 
 
 def key(machine: Machine) -> Generator[None, None, str]:
-    """A key of the envelope, decoded, consumed."""
+    """Consume a key of the envelope and return it decoded."""
     reader = machine.reader
     state = machine.candidate.envelope.json
     if reader.text[reader.at] in json_text.QUOTES:
         return (yield from json_text.read_string(reader, state))
     name = yield from json_text.bare_word(reader)
-    state.mend("unquoted_key")
+    state.add_repair("unquoted_key")
     reader.take(len(name))
     return name
 
 
 def blank(machine: Machine) -> Grammar:
-    """White space and comments around the members; then a character is there."""
+    """Skip whitespace and comments around the members, up to the next character."""
     reader = machine.reader
     reader.target = False
     yield from json_text.skip(reader, machine.candidate.envelope.json)
 
 
-def member(machine: Machine, keys: Keys, found: Key | None, name: str) -> Grammar:
-    """How the value of one key is read."""
+def member(machine: Machine, keys: Keys, found: EnvelopeKey | None, name: str) -> Grammar:
+    """Return the grammar that reads the value of a key."""
     reader = machine.reader
     candidate = machine.candidate
     char = reader.text[reader.at]
     role = found.role if found else None
     if found is None:
-        return ignored(machine)
+        return ignored_member(machine)
     if found.nests and char == "{":
-        return nested(machine, keys, found, name)
-    if role is Role.NAME and char in json_text.QUOTES:
+        return nested_member(machine, keys, found, name)
+    if role is KeyRole.NAME and char in json_text.QUOTES:
         return name_member(machine, found, name)
-    if role is Role.ARGUMENTS:
+    if role is KeyRole.ARGUMENTS:
         return arguments_member(machine, found, name)
-    if role is Role.CALLS and char == "[" and candidate.name is None:
+    if role is KeyRole.CALLS and char == "[" and candidate.name is None:
         machine.candidate.format = found.format
-        machine.mark(True)
+        machine.set_marked(True)
         return array(machine, keys)
-    if role in (Role.THOUGHT, Role.FINAL):
-        return said_member(machine, found, char)
-    if role is Role.ID:
-        return identified(machine)
+    if role in (KeyRole.THOUGHT, KeyRole.FINAL):
+        return thought_or_final_member(machine, found, char)
+    if role is KeyRole.ID:
+        return id_member(machine)
     if candidate.marked or candidate.committed:
-        return ignored(machine)
-    if role is Role.TYPE:
-        return kind_of_object(machine)
+        return ignored_member(machine)
+    if role is KeyRole.TYPE:
+        return type_member(machine)
     raise NoCall
 
 
-def said_member(machine: Machine, found: Key, char: str) -> Grammar:
-    """How a thought, or a final answer, is read; beside a call only a thought that follows it is one."""
+def thought_or_final_member(machine: Machine, found: EnvelopeKey, char: str) -> Grammar:
+    """Return the grammar for a thought or a final answer. In a call, only a thought after the arguments is emitted."""
     candidate = machine.candidate
-    thought = found.role is Role.THOUGHT
+    thought = found.role is KeyRole.THOUGHT
     if thought and char == '"' and candidate.arguments.complete and machine.frames.state is State.CALL:
-        machine.finish()
-        return spoken(machine, found.format, Sink.REASONING, THOUGHT)
-    if candidate.name is not None or candidate.envelope.nested:
-        return ignored(machine)
+        machine.end_body()
+        return emit_value(machine, found.format, Sink.REASONING, MAX_THOUGHT)
+    if candidate.name is not None or candidate.envelope.depth_entered:
+        return ignored_member(machine)
     if thought and char == '"':
-        return spoken(machine, found.format, Sink.REASONING, THOUGHT)
+        return emit_value(machine, found.format, Sink.REASONING, MAX_THOUGHT)
     if not thought and char == "{":
-        return final(machine, found.format)
+        return final_answer(machine, found.format)
     if candidate.marked or candidate.committed:
-        return ignored(machine)
+        return ignored_member(machine)
     raise NoCall
 
 
-def name_member(machine: Machine, found: Key, key_name: str) -> Grammar:
-    """The name."""
+def name_member(machine: Machine, found: EnvelopeKey, key_name: str) -> Grammar:
+    """Read the tool name."""
     reader = machine.reader
     envelope = machine.candidate.envelope
     text = yield from json_text.read_string(reader, envelope.json)
-    envelope.decisive = envelope.decisive or found.decisive
-    named(machine, text, found.format, key_name)
+    envelope.has_call_key = envelope.has_call_key or found.decisive
+    set_name(machine, text, found.format, key_name)
 
 
-def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
-    """The name is known: early arguments can go, a marked envelope commits."""
+def set_name(machine: Machine, text: str, form: Format, key_name: str) -> None:
+    """Record the name: commit or disown a marked candidate, or a candidate whose arguments have been queued.
+
+    Without a marker, a name alone does not commit the candidate: only arguments make the object a call.
+    """
     reader = machine.reader
     candidate = machine.candidate
     if candidate.name is not None:
@@ -284,33 +319,36 @@ def named(machine: Machine, text: str, form: Format, key_name: str) -> None:
         candidate.format = form
     body = envelope_of(candidate.format)
     if key_name not in ("name", body.name[0]):
-        candidate.arguments.json.mend("name_key")
-    machine.named(text)
+        candidate.arguments.json.add_repair("name_key")
+    machine.set_name(text)
     if not candidate.marked and candidate.name != text.removeprefix("functions."):
-        candidate.known = False  # where nothing but the keys says that this is a call, the name is spelled right
-    if not candidate.known and (candidate.marked or candidate.arguments.begun):
+        candidate.offered = False  # without a marker, only the exact name counts
+    if not candidate.offered and (candidate.marked or candidate.arguments.begun):
         machine.disown()
-    if candidate.known and (candidate.marked or candidate.arguments.begun):
+    if candidate.offered and (candidate.marked or candidate.arguments.begun):
         machine.commit()
         reader.target = False
 
 
-def nested(machine: Machine, keys: Keys, found: Key, key_name: str) -> Grammar:
-    """A call nested under a key. `function` alone says nothing: `tool_choice` and descriptions of tools have it too."""
+def nested_member(machine: Machine, keys: Keys, found: EnvelopeKey, key_name: str) -> Grammar:
+    """Read a call nested under a key.
+
+    The key `function` alone is not decisive: `tool_choice` and tool descriptions contain it too.
+    """
     candidate = machine.candidate
     if candidate.format is None:
         candidate.format = found.format
-    candidate.envelope.nested += 1
-    candidate.envelope.decisive = candidate.envelope.decisive or key_name != "function"
-    if candidate.envelope.nested > NESTING:
+    candidate.envelope.depth_entered += 1
+    candidate.envelope.has_call_key = candidate.envelope.has_call_key or key_name != "function"
+    if candidate.envelope.depth_entered > MAX_NESTING:
         raise Mismatch
     if not envelope_of(candidate.format).written_nest:
-        candidate.arguments.json.mend("nested_call")
+        candidate.arguments.json.add_repair("nested_call")
     yield from members(machine, keys)
 
 
-def arguments_member(machine: Machine, found: Key, key_name: str) -> Grammar:
-    """The arguments; they are queued while the name is not known."""
+def arguments_member(machine: Machine, found: EnvelopeKey, key_name: str) -> Grammar:
+    """Read the arguments; queue them while the name is unknown."""
     reader = machine.reader
     candidate = machine.candidate
     if candidate.arguments.begun:
@@ -319,20 +357,22 @@ def arguments_member(machine: Machine, found: Key, key_name: str) -> Grammar:
         candidate.format = found.format
     body = envelope_of(candidate.format)
     if key_name not in ("arguments", body.arguments[0]):
-        candidate.arguments.json.mend("arguments_key")
+        candidate.arguments.json.add_repair("arguments_key")
     described = key_name == "parameters" and not (candidate.marked or candidate.committed)
     if described and (yield from is_schema(machine)):
         raise NoCall
-    candidate.envelope.decisive = True
-    if candidate.name is not None and not candidate.known and machine.frames.state is State.CANDIDATE:
+    candidate.envelope.has_call_key = True
+    if candidate.name is not None and not candidate.offered and machine.frames.state is State.CANDIDATE:
         machine.disown()
-    machine.aim()
+    machine.set_target()
     yield from arguments(machine, as_string=body.as_string)
     reader.target = False
 
 
-def identified(machine: Machine) -> Grammar:
-    """The call's id: a string or a number. After the call has started it is too late, and recorded."""
+def id_member(machine: Machine) -> Grammar:
+    """Read the call's id, a string or a number. After the commit it is too late to report an id; that is recorded as
+    `late_id`.
+    """
     reader = machine.reader
     candidate = machine.candidate
     state = candidate.envelope.json
@@ -345,56 +385,127 @@ def identified(machine: Machine) -> Grammar:
         reader.target = False
         text = "".join(captured)
     if candidate.committed:
-        candidate.arguments.json.mend("late_id")
+        candidate.arguments.json.add_repair("late_id")
     elif text not in ("", "null"):
         candidate.id = text
 
 
-def ignored(machine: Machine) -> Grammar:
-    """A value that says nothing about the call."""
+def ignored_member(machine: Machine) -> Grammar:
+    """Skip a value that is irrelevant to the call."""
     reader = machine.reader
     reader.target = False
     state = machine.candidate.envelope.json
     yield from json_text.value(reader, state)
 
 
-def kind_of_object(machine: Machine) -> Grammar:
-    """The type that an object without markers gives itself.
+def type_member(machine: Machine) -> Grammar:
+    """Skip the `type` of an object without markers.
 
     Raises:
-        NoCall: it is none of a call.
-
+        NoCall: no call has this type.
     """
-    if (yield from is_no_call(machine)):
+    if (yield from has_foreign_type(machine)):
         raise NoCall
-    yield from ignored(machine)
+    yield from ignored_member(machine)
 
 
-def final(machine: Machine, form: Format) -> Grammar:
-    """The strict protocol's final answer: its content is text, a string decoded as it streams, else its JSON text."""
+def final_answer(machine: Machine, form: Format) -> Grammar:
+    """Read the final answer of the strict one-object protocol, and emit its content as text."""
     reader = machine.reader
     candidate = machine.candidate
     machine.candidate.format = form
-    machine.mark(True)
+    machine.set_marked(True)
     candidate.envelope.json.stack.append("}")
     reader.take(1)
     while (name := (yield from next_key(machine, candidate))) is not None:
         yield from colon(machine)
         if name == envelope_of(form).final[1]:
-            yield from spoken(machine, form, Sink.TEXT, 0)
+            yield from emit_value(machine, form, Sink.TEXT, 0)
         else:
-            yield from ignored(machine)
+            yield from ignored_member(machine)
 
 
-def spoken(machine: Machine, form: Format, sink: Sink, limit: int) -> Grammar:
-    """A value that is said: a string decoded as it streams, any other value as its JSON text."""
+def emit_value(machine: Machine, form: Format, sink: Sink, limit: int) -> Grammar:
+    """Emit a value as text or reasoning: a string is decoded as it streams, any other value is emitted as its JSON
+    text.
+    """
     machine.candidate.format = form
-    machine.mark(True)
+    machine.set_marked(True)
     candidate = machine.candidate
-    candidate.envelope.spoke = True
+    candidate.envelope.emitted_text = True
     reader = machine.reader
     reader.release(Sink.SYNTAX)
-    reader.target = Spoken(reader.emitter, sink, limit, quoted=reader.text[reader.at] in json_text.QUOTES)
-    state = JsonState(candidate.arguments.json.repairs, depth=machine.limits.depth, around=AroundCall(machine))
+    reader.target = TextTarget(reader.emitter, sink, limit, quoted=reader.text[reader.at] in json_text.QUOTES)
+    state = JsonState(candidate.arguments.json.repairs, depth=machine.limits.depth, around=CallSurroundings(machine))
     yield from json_text.value(reader, state)
     reader.target = False
+
+
+# --- evidence that an unmarked object is not a call
+
+
+def has_foreign_type(machine: Machine) -> Generator[None, None, bool]:
+    """Return whether the string here, the `type` of an object, is a type that no call has."""
+    reader = machine.reader
+    while True:
+        found = type_text(reader.text, reader.at)
+        if found is None:
+            return reader.text[reader.at] == '"'
+        if found[2]:
+            return found[1] not in TYPES
+        yield from reader.more()
+
+
+def is_schema(machine: Machine) -> Generator[None, None, bool]:
+    """Return whether a JSON Schema begins where the arguments would: if so, the object describes a tool instead of
+    calling it.
+
+    Always false for a tool that declares a parameter named `type`.
+    """
+    reader = machine.reader
+    tool = machine.tools.schema(machine.candidate.name)
+    while "type" not in properties(tool):
+        found = schema_begins(reader.text, reader.at)
+        if found is None or found.lastindex:
+            return found is not None
+        yield from reader.more()
+    return False
+
+
+# --- text and reasoning in an envelope
+
+
+class TextTarget:
+    """Target that emits a value as text or reasoning, and discards what exceeds a limit.
+
+    A string is decoded as it streams; any other value is emitted as its JSON text.
+    """
+
+    __slots__ = ("_emitter", "_high_surrogate", "_length", "_limit", "_quoted", "_sink")
+
+    def __init__(self, emitter: Emitter, sink: Sink, limit: int, *, quoted: bool) -> None:
+        self._emitter = emitter
+        self._sink = sink
+        self._limit = limit
+        """In characters; 0 means unlimited."""
+        self._quoted = quoted
+        """Whether the value is a string."""
+        self._high_surrogate = ""
+        """First half of a surrogate pair that is waiting for its second half."""
+        self._length = 0
+
+    def append(self, piece: str) -> None:
+        """Emit a piece of strict JSON."""
+        if self._quoted:
+            if piece == '"':
+                return
+            piece, self._high_surrogate = json_nested.split_surrogate(self._high_surrogate + piece)
+            piece = json_nested.unescape(piece)
+        room = len(piece)
+        if self._limit:
+            room = max(0, self._limit - self._length)
+        self._emitter.put(self._sink, piece[:room])
+        if room < len(piece):
+            self._emitter.set_discard_reason("limit")
+            self._emitter.put(Sink.DISCARD, piece[room:])
+        self._length += len(piece)

@@ -1,11 +1,16 @@
-"""Calls as expressions: `f(a=1, b='x')`, alone, one after another, or in a list; `f{a:1}` in the same way.
+"""Calls written as expressions: `f(a=1, b='x')`, single, in sequence or in a list; likewise `f{a:1}`.
 
-A call commits when its name is offered and its bracket has opened; arguments flow from there on. Values are read by
-`json_text.value` in the dialect of the format (`literals.py`), typed by the tool's schema (`typed.py`). What is
-not legal in the language and is read all the same is named in `repairs`: `positional_argument`, `json_arguments` (one
-dict in place of all arguments), `key_separator`, `repeated_key`, `missing_closer`.
+A call is committed once its name is offered and its bracket has opened; arguments stream from that point on. Values are
+read by `json.text.value` in the format's dialect (`literals.py`) and typed by the tool's schema (`typed.py`).
+Deviations that the language does not allow are tolerated and named in `repairs`: `positional_argument`,
+`json_arguments` (one dict in place of all arguments), `key_separator`, `repeated_key`, `missing_closer`.
 
-Arguments may also stand behind flags, `{--a 1 --b "x"}`: nothing but blanks between a key, its value and the next flag.
+Arguments may also be flags, `{--a 1 --b "x"}`, with only blanks between a key, its value and the next flag.
+
+    expressions = call *( *( WSP / ";" ) call ) / "[" call *( "," call ) [ "," ] "]"
+    call        = name "(" [ arguments [ "," ] ] ")"        ; or the format's other brackets
+    arguments   = dict / argument *( "," argument )
+    argument    = [ key ( "=" / ":" ) ] value / flag [ value ]
 """
 
 import json
@@ -13,131 +18,140 @@ import re
 from collections.abc import Generator
 
 from statemachine import schema
-from statemachine.bodies.name import word
-from statemachine.buffer import Grammar, Mismatch
+from statemachine.bodies.words import word
+from statemachine.endings import ends_call
 from statemachine.formats.format import Expression, Format
-from statemachine.grammar.closers import sibling
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
 from statemachine.json.bare import dialect_of
 from statemachine.json.state import JsonState
-from statemachine.machine import Machine
-from statemachine.runs import Run
+from statemachine.machine.machine import Machine
+from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.runs import Run
 
 OUTSIDE = Run(r"[^()\[\]{}\"'<]*+")
-"""What stands outside of strings and brackets."""
-LONG_KEY = 2048
-"""Characters of the longest key, as JSON writes it."""
+"""Text outside strings and brackets."""
+MAX_KEY = 2048
+"""Maximum length of a key, in its JSON form."""
 
 keyword = re.compile(r"([A-Za-z_]\w{0,255}+)([ \t\r\n]{0,64}+)([=:])(?!=)").match
 keyword_begun = re.compile(r"[A-Za-z_]\w{0,255}+[ \t\r\n]{0,64}+=?+\Z").match
 flag_text = re.compile(r"[\w.-]{1,255}+").match
-further = re.compile(r"([ \t\r\n;]{0,256}+)[A-Za-z_][\w.-]{0,255}+\(").match
-further_begun = re.compile(r"[ \t\r\n;]{0,256}+(?:[A-Za-z_][\w.-]{0,255}+)?+\Z").match
+next_call = re.compile(r"([ \t\r\n;]{0,256}+)[A-Za-z_][\w.-]{0,255}+\(").match
+next_call_begun = re.compile(r"[ \t\r\n;]{0,256}+(?:[A-Za-z_][\w.-]{0,255}+)?+\Z").match
 
 
 def read(machine: Machine, form: Format, body: Expression) -> Grammar:
-    """The calls, each finished; to the end of the list, or of the last call."""
+    """Read one or more calls, ending each one, through the end of the list or of the last call."""
     reader = machine.reader
     machine.candidate.format = form
-    yield from machine.blank()
+    yield from machine.skip_whitespace()
     if body.array:
-        yield from listed(machine, body)
+        yield from call_list(machine, body)
         return
     yield from call(machine, body)
     known = machine.candidate.committed
-    machine.finish()
-    while body.brackets == "()" and (length := (yield from another(machine))) >= 0:
+    machine.end_body()
+    while body.brackets == "()" and (length := (yield from separator_length(machine))) >= 0:
         reader.take(length)
-        machine.another(marked=True)
+        machine.open_next_element(marked=True)
         yield from call(machine, body)
         known = known or machine.candidate.committed
-        machine.finish(alone=known)
+        machine.end_body(alone=known)
 
 
-def listed(machine: Machine, body: Expression) -> Grammar:
-    """Calls in square brackets; each is a candidate of its own, brackets and commas are syntax after the first call."""
+def call_list(machine: Machine, body: Expression) -> Grammar:
+    """Read calls in square brackets. Each is a separate candidate.
+
+    Brackets and commas are syntax from the first call on.
+    """
     reader = machine.reader
     if (yield from reader.peek()) != "[":
         raise Mismatch
     reader.take(1)
-    yield from machine.blank()
+    yield from machine.skip_whitespace()
     known = False
     while True:
         yield from call(machine, body)
         known = known or machine.candidate.committed
-        machine.finish(alone=known)
-        yield from machine.blank()
+        machine.end_body(alone=known)
+        yield from machine.skip_whitespace()
         if (yield from reader.peek()) == ",":
             reader.take(1)
-            yield from machine.blank()
+            yield from machine.skip_whitespace()
         elif reader.text[reader.at] != "]":
-            if (yield from sibling(machine, 0, own=True)):
+            # A missing `]` is implied only by markup that can only follow a call; before any other text, this is not a
+            # list of calls.
+            if (yield from ends_call(machine, 0, own=True)):
                 return
             raise Mismatch
         if reader.text[reader.at] == "]":
             reader.take(1)
             return
-        machine.another(marked=True)
+        machine.open_next_element(marked=True)
 
 
-def another(machine: Machine) -> Generator[None, None, int]:
-    """Length of what separates the call that ended here from the next one; −1 if none follows."""
+def separator_length(machine: Machine) -> Generator[None, None, int]:
+    """Return the length of the separator before the next call; −1 if no call follows."""
     reader = machine.reader
     while True:
-        found = further(reader.text, reader.at)
+        found = next_call(reader.text, reader.at)
         if found is not None:
             return found.end(1) - reader.at
-        if reader.ended or not further_begun(reader.text, reader.at):
+        if reader.ended or not next_call_begun(reader.text, reader.at):
             return -1
         yield
 
 
 def call(machine: Machine, body: Expression) -> Grammar:
-    """One call, to its closing bracket."""
+    """Read one call through its closing bracket."""
     reader = machine.reader
     candidate = machine.candidate
     name = yield from word(machine)
     head, _, again = name.partition(body.assign)
-    name = head if head == again else name  # it is written twice: `f:f`
+    name = head if head == again else name  # a repeated name: `f:f`
     if candidate.marked:
-        yield from machine.blank()
+        yield from machine.skip_whitespace()
     brackets = next((pair for pair in (body.brackets, body.other_brackets) if reader.text[reader.at] in pair[:1]), "")
     if not brackets:
         raise Mismatch
-    machine.named(name)
-    if not candidate.known:
+    machine.set_name(name)
+    # With an unknown name, this is a call only after a marker, because any text may contain `word(`. The arguments are
+    # skipped as one unit, so that a call quoted inside them is not executed.
+    if not candidate.offered:
         if not candidate.marked:
             raise Mismatch
         machine.disown()
-        yield from unread(machine, body)
+        yield from skip_arguments(machine, body)
         return
-    machine.begin()
+    machine.begin_arguments()
     reader.take(1)
     yield from Arguments(machine, body, brackets[1]).read()
     candidate.arguments.complete = True
 
 
-def bracketed(machine: Machine, body: Expression) -> Grammar:
-    """The arguments of a call whose name has been read, in their brackets."""
+def bracketed_arguments(machine: Machine, body: Expression) -> Grammar:
+    """Read the bracketed arguments of a call whose name has been read."""
     reader = machine.reader
-    yield from machine.blank()
+    yield from machine.skip_whitespace()
     if reader.text[reader.at] != body.brackets[0]:
         raise Mismatch
-    if not machine.candidate.known:
-        yield from unread(machine, body)
+    if not machine.candidate.offered:
+        yield from skip_arguments(machine, body)
         return
-    machine.begin()
+    machine.begin_arguments()
     reader.take(1)
     yield from Arguments(machine, body, body.brackets[1]).read()
     machine.candidate.arguments.complete = True
 
 
-def unread(machine: Machine, body: Expression) -> Grammar:
-    """The arguments of an unknown call, whatever stands in them, from their bracket to the one that closes them."""
+def skip_arguments(machine: Machine, body: Expression) -> Grammar:
+    """Skip the arguments of an unknown call, whatever they contain, through the matching bracket."""
     reader = machine.reader
     reader.take(1)
     dialect, state, depth = dialect_of(body), JsonState(), 1
+    # Only the number of open brackets is tracked, not their kinds, because the arguments need not be well-formed.
+    # Strings are read in the dialect because brackets inside them do not count.
     while depth:
         yield from reader.flow(OUTSIDE)
         if reader.at >= len(reader.text):
@@ -155,7 +169,7 @@ def unread(machine: Machine, body: Expression) -> Grammar:
 
 
 class Arguments:
-    """The arguments of one call."""
+    """Arguments of one call."""
 
     __slots__ = ("body", "close", "dialect", "free", "machine", "opened", "schema", "typed")
 
@@ -163,30 +177,32 @@ class Arguments:
         self.machine = machine
         self.body = body
         self.close = close
-        """The bracket that ends them."""
+        """Closing bracket of the arguments."""
         self.opened = False
-        """The object has begun."""
+        """Whether the object's opening brace has been emitted."""
         candidate = machine.candidate
-        self.schema = machine.tools.schema(candidate.name) if candidate.known else None
+        self.schema = machine.tools.schema(candidate.name) if candidate.offered else None
         self.free = list(schema.properties(self.schema)) if close == ")" else []
-        """Parameters that take positional arguments."""
+        """Parameters that positional arguments can fill."""
         state = candidate.arguments.json
         state.dialect = self.dialect = dialect_of(body)
         if self.dialect.sets:
-            self.typed: json_typed.Typed | None = json_typed.Typed(schema.arguments(self.schema), sets=True)
+            self.typed: json_typed.Typed | None = json_typed.Typed(schema.arguments_node(self.schema), sets=True)
         else:
-            self.typed = json_typed.typing(self.schema)
+            self.typed = json_typed.typing_of(self.schema)
         state.typed = self.typed
 
     def read(self) -> Grammar:
-        """All of them, and the closing bracket."""
+        """Read all arguments and the closing bracket."""
         machine = self.machine
         reader = machine.reader
         state = machine.candidate.arguments.json
+        # `cut` stays set until a value is complete, so that text that ends after `f(` or `a=` is incomplete rather than
+        # closed with braces.
         state.cut = True
         yield from self.blank()
-        if reader.text[reader.at] == "{" and self.close == ")" and self.in_one():
-            yield from self.instead()
+        if reader.text[reader.at] == "{" and self.close == ")" and self.leading_dict_is_all():
+            yield from self.dict_arguments()
             return
         while reader.text[reader.at] != self.close:
             yield from self.argument()
@@ -200,13 +216,16 @@ class Arguments:
                 break
             else:
                 raise Mismatch
-        self.open()
+        # Without arguments, `{` has not been emitted yet.
+        self.open_object()
         state.stack.clear()
-        reader.out("}")
+        reader.emit_arguments("}")
         self.end()
 
     def blank(self) -> Grammar:
-        """White space and comments between arguments, which are none; then a character is there."""
+        """Skip whitespace and comments around the arguments, up to the next character. They are not part of the
+        arguments.
+        """
         machine = self.machine
         reader = machine.reader
         target, reader.target = reader.target, False
@@ -216,43 +235,43 @@ class Arguments:
             reader.target = target
 
     def closes(self) -> Generator[None, None, bool]:
-        """True if the arguments end here: at their bracket, or where only the end of the call can stand."""
+        """Return whether the arguments end here: at their bracket, or where only the end of the call can follow."""
         machine = self.machine
         reader = machine.reader
         char = reader.text[reader.at]
         if char == self.close:
             return True
-        if (char == "]" and self.body.array) or (yield from sibling(machine, 0, own=True)):
-            machine.candidate.arguments.json.mend("missing_closer")
+        if (char == "]" and self.body.array) or (yield from ends_call(machine, 0, own=True)):
+            machine.candidate.arguments.json.add_repair("missing_closer")
             return True
         return False
 
     def end(self) -> None:
-        """Consumes the closing bracket, if it is there."""
+        """Consume the closing bracket, if present."""
         machine = self.machine
         reader = machine.reader
         if reader.text[reader.at] == self.close:
             reader.take(1)
 
-    def open(self) -> bool:
-        """The object begins, unless it has; true if it had."""
+    def open_object(self) -> bool:
+        """Emit the object's opening brace if it has not been emitted yet; return whether it already had been."""
         if self.opened:
             return True
         self.opened = True
         self.machine.candidate.arguments.json.stack.append("}")
-        self.machine.reader.out("{")
+        self.machine.reader.emit_arguments("{")
         return False
 
-    def in_one(self) -> bool:
-        """True if a dict in first place stands for all arguments: the first parameter can be none."""
+    def leading_dict_is_all(self) -> bool:
+        """Return whether a leading dict contains all arguments, because the first parameter cannot be an object."""
         return not self.free or "object" not in schema.types(self.schema, self.free[0])
 
-    def instead(self) -> Grammar:
-        """One dict that is all the arguments."""
+    def dict_arguments(self) -> Grammar:
+        """Read one dict that contains all arguments."""
         machine = self.machine
         reader = machine.reader
         state = machine.candidate.arguments.json
-        state.mend("json_arguments")
+        state.add_repair("json_arguments")
         yield from json_text.value(reader, state)
         yield from self.blank()
         self.opened = True
@@ -261,7 +280,7 @@ class Arguments:
         self.end()
 
     def argument(self) -> Grammar:
-        """One argument."""
+        """Read one argument."""
         machine = self.machine
         reader = machine.reader
         arguments = machine.candidate.arguments
@@ -269,19 +288,19 @@ class Arguments:
         flagged = bool(self.body.flag) and reader.text[reader.at] == self.body.flag[0]
         key = yield from self.flag() if flagged else self.marked_key() if self.close == "}" else self.key()
         if key is None:
-            key = self.position()
-        if key in arguments.given:
-            state.mend("repeated_key")
+            key = self.positional_parameter()
+        if key in arguments.parameters:
+            state.add_repair("repeated_key")
         elif key in self.free:
             self.free.remove(key)
-        arguments.given = arguments.given or set()
-        arguments.given.add(key)
-        more = self.open()
+        arguments.parameters = arguments.parameters or set()
+        arguments.parameters.add(key)
+        more = self.open_object()
         state.cut = True
-        reader.out((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
+        reader.emit_arguments((", " if more else "") + json.dumps(key, ensure_ascii=False) + ": ")
         yield from self.blank()
-        if flagged and (yield from self.another_flag()):
-            reader.out("true")
+        if flagged and (yield from self.lacks_value()):
+            reader.emit_arguments("true")
             state.cut = False
             return
         if self.typed is not None:
@@ -289,10 +308,12 @@ class Arguments:
         yield from json_text.value(reader, state)
 
     def key(self) -> Generator[None, None, str | None]:
-        """The key of an argument and what follows it, consumed; None for a positional argument."""
+        """Consume the key of an argument and its separator; return the key, or None for a positional argument."""
         machine = self.machine
         reader = machine.reader
         while True:
+            # A word alone decides nothing until the character after it is known: `a` may become `a=1` or `a==b`, or
+            # remain `a`.
             found = keyword(reader.text, reader.at)
             if found is not None and found.end() < len(reader.text):
                 break
@@ -300,12 +321,12 @@ class Arguments:
                 return None
             yield from reader.more()
         if found[3] != self.body.assign:
-            machine.candidate.arguments.json.mend("key_separator")
+            machine.candidate.arguments.json.add_repair("key_separator")
         reader.take(found.end() - reader.at)
         return found[1]
 
     def flag(self) -> Generator[None, None, str]:
-        """The key of an argument behind its flag, consumed."""
+        """Consume a flag and return its key."""
         reader = self.machine.reader
         for char in self.body.flag:
             if (yield from reader.peek()) != char:
@@ -313,8 +334,8 @@ class Arguments:
             reader.take(1)
         return (yield from word(self.machine, flag_text))
 
-    def another_flag(self) -> Generator[None, None, bool]:
-        """True if no value follows a flag."""
+    def lacks_value(self) -> Generator[None, None, bool]:
+        """Return whether the flag has no value."""
         reader, flag = self.machine.reader, self.body.flag
         while flag.startswith(reader.text[reader.at : reader.at + len(flag)]):
             if reader.text.startswith(flag, reader.at):
@@ -323,37 +344,36 @@ class Arguments:
         return reader.text[reader.at] in (self.close, ",")
 
     def marked_key(self) -> Generator[None, None, str]:
-        """The key of an argument and its colon, consumed."""
+        """Consume the key of an argument and its colon; return the key."""
         machine = self.machine
         reader = machine.reader
-        key = ExpressionKey()
+        key = KeyTarget()
         target, reader.target = reader.target, key
         try:
             yield from dialect_of(self.body).key(reader, machine.candidate.arguments.json)
         finally:
             reader.target = target
-        if key.length > LONG_KEY:
+        if key.length > MAX_KEY:
             raise Mismatch
         return str(json.JSONDecoder().raw_decode("".join(key.pieces))[0])
 
-    def position(self) -> str:
-        """The parameter that a positional argument is.
+    def positional_parameter(self) -> str:
+        """Return the parameter that a positional argument fills.
 
         Raises:
-            Mismatch: there is none left.
-
+            Mismatch: no parameter is left.
         """
         machine = self.machine
-        if not machine.candidate.known:
+        if not machine.candidate.offered:
             return ""
         if not self.free:
             raise Mismatch
-        machine.candidate.arguments.json.mend("positional_argument")
+        machine.candidate.arguments.json.add_repair("positional_argument")
         return self.free[0]
 
 
-class ExpressionKey:
-    """A target for a key that is read whole; what is too long is only counted."""
+class KeyTarget:
+    """Target that collects a key; beyond the limit, only its length is counted."""
 
     __slots__ = ("length", "pieces")
 
@@ -362,7 +382,7 @@ class ExpressionKey:
         self.length = 0
 
     def append(self, piece: str) -> None:
-        """Takes a piece."""
+        """Add a piece of the key's JSON."""
         self.length += len(piece)
-        if self.length <= LONG_KEY:
+        if self.length <= MAX_KEY:
             self.pieces.append(piece)

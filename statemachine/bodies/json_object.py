@@ -1,71 +1,74 @@
-"""Arguments as one JSON object, as it stands, after a head that told the name."""
+"""Arguments as one plain JSON object, after a header that contains the name."""
 
 from json.encoder import encode_basestring
 
-from statemachine.buffer import Grammar, Mismatch
-from statemachine.grammar.closers import AroundCall, sibling
+from statemachine.endings import CallSurroundings, ends_call
 from statemachine.json import nested as json_nested
 from statemachine.json import text as json_text
 from statemachine.json import typed as json_typed
-from statemachine.machine import Machine
-from statemachine.schema import sole_string
+from statemachine.machine.machine import Machine
+from statemachine.schema import only_string_parameter
+from statemachine.stream.buffer import Grammar, Mismatch
 
 
 def read(machine: Machine) -> Grammar:
-    """The arguments, to the end of the object; none, if the call's closer or another call follows at once."""
+    """Read the arguments through the end of the object. They are `{}` if the call's closer or another call follows
+    immediately.
+    """
     reader = machine.reader
-    yield from machine.blank()
-    if reader.text[reader.at] not in "{\"'" and (yield from sibling(machine, 0, own=True)):
-        machine.begin()
-        reader.out("{}")
+    yield from machine.skip_whitespace()
+    if reader.text[reader.at] not in "{\"'" and (yield from ends_call(machine, 0, own=True)):
+        machine.begin_arguments()
+        reader.emit_arguments("{}")
         machine.candidate.arguments.complete = True
         return
     yield from arguments(machine, as_string=False)
 
 
 def arguments(machine: Machine, *, as_string: bool) -> Grammar:
-    """A JSON object, or a string that holds one (`as_string`: as the format writes it); commits as it begins.
+    """Read a JSON object, or a string that contains one, and commit the call where it begins.
 
-    Types that contradict the tool's schema are mended, unless the name is still to come.
+    With `as_string`, the format itself uses the string form, so this form is not a repair. Values that contradict the
+    tool's schema are repaired, unless the name is not known yet.
     """
     reader = machine.reader
     candidate = machine.candidate
     char = yield from reader.peek()
     state = candidate.arguments.json
-    schema = machine.tools.schema(candidate.name) if candidate.known else None
-    state.typed = json_typed.typing(schema)
-    state.around = AroundCall(machine)
+    schema = machine.tools.schema(candidate.name) if candidate.offered else None
+    state.typed = json_typed.typing_of(schema)
+    state.around = CallSurroundings(machine)
     if char in json_text.QUOTES:
-        only = sole_string(schema)
+        only = only_string_parameter(schema)
         try:
-            yield from json_nested.holds_object(reader)
+            yield from json_nested.check_holds_object(reader)
         except Mismatch:
             if only is None:
                 raise
-            yield from bare(machine, only)
+            yield from sole_argument(machine, only)
         else:
-            machine.begin()
-            yield from json_nested.doubled(reader, state, "" if as_string else "string_arguments")
+            machine.begin_arguments()
+            yield from json_nested.encoded_object(reader, state, "" if as_string else "string_arguments")
     elif char == "{":
-        machine.begin()
+        machine.begin_arguments()
         yield from json_text.value(reader, state)
     elif char in "nN" and (yield from json_text.bare_word(reader)) in ("null", "None"):
-        machine.begin()
-        state.mend("null_arguments")
+        machine.begin_arguments()
+        state.add_repair("null_arguments")
         reader.take(4, "repair")
-        reader.out("{}")
+        reader.emit_arguments("{}")
     else:
         raise Mismatch
     candidate.arguments.complete = True
 
 
-def bare(machine: Machine, name: str) -> Grammar:
-    """A string in the place of the arguments of a tool that takes nothing but one string: it is that parameter."""
+def sole_argument(machine: Machine, name: str) -> Grammar:
+    """Read a string given in place of the arguments as the parameter of a tool that takes exactly one string."""
     reader = machine.reader
     state = machine.candidate.arguments.json
     state.typed = None
-    state.mend("bare_arguments")
-    machine.begin()
-    reader.out(f"{{{encode_basestring(name)}: ")
+    state.add_repair("bare_arguments")
+    machine.begin_arguments()
+    reader.emit_arguments(f"{{{encode_basestring(name)}: ")
     yield from json_text.value(reader, state)
-    reader.out("}")
+    reader.emit_arguments("}")

@@ -1,43 +1,43 @@
-"""Where keys stand while a call is read, and whose value comes next."""
+"""Levels of nested keys while a call is being read, and the slot of the next value."""
 
 from attrs import define, field, frozen
 
 from statemachine import schema
-from statemachine.bodies.repeated import First
+from statemachine.bodies.repeated import PossibleFirstItem
 
 
 @define
 class Level:
-    """Where keys stand: the call itself, or a value that is made of keys and values."""
+    """Container of keys: the call itself, or a value made of elements."""
 
     node: schema.Node | None
-    """What the schema says of it."""
+    """Schema of the container."""
     names: tuple[str, ...] = ()
-    """The declared parameters of the call."""
+    """Declared parameters of the call."""
     given: set[str] = field(factory=set)
-    """Keys that were given."""
+    """Keys given so far."""
     key: str = ""
-    """The key whose value it is."""
+    """Key whose value the container is."""
     array: bool | None = False
-    """Its values are items, whatever their keys; None: not known yet."""
-    implied: bool = False
-    """The value before had no closer: its end was implied by what followed."""
+    """Whether the elements are items of an array, whatever their keys; None until the first element."""
+    end_implied: bool = False
+    """Whether the previous value had no closer, so that its end was implied by the text after it."""
     sound: bool = True
-    """No value has swallowed what may have been markup of its call."""
-    first: First | None = None
-    """The value before, if it may turn out to be the first item of a list."""
+    """False once a value may have swallowed markup of its call."""
+    first: PossibleFirstItem | None = None
+    """Previous value, while it may still become the first item of a list."""
 
     def member(self, key: str) -> schema.Node | None:
-        """What the schema says of the value of a key."""
+        """Return the schema for the value of a key."""
         if self.node is None:
             return None
         return self.node.items() if self.array else self.node.member(key)
 
-    def takes(self, key: str, *, closed: bool) -> bool:
-        """True if a key may come next.
+    def accepts_key(self, key: str, *, closed: bool) -> bool:
+        """Return whether a key may come next.
 
-        Any key may once the value before it was `closed`, or is as good as closed; else only one that is declared and
-        was not given.
+        Any key may if the previous value was `closed`; otherwise, the key must be declared and must not have been given
+        yet.
         """
         if closed or not key:
             return bool(key)
@@ -46,16 +46,16 @@ class Level:
             return declared and self.member(key) is not None
         return key in self.names and key not in self.given
 
-    def undeclared(self, key: str) -> bool:
-        """True if parameters are declared, and this one is not."""
+    def is_undeclared(self, key: str) -> bool:
+        """Return whether parameters are declared, but not this one."""
         return bool(self.names) and key not in self.names and self.member(key) is None
 
 
 @frozen
 class Slot:
-    """Whose value comes next, and what it may be."""
+    """Key of the next value, and the types that it may have."""
 
     key: str
     types: frozenset[str]
     node: schema.Node | None
-    """What the schema says of it."""
+    """Schema of the value."""

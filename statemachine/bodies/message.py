@@ -1,7 +1,8 @@
-"""A message whose header decides what it is: reasoning, text, or a call of the tool that it is addressed to.
+"""Messages whose header decides what they are: reasoning, text, or a call to the tool that they are addressed to.
 
-`<|start|>assistant<|channel|>analysis<|message|>…<|end|>`: the header stands between the opener and `begin`; what it
-says is a recipient and channels, in any order. It is held while it is read, since it may be no header at all.
+In `<|start|>assistant<|channel|>analysis<|message|>…<|end|>`, the header is the text between the opener and `begin`. It
+contains a recipient and channels, in any order. It is buffered while it is being read, since it may turn out not to be
+a header.
 """
 
 import re
@@ -9,45 +10,45 @@ from collections.abc import Generator
 from functools import lru_cache
 
 from statemachine.bodies import json_object, parameters
-from statemachine.bodies.name import named
-from statemachine.bodies.parameter_markers import Marker, look, tables
-from statemachine.buffer import Grammar, Mismatch
-from statemachine.emitter import Sink
+from statemachine.bodies.name import set_name
+from statemachine.bodies.parameter_markers import Marker, marker_at, tables
+from statemachine.endings import ends_call
 from statemachine.formats.format import Format, MessageBody, Parameters
 from statemachine.formats.markers import Markers
-from statemachine.grammar.closers import sibling
-from statemachine.machine import Machine
-from statemachine.states import Input
+from statemachine.machine.machine import Machine
+from statemachine.machine.states import Input
+from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.emitter import Sink
 
-HEADER = 512
-"""Characters of a header, at most."""
+MAX_HEADER = 512
+"""Maximum length of a header, in characters."""
 header_text = re.compile(r"[\w.:/|<>=? -]{0,512}+").match
 DOTTED = "functions."
 
 
 @lru_cache(maxsize=64)
-def begins(body: MessageBody) -> Markers[str]:
-    """What ends a header; "": the message ends with it."""
+def header_ends(body: MessageBody) -> Markers[str]:
+    """Return the markers that end a header; those that end the entire message have an empty value."""
     line = [("\r\n", body.begin)] if body.begin == "\n" else []
     return Markers([(body.begin, body.begin), *line, *((end, "") for end in body.ends)])
 
 
 @lru_cache(maxsize=64)
-def fields(body: MessageBody) -> tuple["re.Pattern[str]", "re.Pattern[str]"]:
-    """How recipients and channels stand in a header."""
+def header_patterns(body: MessageBody) -> tuple["re.Pattern[str]", "re.Pattern[str]"]:
+    """Return the patterns that find recipients and channels in a header."""
     word = r"([\w.:/-]+)"
     channel = re.compile(re.escape(body.channel) + word) if body.channel else re.compile(r"(?!)")
     return re.compile(re.escape(body.recipient) + word), channel
 
 
 def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Grammar:
-    """The header; then a call is read, or the message turns out to be reasoning or text."""
+    """Read the header; then read a call, or begin a span of reasoning or text."""
     text, begun = yield from header_of(machine, body)
     if opener in body.results:
-        result(machine, form, begun=begun)
+        discard_result(machine, form, begun=begun)
         return
     header = opener + text
-    recipients, channels = fields(body)
+    recipients, channels = header_patterns(body)
     to = recipients.findall(header if body.recipient else header.removeprefix(opener))
     spoken = channels.findall(header)
     names = {*to[-1:], *spoken[-1:]}
@@ -56,58 +57,60 @@ def read(machine: Machine, form: Format, body: MessageBody, opener: str) -> Gram
         raise Mismatch
     if tool:
         yield from call(machine, form, body, tool)
-    elif not names or machine.frames.reasoning or not machine.past.at_message_start:
+    elif not names or machine.frames.reasoning or not machine.text_state.at_message_start:
         raise Mismatch
     elif names.intersection(body.reasoning):
-        machine.think(body.ends)
+        machine.begin_reasoning(body.ends)
     else:
-        machine.say((*body.ends, body.openers[0]))
+        machine.begin_message((*body.ends, body.openers[0]))
 
 
-def result(machine: Machine, form: Format, *, begun: bool) -> None:
-    """A message in which a tool answers, directly behind a call: the model made it up, and it is discarded.
+def discard_result(machine: Machine, form: Format, *, begun: bool) -> None:
+    """Discard a message that contains a tool result, directly after a call: the model fabricated it.
 
     Raises:
-        Mismatch: it stands elsewhere, or has no message.
-
+        Mismatch: the message does not follow a call, or has no content.
     """
-    reader, past = machine.reader, machine.past
+    reader, past = machine.reader, machine.text_state
     if not begun or machine.frames.reasoning or not past.at_message_start or reader.emitter.index < 0:
         raise Mismatch
     machine.candidate.format = form
-    reader.emitter.because("invented")
+    reader.emitter.set_discard_reason("invented")
     reader.release(Sink.DISCARD)
-    machine.frames.go(Input.BREAK)
+    machine.frames.apply(Input.BREAK)
 
 
 def call(machine: Machine, form: Format, body: MessageBody, tool: str) -> Grammar:
-    """A message to a tool: its arguments, or a call in another format."""
+    """Read a message to a tool: its arguments, or a call in another format."""
     reader = machine.reader
     machine.candidate.format = form
-    name = tool.removeprefix(DOTTED) if machine.tools.any else tool
-    machine.named(name)
-    yield from machine.blank()
-    if reader.text[reader.at] != "{" and (yield from sibling(machine, 0)):
-        machine.wrap(body.ends)
+    name = tool.removeprefix(DOTTED) if machine.tools.accepts_any else tool
+    machine.set_name(name)
+    yield from machine.skip_whitespace()
+    if reader.text[reader.at] != "{" and (yield from ends_call(machine, 0)):
+        machine.open_message_wrapper(body.ends)
         return
-    named(machine, name)
+    set_name(machine, name)
     if body.parameters is not None and (yield from begins_parameters(machine, form, body.parameters)):
         yield from parameters.read(machine, form, body.parameters)
     else:
         yield from json_object.read(machine)
-    machine.finish()
+    machine.end_body()
 
 
 def begins_parameters(machine: Machine, form: Format, body: Parameters) -> Generator[None, None, bool]:
-    """True if marked parameters stand here."""
-    mark, _ = yield from look(machine, tables(body, form.openers, form.close).between, 0)
+    """Return whether marked parameters begin here."""
+    mark, _ = yield from marker_at(machine, tables(body, form.openers, form.close).between, 0)
     return mark is Marker.KEY
 
 
 def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, tuple[str, bool]]:
-    """The header, consumed with its end, and whether a message follows; what ends one that never begins stays."""
+    """Consume the header and the marker that begins the message; return the header and whether a message follows.
+
+    A marker that ends the message before it has begun is not consumed.
+    """
     reader = machine.reader
-    markers = begins(body)
+    markers = header_ends(body)
     pieces: list[str] = []
     length = 0
     while True:
@@ -120,7 +123,7 @@ def header_of(machine: Machine, body: MessageBody) -> Generator[None, None, tupl
             text = header_text(reader.text, reader.at)
             end = text.end() if text else reader.at
             begin = reader.text.find(body.begin[0], reader.at + 1, end)
-            size = min((end if begin < 0 else begin) - reader.at, HEADER - length)
+            size = min((end if begin < 0 else begin) - reader.at, MAX_HEADER - length)
             if not size:
                 raise Mismatch
             length += size

@@ -1,50 +1,49 @@
-"""Where the name stands when it is not in JSON: after the opener, or in an attribute of its tag; then the body."""
+"""Names outside JSON, after the opener or in an attribute of its tag, and the bodies that follow them."""
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import lru_cache
 
 from statemachine import schema
 from statemachine.bodies import expression, json_object, parameters
-from statemachine.bodies.parameters import Reading, tables
-from statemachine.buffer import Ended, Grammar, Mismatch
-from statemachine.formats.format import Body, Expression, Format, Json, NameRule, Parameters, Variant
+from statemachine.bodies.parameters import ParameterReader, tables
+from statemachine.bodies.words import Pattern, name_text, word
+from statemachine.formats.format import Body, Expression, Format, JsonBody, NameRule, Parameters, Variant
 from statemachine.formats.markers import Markers, closers_of
-from statemachine.formats.openers import Opener, Opening
-from statemachine.machine import Machine
-from statemachine.runs import Run, quote
+from statemachine.formats.openers import Continuation, Opener
+from statemachine.machine.machine import Machine
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
+from statemachine.stream.runs import Run, json_escape
 
-name_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+").match
 words_text = re.compile(r"[^\s<>{}\[\]()\"'`,=|]*+(?: [^\s<>{}\[\]()\"'`,=|]++)*+ ?").match
-"""A name after an equals sign, to the end of its tag: blanks may stand in it."""
+"""Matches a name after an equals sign, up to the end of its tag; the name may contain spaces."""
 id_text = re.compile(r"[\w.:-]*+").match
 attribute_name = re.compile(r"([\w.:-]{1,64})[ \t]{0,16}+=[ \t]{0,16}+[\"']?").match
 attribute_begun = re.compile(r"[\w.:-]{0,64}+[ \t]{0,16}+(?:=[ \t]{0,16}+)?\Z").match
-double = Run(r'[^"]*+', convert=quote)
-single = Run(r"[^']*+", convert=quote)
+double = Run(r'[^"]*+', convert=json_escape)
+single = Run(r"[^']*+", convert=json_escape)
 bare_value = re.compile(r"[^\s\"'<>/]*+").match
 
 
-Pattern = Callable[..., re.Match[str] | None]
 PLAIN = "{name}"
 
 
 @lru_cache(maxsize=128)
-def ends_of(rule: NameRule) -> Markers[str]:
-    """What ends the attributes of a tag."""
+def attribute_ends(rule: NameRule) -> Markers[str]:
+    """Return the markers that end the attributes of a tag."""
     return Markers([(mark, mark) for mark in rule.ends])
 
 
 @lru_cache(maxsize=128)
 def pattern_of(spelling: str) -> Pattern:
-    """How a name is written (`NameRule.spelling`); what stands around it may be missing."""
+    """Return the pattern for the spelling of a name (`NameRule.spelling`); the text around the name is optional."""
     before, _, after = spelling.partition("{name}")
     after = re.escape(after).replace(r":\{index\}", r"[:!]\d+").replace(r"\{name\}", "(?P=name)")
     return re.compile(rf"(?:{re.escape(before)})?+(?P<name>.+?)(?:{after})?\Z").match
 
 
 def read(machine: Machine, opener: Opener) -> Grammar:
-    """The name, then the body that follows it."""
+    """Read the name, then the body that follows it."""
     form, variant = opener.names[0]
     if variant.name_rule is None or opener.ends is None:
         raise Mismatch
@@ -55,38 +54,24 @@ def read(machine: Machine, opener: Opener) -> Grammar:
         if closed:
             return
     else:
-        form, variant = yield from plain(machine, opener, opener.ends)
+        form, variant = yield from plain_name(machine, opener, opener.ends)
     match variant.body:
-        case Json():
+        case JsonBody():
             yield from json_object.read(machine)
         case Parameters():
             yield from parameters.read(machine, form, variant.body)
         case Expression():
-            yield from expression.bracketed(machine, variant.body)
+            yield from expression.bracketed_arguments(machine, variant.body)
         case _:
             raise Mismatch
 
 
-def word(machine: Machine, pattern: Pattern = name_text) -> Generator[None, None, str]:
-    """A name, to the first character that no name has; consumed."""
-    reader = machine.reader
-    while True:
-        found = pattern(reader.text, reader.at)
-        end = found.end() if found else reader.at
-        if end - reader.at > machine.limits.name:
-            raise Mismatch
-        if end < len(reader.text):
-            break
-        yield from reader.more()
-    if end == reader.at:
-        raise Mismatch
-    return reader.take(end - reader.at)
-
-
-def plain(
+def plain_name(
     machine: Machine, opener: Opener, ends: Markers[tuple[Format, Variant, str]]
-) -> Generator[None, None, Opening]:
-    """A name up to one of the ends, an id before the end perhaps; says whose name it is."""
+) -> Generator[None, None, Continuation]:
+    """Read a name up to one of the ends, with an optional id before the end; return the format and variant that it
+    belongs to.
+    """
     reader = machine.reader
     yield from first_id(machine, opener.names[0][1].name_rule)
     quote = (yield from reader.peek()) in "\"'"
@@ -96,18 +81,18 @@ def plain(
     if quote and (yield from reader.peek()) in "\"'":
         reader.take(1)
     if any(variant.name_rule and name in variant.name_rule.ignored_words for _, variant in opener.names):
-        yield from machine.blank()
+        yield from machine.skip_whitespace()
         if reader.text[reader.at] != "{":
             name = yield from word(machine)
-    mark = len(reader.hold.pieces)
+    mark = len(reader.buffered.pieces)
     try:
         form, variant, end, length = yield from name_end(machine, ends)
-    except Ended:
-        if "\n" in reader.hold.text(mark):
-            named(machine, name)
+    except EndOfText:
+        if "\n" in reader.buffered.text(mark):
+            set_name(machine, name)
         raise
     rule = variant.name_rule
-    if rule is not None and rule.one_line and "\n" in reader.hold.text(mark):
+    if rule is not None and rule.one_line and "\n" in reader.buffered.text(mark):
         raise Mismatch
     machine.candidate.format = form
     key = variant.body.key if isinstance(variant.body, Parameters) else "{"
@@ -118,13 +103,13 @@ def plain(
         name, spelled = found["name"] if found else name, name
         if "{index}" in rule.spelling:
             machine.candidate.id = spelled
-            name = (name.isdecimal() and machine.tools.sole) or name
-    named(machine, name)
+            name = (name.isdecimal() and machine.tools.only_tool) or name
+    set_name(machine, name)
     return form, variant
 
 
 def first_id(machine: Machine, rule: NameRule | None) -> Grammar:
-    """An id before the name, and the marker that ends it, consumed."""
+    """Consume an id before the name, and the marker that ends it."""
     reader = machine.reader
     if rule is None or not rule.id_end:
         return
@@ -136,16 +121,16 @@ def first_id(machine: Machine, rule: NameRule | None) -> Grammar:
         raise Mismatch
     reader.take(end.end() - reader.at)
     machine.candidate.id = found
-    yield from machine.blank()
+    yield from machine.skip_whitespace()
 
 
 def name_end(
     machine: Machine, ends: Markers[tuple[Format, Variant, str]]
 ) -> Generator[None, None, tuple[Format, Variant, str, int]]:
-    """The end of the name that stands here and its length, not consumed; an id before it is read."""
+    """Return the marker that ends the name and its length, without consuming it; read an id before it."""
     reader = machine.reader
     while True:
-        yield from machine.blank()
+        yield from machine.skip_whitespace()
         found = ends.match(reader.text, reader.at)
         if found is None:
             raise Mismatch
@@ -155,33 +140,33 @@ def name_end(
             if variant.name_rule is None or end != variant.name_rule.id:
                 return form, variant, end, length
             reader.take(length)
-            yield from machine.blank()
+            yield from machine.skip_whitespace()
             machine.candidate.id = yield from word(machine, id_text)
         else:
             yield from reader.more()
 
 
-def named(machine: Machine, name: str) -> None:
-    """The name is known; a call that is not offered is disowned at once."""
-    machine.named(name)
-    if not machine.candidate.known:
+def set_name(machine: Machine, name: str) -> None:
+    """Record the name; disown the call immediately if no such tool is offered."""
+    machine.set_name(name)
+    if not machine.candidate.offered:
         machine.disown()
 
 
 def tag(machine: Machine, rule: NameRule, form: Format, body: Body, *, named_here: bool) -> Generator[None, None, bool]:
-    """The attributes of the opener's tag: the name, then perhaps arguments; true if the tag closed itself.
+    """Read the attributes of the opener's tag: the name, then any arguments. Return whether the tag closed itself.
 
-    With `named_here` the opener holds the key of the name, and its equals sign.
+    With `named_here`, the opener contains the key of the name and its equals sign.
     """
     reader = machine.reader
     if not isinstance(body, Parameters):
         raise Mismatch
-    ends = ends_of(rule)
-    reading: Reading | None = None
+    ends = attribute_ends(rule)
+    reading: ParameterReader | None = None
     while True:
-        mark = len(reader.hold.pieces)
-        yield from machine.blank()
-        if rule.one_line and "\n" in reader.hold.text(mark):
+        mark = len(reader.buffered.pieces)
+        yield from machine.skip_whitespace()
+        if rule.one_line and "\n" in reader.buffered.text(mark):
             raise Mismatch
         found = ends.match(reader.text, reader.at)
         if found is not None:
@@ -197,8 +182,8 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body, *, named_her
                 raise Mismatch
             name = yield from attribute_text(machine)
             spelled = pattern_of(rule.spelling)(name) if rule.spelling != PLAIN else None
-            named(machine, spelled["name"] if spelled else name)
-            reading = Reading(machine, tables(body, form.openers, form.close))
+            set_name(machine, spelled["name"] if spelled else name)
+            reading = ParameterReader(machine, tables(body, form.openers, form.close))
         else:
             yield from argument(machine, reading, key)
     if reading is None:
@@ -213,7 +198,7 @@ def tag(machine: Machine, rule: NameRule, form: Format, body: Body, *, named_her
 
 
 def attribute_key(machine: Machine) -> Generator[None, None, str]:
-    """`key=` and the opening quote; only the key and the equals sign are consumed."""
+    """Consume the key of an attribute and its equals sign, but not the opening quote; return the key."""
     reader = machine.reader
     while True:
         found = attribute_name(reader.text, reader.at)
@@ -228,7 +213,7 @@ def attribute_key(machine: Machine) -> Generator[None, None, str]:
 
 
 def attribute_text(machine: Machine) -> Generator[None, None, str]:
-    """A short attribute, whole: the name."""
+    """Consume and return a short, complete attribute value."""
     reader = machine.reader
     captured: list[str] = []
     quote = reader.text[reader.at]
@@ -243,21 +228,21 @@ def attribute_text(machine: Machine) -> Generator[None, None, str]:
     return "".join(captured)
 
 
-def argument(machine: Machine, reading: Reading, key: str) -> Grammar:
-    """An attribute that is an argument: a string flows, any other value is read whole."""
+def argument(machine: Machine, reading: ParameterReader, key: str) -> Grammar:
+    """Read an attribute that is an argument: a string streams, any other value is read in one piece."""
     reader = machine.reader
     types = reading.open_key(key)
     quote = reader.text[reader.at]
     if quote not in "\"'":
         value = yield from word(machine, bare_value)
-        reader.out(parameters.typed_text(value, types))
+        reader.emit_arguments(parameters.raw_value_json(value, types))
     elif types == schema.STRING:
         reader.take(1)
-        reader.out('"')
+        reader.emit_arguments('"')
         while (yield from reader.peek()) != quote:
             yield from reader.flow(double if quote == '"' else single)
         reader.take(1)
-        reader.out('"')
+        reader.emit_arguments('"')
     else:
         reader.take(1)
         target = reader.target
@@ -269,5 +254,5 @@ def argument(machine: Machine, reading: Reading, key: str) -> Grammar:
                 raise Mismatch
         reader.target = target
         reader.take(1)
-        reader.out(parameters.typed_text(parameters.unescaped("".join(captured)), types))
+        reader.emit_arguments(parameters.raw_value_json(parameters.unescape_json("".join(captured)), types))
     machine.candidate.arguments.open_value = False

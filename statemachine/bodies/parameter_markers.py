@@ -1,8 +1,8 @@
-"""What a declaration of marked parameters compiles into: its markers, the runs of its values, and what ends a key.
+"""Compiled form of a declaration of marked parameters: its markers, the runs for its values, and the ends of a key.
 
-Where a closer repeats its key (`</{key}>`), the markers know only how such a closer begins; which key it closes is read
-where one stands (`closing`). Keys come from the model, so nothing is compiled for one unless its tool's schema
-declares it: then the run of its value passes over every other tag (`own_run`).
+If a closer repeats its key (`</{key}>`), the markers recognize only the beginning of such a closer; `closing_key_at`
+determines which key it closes. Keys come from the model, so nothing is compiled for a key unless the tool's schema
+declares it: the run for its value then passes over every other tag (`declared_value_run`).
 """
 
 import re
@@ -14,26 +14,26 @@ from re import Match
 from attrs import frozen
 
 from statemachine import schema
-from statemachine.buffer import Ended, Mismatch
 from statemachine.formats.format import Parameters
-from statemachine.formats.markers import Markers, flowing_run
-from statemachine.machine import Machine
-from statemachine.runs import Run, quote
+from statemachine.formats.markers import Markers, text_run
+from statemachine.machine.machine import Machine
+from statemachine.stream.buffer import EndOfText, Mismatch
+from statemachine.stream.runs import Run, json_escape
 
-KEY_HOLD = 300
-"""Characters of a key and its attributes, at most."""
+MAX_KEY = 300
+"""Maximum length of a key with its attributes, in characters."""
 
-tag_text = re.compile(rf"[^<>\r\n]{{0,{KEY_HOLD}}}+").match
+tag_text = re.compile(rf"[^<>\r\n]{{0,{MAX_KEY}}}+").match
 type_text = re.compile(r"[\w. -]{0,64}+").match
 attribute = re.compile(
     r"[ \t]*+([\w.:-]{1,64})[ \t]*+=[ \t]*+"
     r"(?:\"([^\"<>]{0,256})\"|'([^'<>]{0,256})'|([^\s\"'<>=/]{1,256}))"
 )
 plain_key = re.compile(r"[\"']?([^\"'<>]{1,256}?)[\"']?").fullmatch
-WORD = rf"[A-Za-z_][^\s\"'<>/={{}}]{{0,{KEY_HOLD}}}+"
+WORD = rf"[A-Za-z_][^\s\"'<>/={{}}]{{0,{MAX_KEY}}}+"
 QUOTES = ('"', "'")
 one_word = re.compile(WORD).fullmatch
-"""A key that its closer repeats."""
+"""Matches a key that its closer can repeat."""
 
 TYPES = {
     "true": schema.STRING,
@@ -52,11 +52,11 @@ TYPES = {
     "list": frozenset({"array"}),
     "null": frozenset({"null"}),
 }
-"""What a value may be that is marked so; any other mark says nothing."""
+"""Types that a type mark permits; an unknown mark permits all types."""
 
 
 class Marker(Enum):
-    """What a marker inside of a call is."""
+    """Kind of a marker inside a call."""
 
     CALL = "the opener of a call"
     KEY = "a key opener"
@@ -67,8 +67,8 @@ class Marker(Enum):
 
 
 @frozen(eq=False)
-class Inside:
-    """What may end a raw value, and the run of its text."""
+class ValueEnds:
+    """Markers that may end a raw value, and the run for its text."""
 
     markers: Markers[Marker]
     run: Run
@@ -76,36 +76,38 @@ class Inside:
 
 @frozen(eq=False)
 class Tables:
-    """What a declaration compiles into."""
+    """Markers and runs compiled from a declaration."""
 
     body: Parameters
     openers: tuple[str, ...]
-    """What opens a call."""
+    """Openers of a call."""
     close: str
-    """The call's closer."""
+    """Closer of the call."""
     keyed: bool
-    """The closer of a value repeats its key."""
+    """Whether the closer of a value repeats the value's key."""
     between: Markers[Marker]
-    """Between values."""
+    """Markers between values."""
     inner: Markers[Marker]
-    """Those of them behind which the call goes on."""
-    plain: Inside
-    """Inside of a raw value."""
-    trimmed: Inside
-    """Inside of one that begins on a line of its own: the line end before its closer is markup too."""
+    """Markers between values that do not end the call."""
+    plain: ValueEnds
+    """Markers and run for the inside of a raw value."""
+    trimmed: ValueEnds
+    """The equivalent for a value that begins on its own line: the line break before its closer is then markup too."""
     ends: Markers[bool]
-    """What ends a key; true: its type follows."""
+    """Markers that end a key; true if the key's type follows."""
     type_ends: Markers[bool] | None
     closing: Callable[[str, int], Match[str] | None]
-    """The closer of a key, the line end before it included: the key in group 1, group 2 if it is whole."""
+    """Matches a closer that repeats its key, optionally after a line break: the key is group 1; group 2 matches if the
+    closer is complete.
+    """
     quote_open: Markers[Marker] | None
-    quoted: Inside | None
-    """Inside of the quotes that may stand around a value."""
+    quoted: ValueEnds | None
+    """Markers and run for the inside of the quotes that may surround a value."""
 
 
 @lru_cache(maxsize=256)
 def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
-    """The markers of a declaration in a call with these openers and this closer."""
+    """Compile the markers of a declaration for a call with these openers and this closer."""
     before, keyed, after = body.close.partition("{key}")
     ends = [(close, Marker.CALL_END)] if close else []
     ends += [(body.key, Marker.KEY), (f"{before}{{a}}" if keyed else body.close, Marker.VALUE_END)]
@@ -115,41 +117,44 @@ def tables(body: Parameters, openers: tuple[str, ...], close: str) -> Tables:
     around = [
         (text, mark) for pair in body.wrappers for text, mark in zip(pair, (Marker.OPEN, Marker.CLOSE), strict=True)
     ]
-    openers = tuple(opener for opener in openers if not opener[0].isalpha())  # such a one stands in a wrapper only
+    openers = tuple(opener for opener in openers if not opener[0].isalpha())  # such openers occur only inside a wrapper
     within = [*((opener, Marker.CALL) for opener in openers), *ends]
-    plain = inside(within, trimmed=False)
+    plain = compile_inside(within, trimmed=False)
     closing = rf"(?:\r?\n)?+{re.escape(before)}({WORD})(?:\Z|{Markers([(after, True)]).expression()})"
+    between = dict(ends + around)
+    quote_open, quoted = None, None
+    if body.quote:
+        quote_open = Markers([(body.quote[0], Marker.OPEN)])
+        quoted = compile_inside([(body.quote[0], Marker.OPEN), (body.quote[1], Marker.VALUE_END)], trimmed=False)
     return Tables(
-        body,
-        openers,
-        close,
-        bool(keyed),
-        Markers(dict(ends + around).items()),
-        Markers([(text, mark) for text, mark in dict(ends + around).items() if mark is not Marker.CALL_END]),
-        plain,
-        inside(within, trimmed=True) if body.trim else plain,
-        Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
-        Markers([(body.type_marks[1], False)]) if body.type_marks else None,
-        re.compile(closing if keyed else "(?!)").match,
-        Markers([(body.quote[0], Marker.OPEN)]) if body.quote else None,
-        inside([(body.quote[0], Marker.OPEN), (body.quote[1], Marker.VALUE_END)], trimmed=False)
-        if body.quote
-        else None,
+        body=body,
+        openers=openers,
+        close=close,
+        keyed=bool(keyed),
+        between=Markers(between.items()),
+        inner=Markers([(text, mark) for text, mark in between.items() if mark is not Marker.CALL_END]),
+        plain=plain,
+        trimmed=compile_inside(within, trimmed=True) if body.trim else plain,
+        ends=Markers([*((end, False) for end in body.key_rule.ends), *((mark, True) for mark in body.type_marks[:1])]),
+        type_ends=Markers([(body.type_marks[1], False)]) if body.type_marks else None,
+        closing=re.compile(closing if keyed else "(?!)").match,
+        quote_open=quote_open,
+        quoted=quoted,
     )
 
 
-def inside(ends: list[tuple[str, Marker]], *, trimmed: bool) -> Inside:
-    """What these markers make of the inside of a raw value."""
+def compile_inside(ends: list[tuple[str, Marker]], *, trimmed: bool) -> ValueEnds:
+    """Compile the inside of a raw value that these markers may end."""
     openers = ("", "\n", "\r\n") if trimmed else ("",)
     markers = Markers([(lead + text, mark) for text, mark in ends for lead in openers])
-    return Inside(markers, flowing_run(Markers(ends), convert=quote, trim=trimmed))
+    return ValueEnds(markers, text_run(Markers(ends), convert=json_escape, trim=trimmed))
 
 
 @lru_cache(maxsize=256)
-def own_run(table: Tables, key: str, names: tuple[str, ...], *, trimmed: bool) -> Run:
-    """The run of the value of one of the declared parameters, where its closer repeats the key.
+def declared_value_run(table: Tables, key: str, names: tuple[str, ...], *, trimmed: bool) -> Run:
+    """Return the run for a declared parameter's value, for a format whose closers repeat the key.
 
-    It stops only at what may end this value; other tags flow.
+    It stops only at markers that may end this value; other tags are text.
     """
     opener = table.body.key.removesuffix("{a}")
     ends = [table.body.close.replace("{key}", key), *([table.close] if table.close else [])]
@@ -157,14 +162,16 @@ def own_run(table: Tables, key: str, names: tuple[str, ...], *, trimmed: bool) -
     for text in sorted([*ends, *table.openers, *(opener + name for name in names if one_word(name))]):
         if not (stops and text.startswith(stops[-1])):
             stops.append(text)
-    return flowing_run(Markers((text, True) for text in stops), convert=quote, trim=trimmed)
+    return text_run(Markers((text, True) for text in stops), convert=json_escape, trim=trimmed)
 
 
-# ---- looking ahead: offsets are counted from what is consumed, so that they survive a wait
+# ---- lookahead: offsets are relative to the reader's position, so that they remain valid across a wait for more text
 
 
-def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
-    """The marker `offset` characters from here and where it ends, counted from here too; (None, 0) if there is none."""
+def marker_at(
+    machine: Machine, markers: Markers[Marker], offset: int
+) -> Generator[None, None, tuple[Marker | None, int]]:
+    """Return the marker at `offset`, and the offset of its end; (None, 0) if no marker is there."""
     reader = machine.reader
     while True:
         found = markers.match(reader.text, reader.at + offset)
@@ -177,15 +184,15 @@ def look(machine: Machine, markers: Markers[Marker], offset: int) -> Generator[N
         yield
 
 
-def cut_off(machine: Machine, markers: Markers[Marker]) -> bool:
-    """True if the text is over, and what is left of it is the beginning of one of these markers."""
+def is_cut_off(machine: Machine, markers: Markers[Marker]) -> bool:
+    """Return whether the text has ended in the middle of one of these markers."""
     reader = machine.reader
     found = markers.match(reader.text, reader.at) if reader.ended else None
     return found is not None and not found.lastindex
 
 
-def closing(machine: Machine, table: Tables, offset: int) -> Generator[None, None, tuple[str, int]]:
-    """The key whose closer stands `offset` characters from here, and where it ends; ("", 0) if none does."""
+def closing_key_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, tuple[str, int]]:
+    """Return the key whose closer is at `offset`, and the offset of the closer's end; ("", 0) if no closer is there."""
     reader = machine.reader
     while True:
         found = table.closing(reader.text, reader.at + offset)
@@ -200,23 +207,22 @@ def closing(machine: Machine, table: Tables, offset: int) -> Generator[None, Non
 
 @frozen
 class Tag:
-    """A key, as it stands after its opener."""
+    """Key as written after its opener."""
 
     key: str
     types: frozenset[str]
-    """The types that its value is marked with; every type, if it is not."""
+    """Types that the key's type mark permits; every type if the key has none."""
     end: int
-    """Where its value begins, counted from here."""
+    """Offset of the key's value."""
     repair: str = ""
-    """What had to be mended."""
+    """Name of the repair that the tag needed; "" if none."""
 
 
 def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
-    """The key that stands `offset` characters from here, behind its opener; None if none does.
+    """Return the tag of the key at `offset`, after its opener; None if no key is there.
 
     Raises:
-        Ended: the text ends inside of it.
-
+        EndOfText: the text ends inside the tag.
     """
     reader = machine.reader
     while True:
@@ -240,23 +246,24 @@ def tag_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None
 
 
 def value_in_tag(machine: Machine, table: Tables, offset: int, end: int) -> Generator[None, None, Tag | None]:
-    """The key of a tag that was never ended and holds its value: `<parameter=k=v</parameter>`."""
+    """Return an unterminated tag that contains its own value, as in `<parameter=k=v</parameter>`; None if this is not
+    one.
+    """
     reader = machine.reader
     key, equals, _ = reader.text[reader.at + offset : reader.at + end].partition("=")
     if not equals or table.body.key_rule.attribute or table.keyed or not one_word(key):
         return None
-    mark, _ = yield from look(machine, table.between, end)
+    mark, _ = yield from marker_at(machine, table.between, end)
     if mark is not Marker.VALUE_END:
         return None
     return Tag(key, schema.ANY, offset + len(key) + 1, repair="value_in_tag")
 
 
 def type_at(machine: Machine, ends: Markers[bool], offset: int) -> Generator[None, None, tuple[str, int]]:
-    """The name of a type that stands `offset` characters from here, and where its value begins.
+    """Return the name of a type at `offset`, and the offset of the value.
 
     Raises:
-        Mismatch: none stands there.
-
+        Mismatch: no type name is there.
     """
     reader = machine.reader
     while True:
@@ -271,7 +278,10 @@ def type_at(machine: Machine, ends: Markers[bool], offset: int) -> Generator[Non
 
 
 def key_of(tag: str, table: Tables) -> str:
-    """The key in the rest of a tag: `name="k"` or `k`; "" if there is none. An opener may hold the attribute's name."""
+    """Return the key in the remainder of a tag, `name="k"` or `k`; "" if it has no key.
+
+    An opener may itself contain the attribute's name.
+    """
     rule = table.body.key_rule
     if rule.attribute:
         named = any(opener.endswith(f"{rule.attribute}=") for opener, _ in table.body.other_keys)
@@ -283,22 +293,22 @@ def key_of(tag: str, table: Tables) -> str:
 
 
 def attribute_of(tag: str, name: str) -> str:
-    """The value of an attribute of a tag; "" if it has none."""
+    """Return the value of an attribute of a tag; "" if it is missing."""
     for found in attribute.finditer(tag):
         if found[1] == name:
             return found[2] or found[3] or found[4] or ""
     return ""
 
 
-def is_key(machine: Machine, table: Tables, offset: int) -> Generator[None, None, str]:
-    """The key `offset` characters from here, behind its opener; "" if there is none, or the text ends inside of it."""
-    tag = yield from tag_if_any(machine, table, offset)
+def key_at(machine: Machine, table: Tables, offset: int) -> Generator[None, None, str]:
+    """Return the key at `offset`, after its opener; "" if no key is there or the text ends inside it."""
+    tag = yield from find_tag(machine, table, offset)
     return tag.key if tag is not None else ""
 
 
-def tag_if_any(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
-    """The key `offset` characters from here, behind its opener; None too if the text ends inside of it."""
+def find_tag(machine: Machine, table: Tables, offset: int) -> Generator[None, None, Tag | None]:
+    """Return the tag at `offset`, after its opener; None if no key is there or the text ends inside it."""
     try:
         return (yield from tag_at(machine, table, offset))
-    except (Ended, Mismatch):
+    except (EndOfText, Mismatch):
         return None

@@ -1,66 +1,68 @@
-"""Marked keys and raw values, typed by the tool's JSON Schema: XML, key–value and their kin.
+"""Marked keys and raw values, typed by the tool's JSON Schema: XML, key–value and similar formats.
 
-This is the outline: keys, the spans around them, the end of the call. Values are read in `raw_value.py` and
-`elements.py`; what a declaration compiles into is in `marks.py`.
+This module reads the outline: keys, the spans around them, and the end of the call. Values are read in `raw_value.py`
+and `elements.py`; declarations are compiled in `parameter_markers.py`.
 """
 
 import json
 
 from statemachine import schema
 from statemachine.bodies import json_object
-from statemachine.bodies.elements import holds_all, key, opens_key, skip, slot_of, value
+from statemachine.bodies.elements import holds_all, key, opens_key, skip_closer, slot_of, value
 from statemachine.bodies.levels import Level, Slot
-from statemachine.bodies.parameter_markers import Marker, Tables, closing, cut_off, look, tables
-from statemachine.buffer import Ended, Grammar, Mismatch
+from statemachine.bodies.parameter_markers import Marker, Tables, closing_key_at, is_cut_off, marker_at, tables
+from statemachine.endings import ends_call
 from statemachine.formats.format import Format, Parameters
-from statemachine.grammar.closers import sibling
 from statemachine.json.state import WORDS
-from statemachine.machine import Machine
-from statemachine.runs import quote
+from statemachine.machine.machine import Machine
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
+from statemachine.stream.runs import json_escape
 
-__all__ = ["Reading", "read", "tables", "typed_text", "unescaped"]
+__all__ = ["ParameterReader", "raw_value_json", "read", "tables", "unescape_json"]
 
 
-def unescaped(text: str) -> str:
-    """The text that stands escaped in a JSON string."""
+def unescape_json(text: str) -> str:
+    """Return the text of a JSON string, given its escaped content."""
     return str(json.loads(f'"{text}"'))
 
 
-def typed_text(text: str, types: frozenset[str]) -> str:
-    """The JSON of a whole raw value: itself if it is JSON of an allowed type, else a string."""
+def raw_value_json(text: str, types: frozenset[str]) -> str:
+    """Return the JSON for a complete raw value: the value itself if it is JSON of an allowed type, otherwise a
+    string.
+    """
     plain = text.strip()
     plain = WORDS.get(plain, plain)
     try:
         found = json.loads(plain)
     except ValueError:
         found = text
-    if isinstance(found, str) or not types.intersection(schema.kinds(found)):
-        return f'"{quote(text)}"'
+    if isinstance(found, str) or not types.intersection(schema.json_types_of(found)):
+        return f'"{json_escape(text)}"'
     return plain
 
 
 def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
-    """The parameters, to the call's closer (not consumed), or to where another span begins."""
+    """Read the parameters, up to the call's closer (not consumed) or the beginning of another span."""
     reader = machine.reader
     table = tables(body, form.openers, form.close)
-    reading = Reading(machine, table)
+    reading = ParameterReader(machine, table)
     candidate = machine.candidate
     wrapped = False
     while True:
-        yield from machine.blank()
+        yield from machine.skip_whitespace()
         if reader.text[reader.at] == "{" and not candidate.arguments.begun:
             yield from json_object.arguments(machine, as_string=False)
             if wrapped:
-                yield from skip(machine, table, Marker.CLOSE)
+                yield from skip_closer(machine, table, Marker.CLOSE)
             return
-        mark, length = yield from look(machine, table.between, 0)
+        mark, length = yield from marker_at(machine, table.between, 0)
         if mark is Marker.KEY and (yield from opens_key(machine, table, reading.level, length)):
             reader.take(length)
-            if candidate.known and not candidate.committed and not table.keyed:
+            if candidate.offered and not candidate.committed and not table.keyed:
                 machine.commit()
             if (yield from holds_all(machine, table, reading.level)):
                 yield from json_object.arguments(machine, as_string=False)
-                yield from skip(machine, table, Marker.VALUE_END)
+                yield from skip_closer(machine, table, Marker.VALUE_END)
                 return
             yield from reading.parameter()
         elif mark is Marker.CALL_END:
@@ -70,29 +72,29 @@ def read(machine: Machine, form: Format, body: Parameters) -> Grammar:
             reader.take(length)
             wrapped = mark is Marker.OPEN
         elif mark is Marker.VALUE_END and not table.keyed:
-            reading.surplus(length)
-        elif table.keyed and (closed := (yield from closing(machine, table, 0)))[0] in reading.level.given:
-            reading.surplus(closed[1])
+            reading.skip_surplus_closer(length)
+        elif table.keyed and (closed := (yield from closing_key_at(machine, table, 0)))[0] in reading.level.given:
+            reading.skip_surplus_closer(closed[1])
         elif reader.text[reader.at] == ">" and reading.level.given:
-            reading.surplus(1)
-        elif cut_off(machine, table.inner):
-            raise Ended
-        elif around(machine) and (yield from sibling(machine, 0)):
-            candidate.arguments.json.mend("missing_closer")
+            reading.skip_surplus_closer(1)
+        elif is_cut_off(machine, table.inner):
+            raise EndOfText
+        elif has_enclosing_span(machine) and (yield from ends_call(machine, 0)):
+            candidate.arguments.json.add_repair("missing_closer")
             reading.end()
             return
         else:
             raise Mismatch
 
 
-def around(machine: Machine) -> bool:
-    """True if there is something whose end may imply the end of the call."""
+def has_enclosing_span(machine: Machine) -> bool:
+    """Return whether anything is open whose end may imply the end of the call."""
     candidate = machine.candidate
     return candidate.committed or bool(machine.frames.wrappers or candidate.wrappers)
 
 
-class Reading:
-    """One call whose arguments are parameters."""
+class ParameterReader:
+    """Parameters of one call while they are being read."""
 
     __slots__ = ("level", "levels", "machine", "table")
 
@@ -101,51 +103,51 @@ class Reading:
         self.table = table
         parameters = machine.tools.schema(machine.candidate.name)
         names = tuple(schema.properties(parameters))
-        node = schema.arguments(parameters)
+        node = schema.arguments_node(parameters)
         arguments = machine.candidate.arguments
-        given = arguments.given = arguments.given or set()
+        given = arguments.parameters = arguments.parameters or set()
         self.level = Level(node, names, given)
         self.levels = [self.level]
 
     def end(self) -> None:
-        """All parameters have been read."""
+        """End the arguments; they are complete unless a value may have swallowed markup."""
         machine = self.machine
         reader = machine.reader
         if not machine.candidate.arguments.begun:
-            machine.begin()
-            reader.out("{")
-        reader.out("}")
+            machine.begin_arguments()
+            reader.emit_arguments("{")
+        reader.emit_arguments("}")
         machine.candidate.arguments.json.stack.clear()
         machine.candidate.arguments.complete = self.level.sound
 
-    def surplus(self, length: int) -> None:
-        """A closer, or a bracket behind one, that closes nothing."""
+    def skip_surplus_closer(self, length: int) -> None:
+        """Skip a closer that closes nothing, or a surplus bracket after a closer."""
         self.machine.reader.take(length)
-        self.machine.candidate.arguments.json.mend("surplus_closer")
+        self.machine.candidate.arguments.json.add_repair("surplus_closer")
 
     def open_key(self, name: str) -> frozenset[str]:
-        """The key goes out; the types that its value may have."""
+        """Emit the key; return the types that its value may have."""
         machine = self.machine
         reader = machine.reader
         candidate = machine.candidate
         if name in self.level.given:
-            candidate.arguments.json.mend("repeated_key")
-        elif candidate.known and self.level.undeclared(name):
-            candidate.arguments.json.mend("undeclared_key")
+            candidate.arguments.json.add_repair("repeated_key")
+        elif candidate.offered and self.level.is_undeclared(name):
+            candidate.arguments.json.add_repair("undeclared_key")
         first = not candidate.arguments.begun
-        machine.begin()
+        machine.begin_arguments()
         candidate.arguments.json.stack[:] = ["}"]
         candidate.arguments.open_value = True
-        reader.out(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
+        reader.emit_arguments(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
         self.level.given.add(name)
         node = self.level.member(name)
-        return schema.STRING if not candidate.known else node.types if node is not None else schema.ANY
+        return schema.STRING if not candidate.offered else node.types if node is not None else schema.ANY
 
     def parameter(self) -> Grammar:
-        """One key and its value, the opener consumed."""
+        """Read one key and its value, after the opener has been consumed."""
         machine = self.machine
         tag = yield from key(machine, self.table)
         types = self.open_key(tag.key)
-        known = machine.candidate.known
+        known = machine.candidate.offered
         slot = slot_of(self.level.member(tag.key), tag) if known else Slot(tag.key, types, None)
         yield from value(machine, self.table, self.levels, slot)

@@ -1,17 +1,20 @@
-"""One raw value: where it ends, and what it is.
+"""Raw values: where a value ends, and which type it has.
 
-A raw value may hold anything, its own closer included, so a marker inside of it counts only when what follows can
-follow it (rule "Raw values" of `docs/design.md`):
+A raw value may contain anything, even its own closer, so a marker inside it counts only if it is consistent with the
+text after it ("Raw values" in `docs/parser.md`):
 
-* the value's closer, when a key opener, the call's closer or the end of the text follows;
-* a key opener, when it names a parameter of the schema that was not yet given (no schema: at a line start);
-* the call's closer, when an outer closer, a sibling opener or the end follows.
+* the value's closer counts if a key opener, the call's closer or the end of the text follows;
+* a key opener counts if it names a parameter of the schema that has not been given yet (without a schema: if it is at
+  the start of a line);
+* the call's closer counts if an outer closer, a sibling opener or the end of the text follows.
 
-What the value shows of such markup lies on a stack of its own (`shown.py`): while an opener that does not count waits
-for its closer, no marker counts that may belong to it. So a whole call, or a page about calls, comes out as it stands.
+Markup that is part of the value's text is tracked on a separate stack (`shown.py`): while an opener that does not count
+waits for its closer, no marker counts that may belong to it. A complete call, or a page about calls, therefore passes
+through verbatim.
 
-A value that must be a string flows from its first character. One that may be something else is held while it may still
-be JSON of a type that the schema allows; at the first other character it is a string and flows.
+A value that must be a string streams from its first character. A value that may have another type is buffered while it
+may still be JSON of a type that the schema allows; at the first character that rules this out, it becomes a string and
+streams.
 """
 
 from collections.abc import Generator, Sequence
@@ -21,28 +24,28 @@ from statemachine.bodies.levels import Level, Slot
 from statemachine.bodies.parameter_markers import (
     Marker,
     Tables,
-    closing,
-    is_key,
-    look,
-    own_run,
-    tag_if_any,
+    closing_key_at,
+    declared_value_run,
+    find_tag,
+    key_at,
+    marker_at,
 )
-from statemachine.bodies.shown import Kind, Shown
-from statemachine.buffer import Ended, Grammar, Mismatch
-from statemachine.emitter import Sink
-from statemachine.grammar.closers import after_sibling, sibling
+from statemachine.bodies.shown import MarkupKind, ShownMarkup
+from statemachine.endings import ends_call, follower_end
 from statemachine.json import text as json_text
 from statemachine.json.numbers import number
 from statemachine.json.state import WORDS, JsonState
 from statemachine.json.typed import Typed
-from statemachine.machine import Machine
-from statemachine.runs import quote
+from statemachine.machine.machine import Machine
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
+from statemachine.stream.emitter import Sink
+from statemachine.stream.runs import json_escape
 
 QUOTES = frozenset("\"'`")
 
 
 class RawValue:
-    """The value of a key, whose opener has been read."""
+    """Value of a key whose opener has been read."""
 
     __slots__ = ("inside", "key", "levels", "machine", "run", "shown", "slot", "table", "trimmed")
 
@@ -51,23 +54,26 @@ class RawValue:
         self.machine = machine
         self.table = table
         self.levels = levels
-        """The call, and the values around this one, outermost first."""
+        """The call and the values around this one, outermost first."""
         self.slot = slot
         self.key = slot.key
         self.trimmed = trimmed
-        """The line end before the closer is markup."""
-        self.shown = Shown()
+        """Whether the line break before the closer is markup."""
+        self.shown = ShownMarkup()
         self.inside = inside.markers
         self.run = inside.run
         names = levels[-1].names
+        # If closers repeat their keys, a declared value can stop only at its own closer, so HTML or XML tags inside it
+        # cost nothing. An undeclared key has no such run, because compiling one for each key that a model invents would
+        # be unbounded.
         if table.keyed and slot.key in names:
-            self.run = own_run(table, slot.key, names, trimmed=trimmed)
+            self.run = declared_value_run(table, slot.key, names, trimmed=trimmed)
 
     def read(self) -> Grammar:
-        """The value, to its closer."""
+        """Read the value through its closer."""
         types = self.slot.types
         if types == schema.STRING:
-            self.machine.reader.out('"')
+            self.machine.reader.emit_arguments('"')
             yield from self.text()
         elif "string" in types or not (yield from self.container(types)):
             yield from self.typed(types)
@@ -76,7 +82,7 @@ class RawValue:
     # ---- where it ends
 
     def text(self) -> Grammar:
-        """A string, its opening quote written: flows to its end."""
+        """Stream a string to its end; its opening quote has already been emitted."""
         machine = self.machine
         reader = machine.reader
         while True:
@@ -87,190 +93,231 @@ class RawValue:
             mark, end = yield from self.marker(0)
             if (yield from self.ends(mark, end, 0)):
                 break
-            reader.out(quote(reader.take((yield from self.show(mark, end)), "argument")))
-        reader.out('"')
+            reader.emit_arguments(json_escape(reader.take((yield from self.show(mark, end)), "argument")))
+        reader.emit_arguments('"')
         yield from self.close()
 
     def close(self) -> Grammar:
-        """The closer of the value, when it is there."""
+        """Consume the closer of the value, if present, and decide whether the value is sound."""
         machine = self.machine
         reader, shown = machine.reader, self.shown
         length = yield from self.closer(0)
         if length:
+            # A value with its closer is doubtful only if a shown key is still open (the closer may have been that
+            # key's), or if the value contains a stray closer and the previous value had none (the stray closer may have
+            # been that value's). A value without its closer is doubtful after any shown markup: the missing closer may
+            # have been counted as shown. The call is then reported as incomplete, because executing a truncated call is
+            # worse than executing none.
             reader.take(length)
-            sound = not (shown.open_key or (shown.stray and self.levels[-1].implied))
+            sound = not (shown.open_key or (shown.stray and self.levels[-1].end_implied))
         else:
-            machine.candidate.arguments.json.mend("missing_closer")
-            sound = not (shown.keys or shown.whole or shown.stray)
-        self.levels[-1].implied = not length
+            machine.candidate.arguments.json.add_repair("missing_closer")
+            sound = not (shown.keys or shown.complete or shown.stray)
+        self.levels[-1].end_implied = not length
         if not sound:
             self.levels[0].sound = False
-            machine.candidate.arguments.json.mend("shown_markup")
+            machine.candidate.arguments.json.add_repair("shown_markup")
 
     def closer(self, offset: int) -> Generator[None, None, int]:
-        """Where the closer of the value that stands `offset` characters from here ends; 0 if none stands there."""
-        mark, end = yield from look(self.machine, self.inside, offset)
+        """Return the offset of the end of the value's closer at `offset`; 0 if anything else is there."""
+        mark, end = yield from marker_at(self.machine, self.inside, offset)
         if mark is not None and self.table.keyed:
-            key, end = yield from closing(self.machine, self.table, offset)
+            key, end = yield from closing_key_at(self.machine, self.table, offset)
             return end if key == self.key else 0
         return end if mark is Marker.VALUE_END else 0
 
     def marker(self, offset: int) -> Generator[None, None, tuple[Marker | None, int]]:
-        """The marker that may count in the value, `offset` characters from here, and where it ends."""
-        return look(self.machine, self.inside, offset)
+        """Return the marker at `offset` that may count in the value, and the offset of its end."""
+        return marker_at(self.machine, self.inside, offset)
 
     def ends(self, mark: Marker | None, end: int, offset: int) -> Generator[None, None, bool]:
-        """True if this marker, from `offset` to `end` characters from here, ends the open value."""
+        """Return whether this marker, from `offset` to `end`, ends the open value.
+
+        end-of-value = closer ( key-opener / call-closer / outer / END )
+                     / key-opener               ; closer missing: the key is declared and not given yet
+                     / call-closer ( outer / END ) ; closer missing
+        outer        = closer of an enclosing element / opener of a sibling
+        """
         machine = self.machine
         reader = machine.reader
         if mark is Marker.KEY:
             level = self.levels[-1]
+            # Without a schema, the start of a line is the only evidence that distinguishes a key from text about keys.
+            # If closers repeat their keys, a tag at the start of a line is more likely to be HTML.
             closed = not (self.table.keyed or level.names) and reader.text[reader.at + offset] in "\r\n"
             if self.shown.blocks:
                 return False
-            return level.takes((yield from is_key(machine, self.table, end)), closed=closed)
+            return level.accepts_key((yield from key_at(machine, self.table, end)), closed=closed)
         if self.table.keyed and mark is not None:
-            key, after = yield from closing(machine, self.table, offset)
-            around = self.around(key)
+            key, after = yield from closing_key_at(machine, self.table, offset)
+            # The closer of an outer level also ends this value (whose own closer is then missing) if the text after
+            # that closer is consistent with the outer level.
+            around = self.levels_after_closer(key)
             if around:
-                if key == self.key and self.shown.balances:
+                # The top of the stack is a shown key, so this closer belongs to that key. The exception is a closer
+                # that is directly followed by the end of the call: then the shown opener was only mentioned, and
+                # waiting for a second closer would swallow the end of the call.
+                if key == self.key and self.shown.closes_shown_key:
                     return (yield from self.ends_call(after))
                 return (yield from self.may_follow(after, around))
         elif mark is Marker.VALUE_END:
-            if self.shown.balances:
+            if self.shown.closes_shown_key:
                 return (yield from self.ends_call(end))
             return (yield from self.may_follow(end, self.levels))
         if mark is Marker.CALL_END:
+            # Inside a shown call, the call's closer closes the shown call. Both readings are possible; the balanced one
+            # wins.
             return not self.shown.calls and (yield from self.may_end(end))
+        # The text has ended inside a possible marker.
         if reader.ended and mark is None:
             yield from reader.more()
         return False
 
     def ends_call(self, offset: int) -> Generator[None, None, bool]:
-        """True if the call's end follows directly, and no call that the value shows could end there."""
+        """Return whether the end of the call follows directly, and no shown call could end there."""
         if self.shown.calls:
             return False
-        offset = yield from self.machine.reader.past_blanks(offset)
-        mark, end = (yield from look(self.machine, self.table.between, offset)) if offset >= 0 else (None, 0)
+        offset = yield from self.machine.reader.whitespace_end(offset)
+        mark, end = (yield from marker_at(self.machine, self.table.between, offset)) if offset >= 0 else (None, 0)
         return mark is Marker.CALL_END and (yield from self.may_end(end))
 
     def may_end(self, offset: int) -> Generator[None, None, bool]:
-        """True if the call may have ended `offset` characters from here: no closer of a value stands behind."""
-        end = yield from after_sibling(self.machine, offset)
+        """Return whether the call may have ended at `offset`, judging by the text after it.
+
+        Something that can only follow a call must be there, without a value closer after it: a value closer would show
+        that the call's closer was part of the value.
+        """
+        end = yield from follower_end(self.machine, offset)
         if end < 0:
             return False
-        end = yield from self.machine.reader.past_blanks(end)
-        mark, _ = (yield from look(self.machine, self.table.between, end)) if end >= 0 else (None, 0)
+        end = yield from self.machine.reader.whitespace_end(end)
+        mark, _ = (yield from marker_at(self.machine, self.table.between, end)) if end >= 0 else (None, 0)
         return mark is not Marker.VALUE_END
 
     def show(self, mark: Marker | None, end: int) -> Generator[None, None, int]:
-        """Length of the marker that stands here, which is text of the value; what it shows is remembered."""
+        """Return the length of the marker here, which is text of the value, and record what it opens or closes."""
         machine = self.machine
         if mark is None:
             return 1
         if mark is Marker.CALL:
-            self.shown.open(Kind.CALL)
+            self.shown.open(MarkupKind.CALL)
         elif mark is Marker.KEY:
             yield from self.show_key(end)
         elif mark is Marker.CALL_END and self.shown.calls:
             self.shown.close_call()
         else:
-            named = (yield from closing(machine, self.table, 0))[0] if self.table.keyed else ""
+            named = (yield from closing_key_at(machine, self.table, 0))[0] if self.table.keyed else ""
             if named == self.key or (mark is Marker.VALUE_END and not self.table.keyed):
                 self.shown.close_key()
         return end
 
     def show_key(self, offset: int) -> Grammar:
-        """A key's opener; between quotes it is a word."""
+        """Record a shown key opener, unless a quote follows it: then it is only mentioned."""
         reader = self.machine.reader
-        tag = yield from tag_if_any(self.machine, self.table, offset)
+        tag = yield from find_tag(self.machine, self.table, offset)
         if tag is None or (self.table.keyed and tag.key != self.key):
             return
+        # The character after the key distinguishes `<parameter=x>` used as markup from the same text in quotes or in a
+        # sentence.
         while reader.at + tag.end >= len(reader.text) and not reader.ended:
             yield
         follows = reader.text[reader.at + tag.end : reader.at + tag.end + 1]
         if follows not in QUOTES:
-            self.shown.open(Kind.MENTION if follows == " " else Kind.KEY)
+            self.shown.open(MarkupKind.MENTION if follows == " " else MarkupKind.KEY)
 
-    def around(self, key: str) -> Sequence[Level]:
-        """The levels that stay open where the closer of a key stands; none if it closes nothing that is open."""
+    def levels_after_closer(self, key: str) -> Sequence[Level]:
+        """Return the levels that remain open after the closer of a key; empty if the closer closes nothing that is
+        open.
+        """
         if key == self.key:
             return self.levels
         depth = next((depth for depth in range(len(self.levels) - 1, 0, -1) if self.levels[depth].key == key), 0)
         return self.levels[:depth]
 
     def may_follow(self, offset: int, levels: Sequence[Level]) -> Generator[None, None, bool]:
-        """True if what stands `offset` characters from here may follow a value's closer on these levels."""
+        """Return whether the text at `offset` may follow a value's closer on these levels."""
         machine = self.machine
         reader = machine.reader
-        offset = yield from machine.reader.past_blanks(offset)
+        offset = yield from machine.reader.whitespace_end(offset)
         if offset < 0:
             return False
         if reader.text.startswith(">", reader.at + offset):
-            offset = yield from machine.reader.past_blanks(offset + 1)
-        mark, end = yield from look(machine, self.table.between, offset)
+            offset = yield from machine.reader.whitespace_end(offset + 1)
+        mark, end = yield from marker_at(machine, self.table.between, offset)
         if mark is Marker.KEY:
-            follows = levels[-1].takes((yield from is_key(machine, self.table, end)), closed=True)
+            follows = levels[-1].accepts_key((yield from key_at(machine, self.table, end)), closed=True)
         elif mark is Marker.VALUE_END and not self.table.keyed:
             return (yield from self.may_follow(end, levels))
         elif mark is Marker.VALUE_END:
-            key, _ = yield from closing(machine, self.table, offset)
+            key, _ = yield from closing_key_at(machine, self.table, offset)
             follows = any(level.key == key for level in levels[1:])
         elif mark is not None:
             return True
         else:
-            begin = reader.at + offset  # the end, or what is cut in the middle of a marker
+            begin = reader.at + offset  # the end of the text, possibly in the middle of a marker
             cut = self.table.between.match(reader.text, begin)
             follows = reader.ended and (begin >= len(reader.text) or cut is not None)
-        # what begins like a key or a closer that repeats its key may be a marker of what stands around
+        # a supposed key opener, or a closer that repeats its key, may be a marker of an enclosing element
         may_be_outer = mark is None or self.table.keyed
-        return follows or (may_be_outer and (yield from sibling(machine, offset)))
+        return follows or (may_be_outer and (yield from ends_call(machine, offset)))
 
-    # ---- what it is
+    # ---- its type
 
     def typed(self, types: frozenset[str]) -> Grammar:
-        """A value that need not be a string: JSON if it is JSON of an allowed type, whole; else a string."""
+        """Read a value that need not be a string: as JSON if all of it is JSON of an allowed type, otherwise as a
+        string.
+        """
         machine = self.machine
         reader = machine.reader
         candidate = machine.candidate
+        # The value is read once for both outcomes: the reader's buffer collects its raw text, and `captured` its strict
+        # JSON. Nothing is emitted before one of them is chosen. `preamble` is 0 because nothing before the value is
+        # buffered.
         captured: list[str] = []
         sink, target = reader.sink, reader.target
         reader.sink, reader.target, candidate.preamble = Sink.HOLD, captured, 0
         is_json = True
         ended = False
-        strict = Strict(depth=machine.limits.depth)
+        strict = StrictState(depth=machine.limits.depth)
         try:
             yield from self.json(types, strict, captured)
         except Mismatch:
             is_json = False
-        except Ended:
+        except EndOfText:
             ended = True
+            # If the text ends here, the value is JSON only if it is complete, because a prefix could still become JSON
+            # or a string.
             is_json = bool(captured) and not strict.cut and not strict.stack
         reader.target = target
         value = "".join(captured)
-        raw = reader.hold.text()
+        raw = reader.buffered.text()
         if not is_json and not ended:
             raw = self.give_back(raw)
-        reader.hold.pieces = [(raw, "argument")]
+        reader.buffered.pieces = [(raw, "argument")]
         reader.release(sink)
-        reader.out(value.strip() if is_json else '"' + quote(raw))
+        reader.emit_arguments(value.strip() if is_json else '"' + json_escape(raw))
         if ended:
             candidate.arguments.open_value = not is_json
-            raise Ended
+            raise EndOfText
         yield from self.close() if is_json else self.text()
 
     def give_back(self, raw: str) -> str:
-        """What was held, without the line end that may be the one before the closer: that one is looked at again."""
-        length = line_end_length(raw) if self.trimmed else 0
+        """Return the buffered text without its final line break, which is given back to the reader if it may belong to
+        the closer.
+        """
+        length = line_break_length(raw) if self.trimmed else 0
         if length:
             self.machine.reader.give_back(raw[-length:])
         return raw[: len(raw) - length]
 
     def container(self, types: frozenset[str]) -> Generator[None, None, bool]:
-        """An object or array of a parameter that cannot be a string: it streams, its values typed by the schema."""
+        """Stream an object or array for a parameter that cannot be a string, with its values typed by the schema.
+
+        Return False, with nothing consumed, if the value is not such a container.
+        """
         machine = self.machine
         reader = machine.reader
-        offset = yield from machine.reader.past_blanks(0)
+        offset = yield from machine.reader.whitespace_end(0)
         if reader.at + offset >= len(reader.text):
             return False
         kind = {"{": "object", "[": "array"}.get(reader.text[reader.at + offset]) if offset >= 0 else None
@@ -283,7 +330,7 @@ class RawValue:
         state.typed = Typed(node) if node is not None and node.deep else None
         yield from json_text.value(reader, state)
         state.typed = None
-        offset = yield from machine.reader.past_blanks(0)
+        offset = yield from machine.reader.whitespace_end(0)
         if offset > 0:
             reader.take(offset)
         yield from reader.peek()
@@ -291,15 +338,20 @@ class RawValue:
         return True
 
     def json(self, types: frozenset[str], strict: JsonState, captured: list[str]) -> Grammar:
-        """One JSON value of an allowed type, and then the end of the value; anything else is a mismatch."""
+        """Read one JSON value of an allowed type, then the end of the value.
+
+        Raises:
+            Mismatch: the value is anything else.
+        """
         machine = self.machine
         reader = machine.reader
         strict.cut = True
-        char = yield from self.first()
+        char = yield from self.first_json_character()
         if char in "{[" and ("object" if char == "{" else "array") in types:
             yield from json_text.value(reader, strict)
         elif char in "-0123456789" and types & {"number", "integer"}:
             yield from number(reader, strict)
+            # `1e5`, as spelled, cannot be an integer, but it can be a string (a hash, an id).
             if "string" in types and "number" not in types and set(".eE") & set("".join(captured)):
                 raise Mismatch
         elif char in "tfTFnN":
@@ -311,29 +363,29 @@ class RawValue:
         else:
             raise Mismatch
         strict.cut = False
-        offset = yield from machine.reader.past_blanks(0)
+        offset = yield from machine.reader.whitespace_end(0)
         if offset < 0:
             raise Mismatch
         if reader.ended and reader.at + offset >= len(reader.text):
             reader.take(offset)
             return
         before = reader.text[reader.at : reader.at + offset]
-        lead = offset - (line_end_length(before) if self.trimmed else 0)
+        lead = offset - (line_break_length(before) if self.trimmed else 0)
         try:
             mark, end = yield from self.marker(lead)
             ends = yield from self.ends(mark, end, lead)
-        except Ended:
+        except EndOfText:
             ends = False
         if not ends:
             raise Mismatch
         if lead > 0:
             reader.take(lead)
 
-    def first(self) -> Generator[None, None, str]:
-        """The first character of JSON, white space before it consumed."""
+    def first_json_character(self) -> Generator[None, None, str]:
+        """Return the first character of the JSON, after consuming the whitespace before it."""
         machine = self.machine
         reader = machine.reader
-        offset = yield from machine.reader.past_blanks(0)
+        offset = yield from machine.reader.whitespace_end(0)
         if reader.at + offset >= len(reader.text):
             yield from reader.more()
         if offset < 0 or (char := reader.text[reader.at + offset]) not in "{[-0123456789tfTFnN":
@@ -342,14 +394,14 @@ class RawValue:
         return char
 
 
-class Strict(JsonState):
-    """JsonState of a value that may also be a string: what would have to be mended is one."""
+class StrictState(JsonState):
+    """State of a JSON value that may also be a string: if the JSON needs a repair, the value is a string."""
 
-    def mend(self, name: str) -> None:  # noqa: ARG002  (the signature is the base's)
-        """Never."""
+    def add_repair(self, name: str) -> None:  # noqa: ARG002  (signature of the base class)
+        """Reject the value as JSON."""
         raise Mismatch
 
 
-def line_end_length(text: str) -> int:
-    """Length of the line end at the end of a text."""
+def line_break_length(text: str) -> int:
+    """Return the length of the line break at the end of the text."""
     return 2 if text.endswith("\r\n") else 1 if text.endswith("\n") else 0

@@ -1,32 +1,33 @@
-"""The value of a member of which the schema says nothing: if the next one has the same key, both are items of a list.
+"""Undeclared members that may repeat: if the next member has the same key, both become items of a list.
 
-Until the next member, or the end of what is around, the value waits, up to a limit; a longer one goes out as it is.
-From the second item on, nothing waits. Values inside of one that waits share its buffer, so depth costs nothing.
+The value is buffered, up to a limit, until the next member or the end of the container arrives; a longer value is
+emitted unchanged. From the second item on, nothing is buffered. Buffered values nested in another one share its buffer,
+so depth adds no cost.
 """
 
 from attrs import define
 
-from statemachine.json.typed import Through
-from statemachine.reader import Reader
+from statemachine.json.typed import FilterTarget
+from statemachine.stream.reader import Reader
 
-LONGEST = 1024
-"""Characters of a value that waits, as JSON."""
+MAX_BUFFERED = 1024
+"""Maximum length of a buffered value, as JSON."""
 
 
 @define(eq=False)
-class First:
-    """A value that may turn out to be the first item of a list."""
+class PossibleFirstItem:
+    """Value that may become the first item of a list."""
 
     key: str
     start: int
-    """Where it begins among what waits."""
-    waits: bool = True
+    """Index of the value's first piece in the buffer."""
+    buffered: bool = True
     listed: bool = False
-    """The key has come again: a list is open."""
+    """Whether the key was repeated, so that a list is open."""
 
 
-class Waiting(Through):
-    """What waits, and the values in it that may turn out to be first items, outermost first."""
+class BufferingTarget(FilterTarget):
+    """Target that buffers pieces, and tracks the values among them that may become first items, outermost first."""
 
     __slots__ = ("firsts", "length", "pieces")
 
@@ -34,45 +35,44 @@ class Waiting(Through):
         super().__init__(reader)
         self.pieces: list[str] = []
         self.length = 0
-        self.firsts: list[First] = []
+        self.firsts: list[PossibleFirstItem] = []
 
     def append(self, piece: str) -> None:
-        """Takes a piece of strict JSON."""
+        """Buffer a piece of strict JSON."""
         self.pieces.append(piece)
         self.length += len(piece)
-        if self.length > LONGEST:
+        if self.length > MAX_BUFFERED:
             self.release()
 
     def release(self) -> None:
-        """What waits goes out, and nothing waits any more.
+        """Emit the buffered pieces and stop buffering.
 
         Raises:
             Mismatch: the arguments exceed their limit.
-
         """
         for first in self.firsts:
-            first.waits = False
+            first.buffered = False
         self.firsts.clear()
         for piece in self.pieces:
-            self.on(piece)
+            self.pass_on(piece)
         self.end()
 
 
-def begin(reader: Reader, key: str) -> First:
-    """A value begins that may turn out to be a first item: from here on it waits."""
-    waiting = reader.target if isinstance(reader.target, Waiting) else Waiting(reader)
-    first = First(key, len(waiting.pieces))
+def begin_buffering(reader: Reader, key: str) -> PossibleFirstItem:
+    """Begin a value that may become a first item, and buffer from here on."""
+    waiting = reader.target if isinstance(reader.target, BufferingTarget) else BufferingTarget(reader)
+    first = PossibleFirstItem(key, len(waiting.pieces))
     waiting.firsts.append(first)
     return first
 
 
-def settle(reader: Reader, first: First, *, listed: bool) -> None:
-    """It is known whether the innermost value that waits is a first item (`listed`)."""
+def resolve_first(reader: Reader, first: PossibleFirstItem, *, listed: bool) -> None:
+    """Decide whether the innermost buffered value is a first item (`listed`) or a single value."""
     waiting = reader.target
     first.listed = first.listed or listed
-    if not first.waits or not isinstance(waiting, Waiting):
+    if not first.buffered or not isinstance(waiting, BufferingTarget):
         return
-    first.waits = False
+    first.buffered = False
     if listed:
         waiting.pieces.insert(first.start, "[")
     waiting.firsts.remove(first)

@@ -1,77 +1,77 @@
-"""The markup that an open raw value shows, and that is text of it: what stands balanced there.
+"""Markup inside an open raw value that is part of the value's text ("shown" markup), as long as it is balanced.
 
-An opener that does not count lies on a stack until its closer comes. While a key lies on top, the closer of a value is
-its closer; while a call lies there, the call's closer is that call's. A value that ends although a key is still open,
-or without a closer of its own after it has shown markup, may have swallowed what was meant for its call: it is not
-sound.
+An opener that does not count is pushed on a stack until its closer arrives. If a key is on top, a value's closer closes
+that key; if a call is on top, a call's closer closes that call. A value is unsound, because it may have swallowed
+markup meant for its call, if it ends while a key is still open, or if it contains shown markup and ends without its own
+closer.
 """
 
 from enum import Enum
 
-LEVELS = 128
-"""Openers that lie on the stack, at most; more than that are text."""
+MAX_OPENERS = 128
+"""Maximum number of openers on the stack; any further openers are text."""
 
 
-class Kind(Enum):
-    """What a value shows."""
+class MarkupKind(Enum):
+    """Kind of shown markup."""
 
     CALL = "a call"
     KEY = "a key"
-    MENTION = "a key that a blank follows: more likely a word of a sentence"
+    MENTION = "a key followed by a blank: more likely a word in a sentence"
     QUOTE = "a quote like the one around the value"
 
 
-class Shown:
-    """The stack of one value, and how many of it are calls and keys."""
+class ShownMarkup:
+    """Stack of the markup shown in one value, with the number of calls and keys on it."""
 
-    __slots__ = ("calls", "keys", "stack", "stray", "whole")
+    __slots__ = ("calls", "complete", "keys", "stack", "stray")
 
     def __init__(self) -> None:
-        self.stack: list[Kind] = []
+        self.stack: list[MarkupKind] = []
         self.calls = 0
         self.keys = 0
-        self.whole = False
-        """A call or a key came whole."""
+        self.complete = False
+        """Whether a call or a key was shown from opener to closer."""
         self.stray = False
-        """A value's closer came that closes nothing."""
+        """Whether the value contains a closer that closed nothing."""
 
-    def open(self, kind: Kind) -> None:
-        """An opener that does not count."""
-        if len(self.stack) < LEVELS:
+    def open(self, kind: MarkupKind) -> None:
+        """Push an opener that does not count."""
+        if len(self.stack) < MAX_OPENERS:
             self.stack.append(kind)
-            self.calls += kind is Kind.CALL
-            self.keys += kind is Kind.KEY
+            self.calls += kind is MarkupKind.CALL
+            self.keys += kind is MarkupKind.KEY
 
     @property
-    def balances(self) -> bool:
-        """True if the closer of a value closes a key that is shown."""
-        return bool(self.stack) and self.stack[-1] is not Kind.CALL
+    def closes_shown_key(self) -> bool:
+        """Whether the closer of a value would close a shown key."""
+        return bool(self.stack) and self.stack[-1] is not MarkupKind.CALL
 
     @property
     def blocks(self) -> bool:
-        """True if a key that begins here may belong to what is shown."""
+        """Whether a key opener here may belong to shown markup."""
         return self.calls + self.keys > 0
 
     @property
     def open_key(self) -> bool:
-        """True if a key is open that no call around it explains."""
+        """Whether a key is open outside any shown call."""
         return self.keys > 0 and not self.calls
 
     def close_key(self) -> None:
-        """The closer of a value that does not count."""
-        if not self.balances:
+        """Record a value closer that does not count."""
+        if not self.closes_shown_key:
             self.stray = True
-        elif self._pop() is not Kind.MENTION:
-            self.whole = True
+        elif self._pop() is not MarkupKind.MENTION:
+            self.complete = True
 
     def close_call(self) -> None:
-        """The closer of a call that is shown: what is open inside of it is closed too."""
-        while self._pop() is not Kind.CALL:
+        """Record the closer of a shown call, which also closes everything that is open inside it."""
+        while self._pop() is not MarkupKind.CALL:
             pass
-        self.whole = True
+        self.complete = True
 
-    def _pop(self) -> Kind:
+    def _pop(self) -> MarkupKind:
         kind = self.stack.pop()
-        self.calls -= kind is Kind.CALL
-        self.keys -= kind is Kind.KEY
+        self.calls -= kind is MarkupKind.CALL
+        self.keys -= kind is MarkupKind.KEY
         return kind

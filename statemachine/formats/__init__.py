@@ -1,10 +1,12 @@
-"""The ways in which models write calls: what a format is made of, the table of them, and what a set compiles into.
+"""Formats: the ways in which models write calls.
 
-format     what a row is made of, and the check that a declaration is unambiguous
-table      the rows
-markers    finding literals in text that arrives in pieces, and what must be held back
-openers    what may follow an opener, as a tree; the keys by which an envelope is read
-compile    what a set of formats compiles into; made once, shared by all parsers
+format     the parts of a format, and the check that a declaration is unambiguous
+table      the formats themselves, one row each
+markers    search for literals in text that arrives in pieces, and for text that must be buffered in the meantime
+openers    the tree of openers, and the keys of envelopes
+unmarked   calls without a marker
+scanner    search of text for everything that may begin or close in it
+compile    the tables compiled from a set of formats, made once and shared by all parsers
 """
 
 from statemachine.formats.format import (
@@ -14,7 +16,7 @@ from statemachine.formats.format import (
     Expression,
     Format,
     FormatError,
-    Json,
+    JsonBody,
     MessageBody,
     NameRule,
     Parameters,
@@ -34,7 +36,7 @@ __all__ = [
     "Expression",
     "Format",
     "FormatError",
-    "Json",
+    "JsonBody",
     "MessageBody",
     "NameRule",
     "Parameters",

@@ -1,22 +1,22 @@
-"""What a set of formats compiles into, to be read all at once. Made once, shared by parsers.
+"""Tables compiled from a set of formats that are read together. Made once and shared by all parsers.
 
-What follows an opener is in `openers.py`, what is a call without one in `unmarked.py`; how text is searched for both is
-in `scanner.py`.
+`openers.py` contains the tree of openers, `unmarked.py` the calls without an opener, and `scanner.py` the search for
+both in text.
 """
 
 from collections.abc import Iterable
 from functools import lru_cache
 
-from statemachine.formats.format import Anchor, Format, check
+from statemachine.formats.format import Anchor, Format, check_formats
 from statemachine.formats.markers import Markers
 from statemachine.formats.openers import tree_of
 from statemachine.formats.scanner import TICK, Closers, Marked, Scanners
 from statemachine.formats.table import DEFAULT, FORMATS, REASONING
-from statemachine.formats.unmarked import Fences, Found, Unmarked
+from statemachine.formats.unmarked import Fences, TextFinding, Unmarked
 
 
-class Compiled:
-    """The tables of one set of formats, and of the tools that are openers themselves."""
+class FormatTables:
+    """Tables for one set of formats, and for the tools whose names are openers."""
 
     __slots__ = (
         "closers",
@@ -36,7 +36,7 @@ class Compiled:
         self.formats = formats
         openers = tree_of(formats, tools)
         self.wrappers = {opener.close: opener for opener in openers.values() if opener.close}
-        """Wrappers by their closers."""
+        """Closer of a wrapper → its opener."""
         self.unmarked = Unmarked.of(formats)
         self.fences = Fences.of(formats)
         sections = tuple(dict.fromkeys((*REASONING, *(section for form in formats for section in form.sections))))
@@ -48,13 +48,15 @@ class Compiled:
             (text.removesuffix("{_}"), opener) for text, opener in openers.items() if opener.line
         ]
         if self.fences:
-            lines.append(("```", Found.FENCE))
+            lines.append(("```", TextFinding.FENCE))
         self.line: Markers[Marked] = Markers(lines, any_case=True)
         everywhere: list[tuple[str, Marked]] = [(text, opener) for text, opener in openers.items() if not opener.line]
-        everywhere.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix comes before any prefix
+        everywhere.sort(key=lambda marker: "{ns}" in marker[0])  # a literal prefix takes precedence over any namespace
         everywhere += self.unmarked.markers()
         self.opening: Markers[Marked] = Markers(everywhere)
-        """Every opener that may stand anywhere."""
+        """Openers that count anywhere."""
+        # The same literal may be both an opener and a closer, but a set can contain it only once, so it counts as the
+        # opener. A closer with `{tool}` is not a literal, so it cannot be searched for.
         own = dict.fromkeys(form.close for form in formats if form.close and form.close[0] != TICK)
         ends = dict.fromkeys(close for close in (*own, *self.closers.every) if "{tool}" not in close)
         taken = {marker for marker, _ in everywhere}
@@ -65,14 +67,14 @@ class Compiled:
                 *((close, close) for close in ends if close not in taken),
             ],
         )
-        """Every opener that may stand anywhere and every closer."""
+        """Openers and closers that count anywhere."""
         either = f"{self.line.expression(complete='')}|{self.opening.expression(complete='')}"
         self.plain_fence = self.fences.plain(rf"[{{\[]|{either}" if lines else "")
-        """A fence, up to a first thing in it that is no call."""
+        """Fence up to the first thing in it, which is not a call."""
         self.scanners = Scanners(everywhere, self.line, sections, self.closers, self.unmarked)
 
     def precompile(self) -> None:
-        """Compiles what is otherwise compiled when it is needed."""
+        """Compile everything that would otherwise be compiled on demand."""
         for first, fresh, closers in ((1, 1, 0), (1, 1, 1), (0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)):
             scanner = self.scanners.get(first=bool(first), fresh=bool(fresh), closers=bool(closers))
             scanner.at.match("", 0)
@@ -84,33 +86,36 @@ class Compiled:
 
 
 @lru_cache(maxsize=64)
-def compiled(names: tuple[str, ...], tools: tuple[str, ...] = (), others: tuple[Format, ...] = ()) -> Compiled:
-    """The tables of these formats, of others that are not in the table, and of the tools that are openers themselves.
+def tables_of(names: tuple[str, ...], tools: tuple[str, ...] = (), others: tuple[Format, ...] = ()) -> FormatTables:
+    """Return the tables for these formats from the table, for formats outside it, and for the tools whose names are
+    openers.
 
-    Made once, and shared.
+    They are made once and shared.
     """
-    return Compiled((*(FORMATS[name] for name in names), *others), tools)
+    return FormatTables((*(FORMATS[name] for name in names), *others), tools)
 
 
-def chosen(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Format, ...]]:
-    """The names in the order of the table, so that the order given does not matter, and the formats that are not in it.
+def resolve_formats(formats: Iterable[str | Format]) -> tuple[tuple[str, ...], tuple[Format, ...]]:
+    """Return the names in table order, so that the given order does not matter, and the formats that are not in the
+    table.
 
     Raises:
-        ValueError: there is no such format, or one cannot be read.
-
+        ValueError: a format is unknown or cannot be read.
     """
     given = frozenset(formats)
     others = tuple(form for form in given if isinstance(form, Format))
     for name in given.difference(others):
         if name not in FORMATS:
-            raise ValueError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
+            raise ValueError(f"unknown format {name!r}; the formats are {', '.join(FORMATS)}")
     names = tuple(name for name in FORMATS if name in given)
     if others:
-        check({**{name: FORMATS[name] for name in names}, **{form.name: form for form in others}})
+        check_formats({**{name: FORMATS[name] for name in names}, **{form.name: form for form in others}})
     return names, tuple(sorted(others, key=lambda form: form.name))
 
 
 def precompile(formats: Iterable[str | Format] | None = None) -> None:
-    """Nothing; compiles what these formats need, which takes some tenths of a second, so that no reply waits for it."""
-    names, others = (DEFAULT, ()) if formats is None else chosen(formats)
-    compiled(names, (), others).precompile()
+    """Compile the tables of these formats in advance, which takes some tenths of a second, so that no reply has to wait
+    for it.
+    """
+    names, others = (DEFAULT, ()) if formats is None else resolve_formats(formats)
+    tables_of(names, (), others).precompile()

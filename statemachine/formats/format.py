@@ -1,23 +1,23 @@
-"""What a format is made of, and the check that a declaration is unambiguous.
+"""Parts of a format, and the check that a declaration is unambiguous.
 
-A format is data. It names the literals that open and close a call, where the name stands (`NameRule`), and one of a few
-ways in which arguments are written (a body). It holds no function and no state.
+A format is data. It specifies the literals that open and close a call, the position of the name (`NameRule`), and one
+of a few ways to write arguments (a body). It contains no functions and no state.
 
-Markers are literal text with pieces of pattern in braces:
+Markers are literal text that may contain placeholders in braces:
 
     {ns}   an optional XML namespace prefix: `<{ns}invoke` is `<invoke` and `<anything:invoke`
     {:}    an optional suffix: `<tool_call{:}>` is `<tool_call>` and `<tool_call:anything>`
     {_}    optional blanks (space, tab)
-    { }    one character of white space
-    {*}    optional white space, line ends included
-    {word} an optional word, a name for instance, and optional white space on each side of it
+    { }    one whitespace character
+    {*}    optional whitespace, newlines included
+    {word} an optional word, such as a name, with optional whitespace on each side
     {|}    a vertical bar (plain, full-width or double), or two: `<{|}x{|}>` is `<|x|>`, `<｜x｜>` and `<｜｜x｜｜>`
-    {a}    a letter follows (it is not part of the marker)
+    {a}    a letter must follow (it is not part of the marker)
     {key}  in the closer of a value: the key that opened it
     {tool} in the opener and the closer of a call: the name of an offered tool
 
-An opener that begins with a letter counts only inside of a wrapper, or at the start of a line if the format says so; in
-such a format letters match in either case (labels are written as people write).
+An opener that begins with a letter counts only inside a wrapper or, if the format allows it, at the start of a line. At
+the start of a line, letter case is ignored, since models vary the case of labels.
 """
 
 import itertools
@@ -28,41 +28,47 @@ from attrs import frozen
 
 
 class Anchor(Enum):
-    """Where an opener counts."""
+    """Positions where an opener can count."""
 
     ANYWHERE = "anywhere"
     LINE = "line"
-    """At the start of a line; blanks before it are allowed and stay text."""
+    """At the start of a line; blanks before it are allowed and remain text."""
     REPLY = "reply"
-    """Where nothing but white space, reasoning or calls came before."""
+    """Where nothing but whitespace, reasoning or calls precedes it in the reply."""
 
 
 @frozen(cache_hash=True)
 class NameRule:
-    """Where a name stands: directly after the opener, up to one of `ends`; or in an attribute of the opener's tag."""
+    """Position of a name: either directly after the opener, up to one of `ends`, or in an attribute of the opener's
+    tag.
+    """
 
     ends: tuple[str, ...] = (">",)
-    """Markers that end the name, white space before them allowed. What belongs to the body (`{`, `(`, the opener of a
-    key, the closer of the call) ends it too when it is listed, and is not consumed."""
+    """Markers that end the name, after optional whitespace. A marker of the body (`{`, `(`, the opener of a key, the
+    closer of the call) also ends the name if it is listed here, and is not consumed.
+    """
     attribute: str = ""
-    """`<invoke name="f" k="V">`: the attribute with the name; the others are arguments, `ends` end the tag."""
+    """Attribute that contains the name (`<invoke name="f" k="V">`). The other attributes are arguments, and `ends` end
+    the tag.
+    """
     id: str = ""
-    """Marker of an id that may stand between the name and its end."""
+    """Marker before an optional id between the name and its end."""
     id_end: str = ""
-    """Marker that ends an id which stands before the name."""
+    """Marker that ends an id preceding the name."""
     one_line: bool = False
-    """The name and its end stand on one line."""
+    """Whether the name and its end must be on one line."""
     ignored_words: tuple[str, ...] = ()
-    """Words that may stand before the name (`@tool f`); attributes that are no arguments."""
+    """Words that may precede the name (`@tool f`), and attributes that are not arguments."""
     spelling: str = "{name}"
-    """How the name is written, `functions.{name}:{index}` for instance; what stands around it may be missing. With an
-    `{index}` (of the call in the reply) the whole is the call's id; `!` may stand before the index in place of `:`, and
-    the index alone is a call of the only tool that is offered."""
+    """How the name is written, for example `functions.{name}:{index}`; when the name is read, the text around it is
+    optional. If the spelling contains `{index}` (the call's number in the reply), the complete spelling is the call's
+    id, `!` may replace the `:` before the index, and an index alone is a call to the only offered tool.
+    """
 
 
 @frozen
-class Json:
-    """The arguments as one JSON object."""
+class JsonBody:
+    """Arguments written as one JSON object."""
 
 
 NAME_KEYS = ("name", "tool", "function", "tool_name", "action")
@@ -73,10 +79,10 @@ ONLY_CALLS_KEYS = ("tool", "function", "tool_name")
 
 @frozen
 class Envelope:
-    """JSON that carries name and arguments; an array of such objects; or one nested in another.
+    """JSON that contains name and arguments: one object, an array of such objects, or one object nested in another.
 
-    The first key of `name` and `arguments` is the format's own spelling and the one that is written; the others are
-    read too. A key whose value is an object and that stands in `nest` holds the call inside.
+    The format itself writes the first key in `name` and in `arguments`; the other keys are only read. An object under a
+    key in `nest` contains the call.
     """
 
     name: tuple[str, ...] = NAME_KEYS
@@ -84,104 +90,121 @@ class Envelope:
     id: tuple[str, ...] = ID_KEYS
     nest: tuple[str, ...] = ("function", "action", "tool_call", "function_call")
     written_nest: str = ""
-    """The key under which the format itself nests the call, if it does."""
+    """Key whose value is the call, if the format itself writes nested calls."""
     calls: str = ""
-    """The key that holds an array of calls."""
+    """Key whose value is an array of calls."""
     array: bool = False
-    """The format itself writes an array of calls."""
+    """Whether the format itself writes an array of calls."""
     as_string: bool = False
-    """The format itself writes the arguments as a JSON string."""
+    """Whether the format itself writes the arguments as a JSON string."""
     keyed: bool = False
-    """An object has one key, the name, whose value is the arguments."""
+    """Whether an object has a single key, the tool name, whose value is the arguments."""
     thought: str = ""
-    """The key whose string is reasoning (strict one-object protocol)."""
+    """Key whose string is reasoning (strict one-object protocol)."""
     final: tuple[str, ...] = ()
-    """The path of keys to the visible text (strict one-object protocol)."""
+    """Path of keys to the visible text (strict one-object protocol)."""
     by_keys: bool = False
-    """Its wrappers stand around other objects too: directly in one, only its keys say that an object is a call."""
+    """Whether the format's wrappers may also enclose other objects, so that an object directly inside one is identified
+    as a call only by its keys.
+    """
 
 
 @frozen(cache_hash=True)
 class Parameters:
-    """Marked keys and raw values, typed by the tool's JSON Schema. One JSON object in their place is read too."""
+    """Marked keys and raw values, typed by the tool's JSON Schema. One JSON object in their place is accepted too."""
 
     key: str
-    """Opens a key."""
+    """Opener of a key."""
     key_rule: NameRule
-    """Where the key stands, and what ends it: then the value begins."""
+    """Position of the key, and the markers that end it; the value follows those markers."""
     close: str
-    """Closes a value."""
+    """Closer of a value."""
     other_keys: tuple[tuple[str, str], ...] = ()
-    """Other openers of a key that are read, each with the closer of its value."""
+    """Additional key openers that are accepted when reading, each with the closer of its value."""
     trim: bool = False
-    """A line end on each side of a value is markup: the one before the closer only if one followed the opener."""
+    """Whether a newline on each side of a value is markup. The one before the closer counts only if one followed the
+    opener.
+    """
     wrappers: tuple[tuple[str, str], ...] = ()
-    """Opener and closer of spans that may stand around all parameters."""
+    """Opener and closer of each span that may enclose all parameters."""
     type_attribute: str = ""
-    """The attribute that says whether a value is a string (`true`, `false`), or which JSON type it has."""
+    """Attribute that gives the type of a value: whether it is a string (`true`, `false`), or a JSON type."""
     type_marks: tuple[str, ...] = ()
-    """What stands in place of the key's end before a type, and what ends the type (`<arg_type>integer</arg_type>`)."""
+    """Marker that replaces the key's end if a type follows, and marker that ends the type
+    (`<arg_type>integer</arg_type>`).
+    """
     quote: tuple[str, ...] = ()
-    """Opener and closer that may stand around a value, in which nothing else counts (CDATA)."""
+    """Optional opener and closer around a value, between which no other marker counts (CDATA)."""
     item: str = ""
-    """Values may be made of keys and values again, which are an object, or, if this is their key, an array."""
+    """Key of an array's elements. If set, a value may itself consist of keys and values: it is an array if they have
+    this key, otherwise an object.
+    """
     whole: str = ""
-    """The key whose value may be one JSON object of all arguments, unless the tool has such a parameter."""
+    """Key whose value may be one JSON object with all arguments, unless the tool has a parameter with this name."""
 
 
 @frozen(cache_hash=True)
 class Expression:
-    """A call as an expression, `f(a=1, b='x')`: names, bracketed arguments, values as Python or JSON writes them."""
+    """Call written as an expression, `f(a=1, b='x')`: a name, then bracketed arguments whose values are written as in
+    Python or JSON.
+    """
 
     brackets: str = "()"
-    """Around the arguments."""
+    """Brackets around the arguments."""
     other_brackets: str = ""
-    """Brackets that may stand in their place."""
+    """Alternative brackets that are accepted when reading."""
     assign: str = "="
-    """Between a key and its value."""
+    """Separator between a key and its value."""
     flag: str = ""
-    """What may stand before a key; then a blank stands behind it and between arguments, and a value need no quotes."""
+    """Optional marker before a key. If present, a blank follows the key and separates arguments, and values need no
+    quotes.
+    """
     quote: str = ""
-    """A literal that stands on both sides of a string, in which nothing is escaped; "": quotes as Python has them."""
+    """Literal on both sides of a string in which nothing is escaped; "" if strings are in Python quotes."""
     array: bool = False
-    """The calls stand in square brackets, a comma between them."""
+    """Whether the calls are enclosed in square brackets and separated by commas."""
     bare: bool = False
-    """Such a list is a call without any marker when it begins a reply and its first name is an offered tool."""
+    """Whether such a list needs no marker if it begins a reply and its first name is that of an offered tool."""
 
 
 @frozen(cache_hash=True)
 class MessageBody:
-    """A message that begins with a header, which decides what it is: reasoning, text, or a call of its recipient."""
+    """Message that begins with a header, which makes it reasoning, text, or a call to its recipient."""
 
     openers: tuple[str, ...]
     begin: str
-    """Ends the header: then the message begins."""
+    """Marker that ends the header and begins the message."""
     recipient: str = ""
-    """Stands before the recipient in the header; "": the header is the recipient."""
+    """Prefix of the recipient in the header; "": the entire header is the recipient."""
     channel: str = ""
-    """Stands before the channel in the header."""
+    """Prefix of the channel in the header."""
     reasoning: tuple[str, ...] = ()
-    """Recipients and channels of reasoning."""
+    """Recipients and channels that make a message reasoning."""
     text: tuple[str, ...] = ()
-    """Recipients of text. Any other one is a tool, and its message one JSON object, or a call in another format."""
+    """Recipients that make a message text. Any other recipient is a tool, and its message is one JSON object or a call
+    in another format.
+    """
     written: str = ""
-    """The header of a call, up to `begin`, with {name} in it."""
+    """Header of a call up to `begin`, containing `{name}`."""
     ends: tuple[str, ...] = ()
-    """What may close a message."""
+    """Markers that may close a message."""
     results: tuple[str, ...] = ()
-    """Openers of messages in which tools answer: the model invents them behind its calls, and they are discarded."""
+    """Openers of messages that contain tool results. If a model writes one after its calls, the result is fabricated
+    and is discarded.
+    """
     parameters: Parameters | None = None
-    """Marked parameters that may stand in place of the object."""
+    """Marked parameters that may replace the JSON object."""
 
 
-Body = Json | Envelope | Parameters | Expression | MessageBody
+Body = JsonBody | Envelope | Parameters | Expression | MessageBody
 
 
 @frozen
 class Variant:
-    """One way in which a format goes on after its opener.
+    """One way in which a format continues after its opener.
 
-    `Json` and `Parameters` have a name rule. An `Expression` has one where its name does not stand before its brackets.
+    `JsonBody` and `Parameters` require a name rule. An `Expression` has a name rule if its name does not directly
+    precede its brackets.
     """
 
     body: Body
@@ -190,10 +213,11 @@ class Variant:
 
 @frozen
 class Section:
-    """A stretch of a reply whose markers are not text: reasoning (or text, if `text` is set).
+    """Part of a reply whose markers are not text. It contains reasoning or, with `text`, text.
 
-    It opens where nothing but white space, reasoning or calls came before in the reply; with `Anchor.ANYWHERE` (special
-    tokens) also where nothing but white space came since another such span, message or call has ended.
+    A section can open where nothing but whitespace, reasoning or calls precedes it in the reply; with `Anchor.ANYWHERE`
+    (special tokens), it can also open where nothing but whitespace separates it from the end of another such section,
+    message or call.
     """
 
     open: str
@@ -201,103 +225,108 @@ class Section:
     text: bool = False
     anchor: Anchor = Anchor.REPLY
     alone: bool = False
-    """Its closer is looked for behind text too: prompts open it, and nobody says so."""
+    """Whether the section's closer also counts after text, since the prompt may have opened the section."""
 
 
 @frozen(cache_hash=True)
 class Format:
-    """One textual way of writing calls; a row of the table. The first opener, wrapper and variant are written."""
+    """One textual way of writing calls; a row of the table. When writing, the first opener, wrapper and variant are
+    used.
+    """
 
     name: str
     variants: tuple[Variant, ...]
     openers: tuple[str, ...] = ()
-    """() means that the format has no marker of its own: its body stands bare in the text."""
+    """Openers of a call; empty if the format has no marker, so that its body appears in the text without one."""
     close: str = ""
-    """Ends the call; skipped when present, never demanded."""
+    """Closer of the call; skipped if present, never required."""
     closed: bool = True
-    """The format itself writes the closer."""
+    """Whether the format itself writes the closer."""
     wrappers: tuple[tuple[str, str], ...] = ()
-    """Opener and closer of spans that may stand around one or several calls, outermost first; each may be missing."""
+    """Opener and closer of optional spans around one or several calls, outermost first."""
     anchor: Anchor = Anchor.ANYWHERE
     fence: tuple[str, ...] = ()
-    """Info strings of code fences that announce a call by themselves; the first is written around each call."""
+    """Info strings of code fences that suffice to announce a call; the first is used in the fence written around each
+    call.
+    """
     sections: tuple[Section, ...] = ()
-    """Reasoning and text as the format's models mark them."""
+    """Sections of reasoning and text, as marked by the format's models."""
     stops: tuple[str, ...] = ()
-    """Special tokens that end a turn: markup after a call and at the end of a reply."""
+    """Special tokens that end a turn. They are markup after a call and at the end of a reply."""
     around: str = ""
     """Opener of the wrapper that the format itself writes around all calls of a reply."""
     around_each: str = ""
-    """Opener of the wrapper that it writes around each."""
+    """Opener of the wrapper that the format itself writes around each call."""
     lines: bool = True
-    """The format itself writes its parts on lines of their own."""
+    """Whether the format itself writes each of its parts on a separate line."""
     alias_of: str = ""
-    """The format with the same openers that is meant when both are enabled."""
+    """Format with the same openers that takes precedence if both are enabled."""
     models: str = ""
-    """Who writes it natively, for the docs."""
+    """Models that use the format natively, for the docs."""
     about: str = ""
-    """What else there is to say of it, for the docs."""
+    """Notes on the format, for the docs."""
 
     @property
     def special(self) -> bool:
-        """True if its models put text and reasoning between special tokens, or behind headers."""
+        """Whether the format's models put text and reasoning between special tokens, or after headers."""
         return any(section.anchor is Anchor.ANYWHERE for section in self.sections) or any(
             isinstance(variant.body, MessageBody) for variant in self.variants
         )
 
     @property
     def by_tool(self) -> bool:
-        """True if its openers are the names of the offered tools."""
+        """Whether the format's openers are the names of the offered tools."""
         return any("{tool}" in opener for opener in self.openers)
 
 
 class FormatError(ValueError):
-    """A declaration is ambiguous or impossible; says which format and why."""
+    """The declaration of a format is ambiguous or impossible. The message names the format and the reason."""
 
 
-def check(formats: Mapping[str, Format]) -> None:
-    """Nothing, if every declaration can be read and no two say the same.
+def check_formats(formats: Mapping[str, Format]) -> None:
+    """Reject declarations that cannot be read, or that conflict with each other.
 
     Raises:
-        FormatError: a row's key is not its name; a variant without a way to tell the name; two formats whose openers
-            are equal and that go on in the same way; an opener that begins with another one.
-
+        FormatError: a row's key is not its name; a variant does not define where its name is; two formats have the same
+            opener and the same continuation; or an opener begins with another one.
     """
     seen: dict[tuple[str, str, str], str] = {}
     for key, form in formats.items():
         if key != form.name:
-            raise FormatError(f"{key}: the row is named {form.name!r}; give it the key of its name")
+            raise FormatError(f"{key}: the row is named {form.name!r}; use that name as its key")
         if not form.variants:
             raise FormatError(f"{key}: a format needs at least one variant")
         for variant in form.variants:
-            named = isinstance(variant.body, Json | Parameters)
+            named = isinstance(variant.body, JsonBody | Parameters)
             if named and variant.name_rule is None and not form.by_tool:
-                raise FormatError(f"{key}: its body does not carry the name: give the variant a name_rule")
+                raise FormatError(f"{key}: its body does not contain the name: add a name_rule to the variant")
             if not named and not isinstance(variant.body, Expression) and variant.name_rule is not None:
-                raise FormatError(f"{key}: its body carries the name itself: leave out the name_rule")
-            if not openers_of(form, variant) and not form.fence and not bare(variant.body):
-                raise FormatError(f"{key}: without an opener it cannot be told from text")
+                raise FormatError(f"{key}: its body contains the name itself: remove the name_rule")
+            if not openers_of(form, variant) and not form.fence and not needs_no_marker(variant.body):
+                raise FormatError(f"{key}: without an opener it is indistinguishable from text")
             if not form.alias_of:
-                claim(seen, form, variant)
+                register_openers(seen, form, variant)
     openers = sorted({opener for _, opener, _ in seen} | {around for around, _, _ in seen if around})
     for one, other in itertools.pairwise(openers):
         if other.startswith(one):
-            raise FormatError(f"the opener {other!r} begins with {one!r}: which one it is would depend on the cuts")
+            raise FormatError(
+                f"the opener {other!r} begins with {one!r}: which of them matches would depend on how the text is cut"
+            )
 
 
 def openers_of(form: Format, variant: Variant) -> tuple[str, ...]:
-    """What begins a variant of a format."""
+    """Return the openers of one variant of a format."""
     body = variant.body
     return (*body.openers, *body.results) if isinstance(body, MessageBody) else form.openers
 
 
-def bare(body: Body) -> bool:
-    """True if a body can be told from text without any marker."""
+def needs_no_marker(body: Body) -> bool:
+    """Return whether a body can be distinguished from text without any marker."""
     return isinstance(body, Envelope) or (isinstance(body, Expression) and body.bare)
 
 
-def kind(variant: Variant) -> str:
-    """What tells a variant from others after the same opener: how it goes on."""
+def continuation_of(variant: Variant) -> str:
+    """Return how a variant continues after its opener, which distinguishes it from other variants."""
     match variant.body:
         case Envelope(array=array):
             return "an array of calls" if array else "an envelope"
@@ -313,15 +342,16 @@ def kind(variant: Variant) -> str:
             )
 
 
-def claim(seen: dict[tuple[str, str, str], str], form: Format, variant: Variant) -> None:
-    """JsonState what a variant begins with.
+def register_openers(seen: dict[tuple[str, str, str], str], form: Format, variant: Variant) -> None:
+    """Register the openers of a variant as belonging to its format.
 
     Raises:
-        FormatError: another format begins in the same way.
-
+        FormatError: another format has registered the same opener with the same continuation.
     """
     around = form.around_each or form.around
     for opener in openers_of(form, variant):
-        other = seen.setdefault((around, opener, kind(variant)), form.name)
+        other = seen.setdefault((around, opener, continuation_of(variant)), form.name)
         if other != form.name:
-            raise FormatError(f"{form.name}: the opener {opener!r} followed by {kind(variant)} is {other}'s already")
+            raise FormatError(
+                f"{form.name}: the opener {opener!r} followed by {continuation_of(variant)} already belongs to {other}"
+            )

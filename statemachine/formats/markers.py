@@ -1,17 +1,17 @@
-"""Finding literals in text that arrives in pieces: search, and what must be held back.
+r"""Search for literals in text that arrives in pieces, and for text that must be buffered in the meantime.
 
-Theory of operation. A set of markers is one trie. What stands at a place in the text is asked of it in two steps: a
-regular expression of all markers finds a whole one (a group says which), and where there is none, a walk through the
-trie finds out whether the text ends on the way to one, and has to be held back.
+Theory of operation. A set of markers is one trie. A position in the text is examined in two steps: a regular expression
+for all markers finds a complete one (a group identifies it), and if it fails, a walk through the trie determines
+whether the text ends inside a marker and has to be buffered.
 
-Where text flows, both questions are one, in an expression in which every node may also be the end of the text:
+Where text flows, both steps are combined in one expression in which every node may also be the end of the text:
 
-    <tool_call> and <think>   ⇒   <(?:t(?:o(?:o(?:…|\\Z)|\\Z)|h(?:…|\\Z)|\\Z)|\\Z)
+    <tool_call> and <think>   ⇒   <(?:t(?:o(?:o(?:…|\Z)|\Z)|h(?:…|\Z)|\Z)|\Z)
 
-It takes eight times as long to compile, so it is made of few characters wherever that is enough.
+Such an expression takes eight times as long to compile, so it is limited to a few characters wherever these are enough.
 
-No marker of a set may begin with another one: the answer would depend on how the text is cut. `Markers` refuses such a
-set when it is made.
+No marker in a set may begin with another one, because the result would depend on how the text is cut. `Markers` rejects
+such a set.
 """
 
 import re
@@ -21,7 +21,7 @@ from itertools import groupby
 from re import Match
 from typing import Generic, TypeVar
 
-from statemachine.runs import Run
+from statemachine.stream.runs import Run
 
 T = TypeVar("T")
 
@@ -39,11 +39,13 @@ PIECES = {
 END = r"\Z"
 NEVER = "(?!)"
 one_char = re.compile(r"\\?(.)|\[([^\]]+)\](?:\{1,2\}\+)?", re.DOTALL).fullmatch
-"""What begins with one character of a set, without which it cannot stand: a literal, or one or two of a class."""
+"""Matches an atom that is never empty, so that it begins with one character of a set: a literal, or one or two
+characters of a class.
+"""
 
 
 def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
-    """Each way to spell a marker (see `format.py`), as regular expressions of one character each."""
+    """Yield each spelling of a marker (see `format.py`) as regular expressions, one per character or piece."""
     head, found, tail = marker.partition("{ns}")
     if found:
         plain = tuple(one for way in atoms(head + tail, any_case=any_case) for one in way)
@@ -63,49 +65,54 @@ def atoms(marker: str, *, any_case: bool = False) -> Iterator[tuple[str, ...]]:
 
 
 def literals(atom: str) -> str:
-    """The characters that an atom stands for; "" if it is more than one of some characters."""
+    """Return the characters that an atom stands for; "" if it is not a single character."""
     found = re.fullmatch(r"\\?(.)|\[(\w+)\]", atom, re.DOTALL)
     return "" if found is None else found[1] or found[2]
 
 
-def head(atom: str) -> str:
-    """The characters with which an atom begins, as they stand in a class; "" if it may be empty."""
+def first_characters(atom: str) -> str:
+    """Return the characters that an atom may begin with, in character-class syntax; "" if the atom may be empty."""
     found = one_char(atom)
     return "" if found is None else found[2] or re.escape(found[1])
 
 
-rest = re.compile(r".*\Z", re.DOTALL).match
-"""All that is left of a text."""
+match_rest = re.compile(r".*\Z", re.DOTALL).match
+"""Matches all remaining text."""
 
 
 class MarkerNode:
-    """A place in the trie: where to go from here, and the group that says that a marker ends here."""
+    """Node of the trie: its child nodes, and whether a marker ends here."""
 
-    __slots__ = ("_literals", "_ways", "group", "next")
+    __slots__ = ("_literals", "_steps", "group", "next")
 
     def __init__(self) -> None:
         self.next: dict[str, MarkerNode] = {}
         self.group = 0
         self._literals: dict[str, MarkerNode] = {}
-        """Where characters lead."""
-        self._ways: Sequence[Callable[[str, int], tuple[MarkerNode, int] | None]] | None = None
-        """What to try, one after the other, if not only characters lead on; None: not asked yet."""
+        """Character → child node."""
+        self._steps: Sequence[Callable[[str, int], tuple[MarkerNode, int] | None]] | None = None
+        """Steps to try, in order; empty if all of them are single characters, None until first use."""
 
-    def whole(self) -> str:
-        """What may follow."""
-        ways = [atom + child.whole() for atom, child in self.next.items()]
+    def complete_expression(self) -> str:
+        """Return the expression for all continuations."""
+        ways = [atom + child.complete_expression() for atom, child in self.next.items()]
         if self.group:
             ways.append("()")
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
-    def begun(self, text: str, at: int) -> bool | None:
-        """What goes on at `at` as from here: a marker that the text cuts (True), a whole one (False), or none."""
+    def is_begun(self, text: str, at: int) -> bool | None:
+        """Return True if the text from `at` on is cut off inside a marker, False if it completes one, and None
+        otherwise.
+        """
         node, end = self, len(text)
         while at < end and not node.group:
-            ways = node._divided() if node._ways is None else node._ways
+            # The order of the markers decides when a pattern and a character accept the same text, so each way is
+            # followed to its end before the next is tried. Where all ways are single characters, at most one of them
+            # applies, and the loop needs no recursion.
+            ways = node._compile_steps() if node._steps is None else node._steps
             for way in ways:
                 led = way(text, at)
-                if led is not None and (begun := led[0].begun(text, led[1])) is not None:
+                if led is not None and (begun := led[0].is_begun(text, led[1])) is not None:
                     return begun
             further = None if ways else node._literals.get(text[at])
             if further is None:
@@ -114,12 +121,12 @@ class MarkerNode:
             at += 1
         return not node.group
 
-    def mixed(self) -> bool:
-        """More than one way on may take the same text, here or further on."""
+    def is_ambiguous(self) -> bool:
+        """Return whether more than one way may accept the same text, at this node or further down."""
         patterns = any(not literals(atom) for atom in self.next)
-        return (patterns and len(self.next) > 1) or any(child.mixed() for child in self.next.values())
+        return (patterns and len(self.next) > 1) or any(child.is_ambiguous() for child in self.next.values())
 
-    def _divided(self) -> Sequence[Callable[[str, int], tuple["MarkerNode", int] | None]]:
+    def _compile_steps(self) -> Sequence[Callable[[str, int], tuple["MarkerNode", int] | None]]:
         ways = []
         for characters, group in groupby(self.next.items(), lambda way: bool(literals(way[0]))):
             if characters:
@@ -128,17 +135,21 @@ class MarkerNode:
                 ways.append(partial(_by_character, led))
             else:
                 ways += [partial(_by_pattern, re.compile(atom).match, child) for atom, child in group]
-        self._ways = () if len(self._literals) and len(ways) == 1 else ways
-        return self._ways
+        self._steps = () if len(self._literals) and len(ways) == 1 else ways
+        return self._steps
 
     def expression(self, *, complete: str = "()") -> str:
-        """What may follow, or the end of the text; `complete` stands where a marker ends."""
+        """Return the expression for all continuations, or for the end of the text; `complete` is inserted where a
+        marker ends.
+        """
         ways = [atom + child.expression(complete=complete) for atom, child in self.next.items()]
         ways.append(complete if self.group else END)
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
     def beginning(self, characters: int, *, complete: str = "", cut: str = "") -> str:
-        """The same of so many characters more; `cut` stands behind the last."""
+        """Return the same expression, limited to the next `characters` characters; `cut` is inserted after the last
+        one.
+        """
         if characters <= 0:
             return cut
         ways = [
@@ -148,22 +159,26 @@ class MarkerNode:
         ways.append(complete if self.group else END)
         return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
-    def only(self, atom: str) -> "MarkerNode | None":
-        """Where this character leads, if it is a literal that no other way on accepts; else None."""
+    def sole_child(self, atom: str) -> "MarkerNode | None":
+        """Return the node that this character leads to, if the character is a literal that no other way accepts;
+        otherwise None.
+        """
         char = atom.removeprefix("\\")
         alone = len(char) == 1 and not any(re.match(other, char) for other in self.next if other != atom)
         return self.next.get(atom) if alone else None
 
-    def misses(self, special: str, depth: int) -> str:
-        """An expression of up to `depth` characters, none of them special, with which no marker goes on here."""
-        heads = [head(atom) for atom in self.next]
+    def near_misses(self, special: str, depth: int) -> str:
+        """Return an expression for up to `depth` characters, none of them special, that continue no marker from this
+        node.
+        """
+        heads = [first_characters(atom) for atom in self.next]
         if self.group or not all(heads):
             return NEVER
         ways = [f"[^{''.join(heads)}{special}]"]
         for atom in self.next if depth > 1 else ():
-            child = self.only(atom)
+            child = self.sole_child(atom)
             if child is not None and atom not in special:
-                ways.append(atom + child.misses(special, depth - 1))
+                ways.append(atom + child.near_misses(special, depth - 1))
         return alternatives(way for way in ways if not way.endswith(NEVER))
 
 
@@ -180,14 +195,13 @@ def _by_pattern(
 
 
 class Markers(Generic[T]):
-    """A set of markers, each with the value that it stands for.
+    """Set of markers, each with a value.
 
     Raises:
         ValueError: two markers are equal, or one begins with another.
-
     """
 
-    __slots__ = ("_mixed", "_whole", "root", "values")
+    __slots__ = ("_ambiguous", "_whole", "root", "values")
 
     def __init__(self, markers: Iterable[tuple[str, T]], *, any_case: bool = False) -> None:
         self.root = MarkerNode()
@@ -198,95 +212,113 @@ class Markers(Generic[T]):
                 node = self.root
                 for atom in way:
                     if node.group:
-                        raise ValueError(f"the marker {marker!r} begins with another marker of its set")
+                        raise ValueError(f"the marker {marker!r} begins with another marker in its set")
                     node = node.next.setdefault(atom, MarkerNode())
                 if node.group or node.next:
-                    raise ValueError(f"the marker {marker!r} stands in its set already, or another one begins with it")
+                    raise ValueError(f"the marker {marker!r} is already in its set, or another marker begins with it")
                 node.group = 1
                 order.append(node)
                 self.values.append(value)
-        # groups are numbered in the order of the finished expression, values follow them
+        # Groups are numbered in the order of the finished expression, so the values are sorted the same way.
         by_node = dict(zip(map(id, order), self.values, strict=True))
-        self.values = [by_node[id(node)] for node in ends(self.root)]
+        self.values = [by_node[id(node)] for node in end_nodes(self.root)]
         self._whole: Callable[[str, int], Match[str] | None] = self._first_match
-        self._mixed = False
-        """A text that cuts one marker may be another, which comes later."""
+        self._ambiguous = False
+        """Whether text that is cut off inside one marker may also match a later marker."""
 
     def match(self, text: str, at: int) -> Match[str] | None:
-        """What stands at `at`: a marker (the group that matched says which), or the beginning of one (none matched)."""
+        """Match a marker at `at`: complete (its group matched) or cut off by the end of the text (no group matched)."""
+        # A complete marker is the common case and needs one match. In an ambiguous set that match may be wrong: its
+        # text may also be the beginning of an earlier marker, so the trie has to be checked first.
         found = self._whole(text, at)
-        if (found is None or self._mixed) and at < len(text) and self.root.begun(text, at):
-            return rest(text, at)
+        if (found is None or self._ambiguous) and at < len(text) and self.root.is_begun(text, at):
+            return match_rest(text, at)
         return found
 
     def _first_match(self, text: str, at: int) -> Match[str] | None:
-        """Many sets are only parts of a larger expression, so this one is compiled when it is asked for."""
-        self._mixed = self.root.mixed()
-        self._whole = re.compile(self.root.whole() if self.root.next else NEVER).match
+        """Compile the expression on demand: many sets are used only as parts of a larger expression."""
+        self._ambiguous = self.root.is_ambiguous()
+        self._whole = re.compile(self.root.complete_expression() if self.root.next else NEVER).match
         return self._whole(text, at)
 
     def expression(self, complete: str = "()") -> str:
-        """The regular expression of a whole marker or of one begun at the end of the text."""
+        """Return the expression for a marker, complete or cut off by the end of the text."""
         return alternatives(atom + child.expression(complete=complete) for atom, child in self.root.next.items())
 
-    def begun(self) -> str:
-        """The regular expression of a marker begun, and not finished, at the end of the text."""
+    def begun_expression(self) -> str:
+        """Return the expression for a marker cut off by the end of the text."""
         return alternatives(atom + child.expression(complete=NEVER) for atom, child in self.root.next.items())
 
     def beginning(self, characters: int) -> str:
-        """The regular expression of what has the first characters of a marker in common: no marker stands elsewhere."""
+        """Return the expression for text that shares its first `characters` characters with a marker; where it does not
+        match, no marker begins.
+        """
         return self.root.beginning(characters)
 
-    def short(self, characters: int) -> str:
-        """The regular expression of a marker begun, with at most so many characters, at the end of the text."""
+    def begun_expression_within(self, characters: int) -> str:
+        """Return the expression for a marker that is cut off by the end of the text after at most `characters`
+        characters.
+        """
         return self.root.beginning(characters, complete=NEVER, cut=END)
 
 
 def alternatives(ways: Iterable[str]) -> str:
-    """The regular expression of one of these; of nothing if there are none."""
+    """Return the expression for any of these alternatives; it never matches if the list is empty."""
     return f"(?:{'|'.join(ways) or '(?!)'})"
 
 
-def ends(node: MarkerNode) -> Iterator[MarkerNode]:
-    """The nodes at which markers end, in the order in which `Node.expression` numbers their groups."""
+def end_nodes(node: MarkerNode) -> Iterator[MarkerNode]:
+    """Yield the nodes where markers end, in the order of their groups in `MarkerNode.expression`."""
     for child in node.next.values():
-        yield from ends(child)
+        yield from end_nodes(child)
     if node.group:
         yield node
 
 
-def flowing(markers: Markers[T]) -> str:
-    """A regular expression of text in which no marker begins, then in group 1 what must wait at the end of the text."""
+def text_expression(markers: Markers[T]) -> str:
+    """Return an expression for text in which no marker begins; group 1 is text at the end that has to wait."""
+    # Possessive quantifiers: a character that begins no marker never has to be given back, so matching takes linear
+    # time.
     plain = f"[^{''.join(markers.root.next)}]*+"
     begins = "|".join(f"{atom}(?!{child.expression(complete='')})" for atom, child in markers.root.next.items())
-    return f"{plain}(?:(?:{begins}){plain})*+({markers.begun()})?+"
+    return f"{plain}(?:(?:{begins}){plain})*+({markers.begun_expression()})?+"
 
 
-def trimmed(markers: Markers[T]) -> str:
-    """As `flowing`, but one line end directly before a marker, or at the end of the text, does not flow.
+def trimmed_text_expression(markers: Markers[T]) -> str:
+    """Return `text_expression`, except that one newline directly before a marker, or at the end, does not flow.
 
-    The text is taken whole and given back by that line end: to stop at each of them would be three times as slow.
+    The text is matched greedily and then gives that newline back, because stopping at each newline would be three times
+    as slow.
     """
     plain = f"[^{''.join(markers.root.next)}]*"
     begins = "|".join(f"{atom}(?!{child.expression(complete='')})" for atom, child in markers.root.next.items())
     marker = markers.expression(complete="")
     whole = rf"(?:(?<![\r\n])|(?<=\n)(?!\Z|{marker})|(?<=\r)(?!\Z|\n|{marker}))"
-    return rf"{plain}(?:(?:{begins}){plain})*{whole}(\r?\n(?:{markers.begun()}|\Z)|\r\Z|{markers.begun()})?+"
+    begun = markers.begun_expression()
+    return rf"{plain}(?:(?:{begins}){plain})*{whole}(\r?\n(?:{begun}|\Z)|\r\Z|{begun})?+"
 
 
-def flowing_run(markers: Markers[T], *, convert: Callable[[str], str] | None = None, trim: bool = False) -> Run:
-    """The run of text in which no marker begins. What is to be converted, and nothing else, is found at once too."""
+def text_run(markers: Markers[T], *, convert: Callable[[str], str] | None = None, trim: bool = False) -> Run:
+    """Return the run for text in which no marker begins. With `convert`, its `search` also recognizes text that needs
+    conversion only.
+    """
     first, line_end = "".join(markers.root.next), r"\r\n" if trim else ""
     search = f"[{first}{line_end}]"
     if convert is not None:
         over = r"(?<![\r\n])()\Z" if trim else r"()\Z"
         search = rf"[{first}\"\\\x00-\x1f](?:(?<![{first}])[^{first}]*+{over})?+"
-    return Run(trimmed(markers) if trim else flowing(markers), convert=convert, search=re.compile(search).search)
+    return Run(
+        trimmed_text_expression(markers) if trim else text_expression(markers),
+        convert=convert,
+        search=re.compile(search).search,
+    )
 
 
 @lru_cache(maxsize=256)
 def closers_of(closers: tuple[str, ...]) -> Markers[str]:
-    """Closers as markers; of two fences the longer one: a set in which one begins with the other has no answer."""
+    """Return closers as markers. If one begins with another (as two fences may), only the longer one is included,
+    because `Markers` rejects such a set.
+    """
     different = dict.fromkeys(closers)
     longest = [close for close in different if not any(o != close and o.startswith(close) for o in different)]
     return Markers([(close, close) for close in longest])
@@ -294,11 +326,11 @@ def closers_of(closers: tuple[str, ...]) -> Markers[str]:
 
 @lru_cache(maxsize=256)
 def run_to(closers: tuple[str, ...]) -> Run:
-    """Text up to one of the closers."""
-    return flowing_run(closers_of(closers))
+    """Return the run for text up to one of the closers."""
+    return text_run(closers_of(closers))
 
 
-def spelled(marker: str) -> str:
-    """A marker as it is written: without namespace, a blank where one may stand at its end, nothing elsewhere."""
+def spell(marker: str) -> str:
+    """Return a marker as it is written: without a namespace, and with an optional blank only at the end."""
     text = re.sub(r"\{(?:ns|word|[ *:a])\}", "", marker.replace("{|}", "｜"))
     return text.removesuffix("{_}").replace("{_}", "") + (" " if text.endswith("{_}") else "")

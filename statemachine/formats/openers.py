@@ -1,8 +1,8 @@
-"""What may follow an opener, and by which keys an envelope is read.
+"""Tree of openers, and the keys of envelopes.
 
-Openers form a tree of `Opener`s: `<tool_call>` may be followed by JSON (an envelope), by a name (a name rule), or,
-since it is also the wrapper of another format, by that format's opener. Everything that starts with the same literal is
-told apart by what follows, so no format has to know the others.
+Openers form a tree of `Opener`s: `<tool_call>` may be followed by JSON (an envelope), by a name (a name rule) or, since
+it is also the wrapper of another format, by that format's opener. Formats that begin with the same literal are
+distinguished by the text after it, so no format has to know about the others.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from statemachine.formats.format import (
     ONLY_CALLS_KEYS,
@@ -25,8 +25,8 @@ from statemachine.formats.format import (
 from statemachine.formats.markers import Markers
 
 
-class Role(Enum):
-    """What a key of an envelope holds."""
+class KeyRole(Enum):
+    """Role of a key in an envelope."""
 
     NAME = "name"
     ARGUMENTS = "arguments"
@@ -39,149 +39,140 @@ class Role(Enum):
 
 
 @frozen
-class Key:
-    """A key of an envelope: what it holds, and the format whose key it is. `nests`: an object here holds the call."""
+class EnvelopeKey:
+    """Key of an envelope: its role, and the format that it belongs to. `nests`: an object under this key contains the
+    call.
+    """
 
-    role: Role
+    role: KeyRole
     format: Format
     nests: bool = False
     decisive: bool = False
-    """Only calls have this key: an object with nothing else is a call without arguments."""
+    """Whether only calls have this key, so that an object with no other keys is a call without arguments."""
 
 
-Keys = Mapping[str, Key]
-Opening = tuple[Format, Variant]
+Keys = Mapping[str, EnvelopeKey]
+Continuation = tuple[Format, Variant]
 """A format, and the variant of it that follows."""
 ANY_NAME = ""
-"""The key of `Keys` that stands for any key: it is the name, its value the arguments."""
+"""Key in `Keys` that stands for any key: that key is the tool name, and its value is the arguments."""
 
 
-def keys_of(formats: Iterable[Format]) -> dict[str, Key]:
-    """The keys by which the envelopes of these formats are read; the first format to name a key has it."""
-    found: dict[str, Key] = {}
+def keys_of(formats: Iterable[Format]) -> dict[str, EnvelopeKey]:
+    """Return the envelope keys of these formats; a key used by several formats belongs to the first of them."""
+    found: dict[str, EnvelopeKey] = {}
     for form in formats:
         body = envelope_of(form)
         if body.keyed:
-            found.setdefault(ANY_NAME, Key(Role.NAME, form))
+            found.setdefault(ANY_NAME, EnvelopeKey(KeyRole.NAME, form))
         if body.thought:
-            found.setdefault(body.thought, Key(Role.THOUGHT, form))
+            found.setdefault(body.thought, EnvelopeKey(KeyRole.THOUGHT, form))
         if body.final:
-            found.setdefault(body.final[0], Key(Role.FINAL, form))
+            found.setdefault(body.final[0], EnvelopeKey(KeyRole.FINAL, form))
         if body.calls:
-            found.setdefault(body.calls, Key(Role.CALLS, form))
+            found.setdefault(body.calls, EnvelopeKey(KeyRole.CALLS, form))
         for name in body.name:
-            found.setdefault(name, Key(Role.NAME, form, name in body.nest, name in ONLY_CALLS_KEYS))
+            found.setdefault(name, EnvelopeKey(KeyRole.NAME, form, name in body.nest, name in ONLY_CALLS_KEYS))
         for name in body.nest:
-            found.setdefault(name, Key(Role.NEST, form, nests=True))
+            found.setdefault(name, EnvelopeKey(KeyRole.NEST, form, nests=True))
         for name in body.arguments:
-            found.setdefault(name, Key(Role.ARGUMENTS, form))
+            found.setdefault(name, EnvelopeKey(KeyRole.ARGUMENTS, form))
         for name in body.id:
-            found.setdefault(name, Key(Role.ID, form))
-        found.setdefault("type", Key(Role.TYPE, form))
+            found.setdefault(name, EnvelopeKey(KeyRole.ID, form))
+        found.setdefault("type", EnvelopeKey(KeyRole.TYPE, form))
     return found
 
 
 def envelope_of(form: Format) -> Envelope:
-    """The envelope of a format; the usual one, if it has none: JSON may stand in the markers of any format."""
-    return next((variant.body for variant in form.variants if isinstance(variant.body, Envelope)), USUAL)
+    """Return the envelope of a format, or the default envelope if it has none, since JSON is accepted inside any
+    format's markers.
+    """
+    return next((variant.body for variant in form.variants if isinstance(variant.body, Envelope)), DEFAULT_ENVELOPE)
 
 
-USUAL = Envelope()
-BLOCK = (">", "]")
-"""What ends the opener and the closer of a block, in which nothing may stand."""
+DEFAULT_ENVELOPE = Envelope()
+BLOCK_ENDS = (">", "]")
+"""Last characters that the opener and the closer of a block must have if the block may be empty."""
 
 
 @lru_cache(maxsize=256)
 def closers_of_call(form: Format) -> tuple[str, ...]:
-    """What may close a call of a format."""
+    """Return the closers of a call of a format."""
     ends = [end for variant in form.variants if isinstance(variant.body, MessageBody) for end in variant.body.ends]
     return tuple(dict.fromkeys(close for close in (form.close, *ends, *form.stops) if close))
 
 
 def is_array(form: Format) -> bool:
-    """True if the format itself writes an array of calls."""
+    """Return whether the format itself writes an array of calls."""
     return envelope_of(form).array
 
 
+@define(eq=False)
 class Opener:
-    """What may follow an opener."""
+    """Node of the tree: an opener, and its possible continuations."""
 
-    __slots__ = (
-        "_children",
-        "by_keys",
-        "children",
-        "close",
-        "closes",
-        "ends",
-        "keys",
-        "line",
-        "literal",
-        "names",
-        "open",
-        "tool",
-    )
-
-    def __init__(self, literal: str) -> None:
-        self.literal = literal
-        self.keys: dict[str, Keys] = {}
-        """How an envelope that follows is read, by its first character: an object or an array."""
-        self.names: list[Opening] = []
-        """The formats whose name follows."""
-        self.ends: Markers[tuple[Format, Variant, str]] | None = None
-        """What ends such a name, and whose it is."""
-        self.open: Opening | None = None
-        """The format whose expression or header follows."""
-        self.tool: tuple[Format, Variant, str] | None = None
-        """The format whose opener names the tool."""
-        self.close = ""
-        """As a wrapper: its closer."""
-        self.closes: dict[str, None] = {}
-        """What may close a block that it opens."""
-        self.by_keys = False
-        """Only the keys of an object that follows say that it is a call."""
-        self.line = False
-        """Only blanks may stand between the opener and a name."""
-        self._children: dict[str, Opener] = {}
-        self.children: Markers[Opener] | None = None
-        """As a wrapper: the openers that may follow."""
+    literal: str
+    keys: dict[str, Keys] = field(factory=dict, init=False)
+    """First character of an envelope that may follow, `{` or `[` → how the envelope is read."""
+    names: list[Continuation] = field(factory=list, init=False)
+    """Formats whose call name may follow."""
+    ends: Markers[tuple[Format, Variant, str]] | None = field(default=None, init=False)
+    """Markers that end such a name, each with the format it belongs to."""
+    continuation: Continuation | None = field(default=None, init=False)
+    """Format whose expression or header may follow."""
+    tool: tuple[Format, Variant, str] | None = field(default=None, init=False)
+    """Format whose opener is the name of a tool."""
+    close: str = field(default="", init=False)
+    """Closer, if the opener opens a wrapper."""
+    closes: dict[str, None] = field(factory=dict, init=False)
+    """Closers of the block that the opener opens."""
+    by_keys: bool = field(default=False, init=False)
+    """Whether an object that follows is identified as a call only by its keys."""
+    line: bool = field(default=False, init=False)
+    """Whether the opener counts only at the start of a line; if so, only blanks may separate it from a name."""
+    _children: dict[str, "Opener"] = field(factory=dict, init=False)
+    children: "Markers[Opener] | None" = field(default=None, init=False)
+    """Openers that may follow, if this opener opens a wrapper."""
 
     def __repr__(self) -> str:
         return f"Opener({self.literal!r})"
 
     @property
     def blank(self) -> bool:
-        """Blanks may stand between the opener and a name."""
+        """Whether blanks may separate the opener from a name."""
         return self.literal.endswith("{_}")
 
     def child(self, literal: str) -> "Opener":
-        """What may follow an opener that stands in this one."""
+        """Return the node of an opener inside this wrapper."""
         return self._children.setdefault(literal, Opener(literal))
 
     def inner(self, opener: "Opener") -> "Opener":
-        """What may follow the same opener when it stands in this wrapper."""
+        """Return the node of the same opener inside this wrapper, or the opener itself if it means the same there."""
         return self._children.get(opener.literal, opener)
 
     def add(self, form: Format, variant: Variant) -> None:
-        """Notes that a variant may follow; the first format to claim a way to go on has it."""
-        if form.close and form.close.endswith(BLOCK) and self.literal.endswith(BLOCK):
+        """Add a variant that may follow. The first format to claim a continuation keeps it."""
+        if form.close and form.close.endswith(BLOCK_ENDS) and self.literal.endswith(BLOCK_ENDS):
             self.closes[form.close] = None
         match variant.body:
             case Envelope():
                 self.keys.setdefault("[" if is_array(form) else "{", keys_of([form]))
             case Expression() | MessageBody() if variant.name_rule is None:
-                self.open = self.open or (form, variant)
+                self.continuation = self.continuation or (form, variant)
             case _:
                 self.names.append((form, variant))
 
     def inherit(self, openers: Mapping[str, "Opener"]) -> None:
-        """JSON after an opener that stands in this one is read as after that opener alone."""
+        """Inside this wrapper, let JSON that follows an opener be read as it is after the same opener on its own."""
         for child in self._children.values():
             if not child.keys and child.literal in openers:
                 child.keys = openers[child.literal].keys
             child.inherit(openers)
 
     def finish(self, around: Mapping[str, Format]) -> None:
-        """Makes what reading needs; `around` says whose wrapper an opener is."""
+        """Build the tables needed for reading; `around` maps the opener of a wrapper to its format."""
+        # After an opener, an object is accepted where an array is expected and vice versa, because models confuse the
+        # two. A wrapper without an envelope reads JSON in the same way as its format.
         for keys in list(self.keys.values()):
             self.keys.setdefault("{", keys)
             self.keys.setdefault("[", keys)
@@ -204,16 +195,18 @@ class Opener:
 
 
 def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener]:
-    """The openers of a set of formats that may stand by themselves, and what follows each; tools may be openers too."""
+    """Return the roots of the tree: openers that may appear on their own. In some formats, the names of `tools` are
+    openers too.
+    """
     roots: dict[str, Opener] = {}
     around: dict[str, Format] = {}
     for form in formats:
         for variant in form.variants:
             for literal in openers_of(form, variant):
                 if "{tool}" in literal:
-                    name_tools(roots, form, variant, literal, tools)
+                    add_tool_openers(roots, form, variant, literal, tools)
                     continue
-                for opener in places(roots, form, literal, around):
+                for opener in nodes_of(roots, form, literal, around):
                     opener.line = form.anchor is Anchor.LINE
                     opener.add(form, variant)
     for opener in roots.values():
@@ -222,10 +215,14 @@ def tree_of(formats: Iterable[Format], tools: Sequence[str]) -> dict[str, Opener
     return roots
 
 
-def places(roots: dict[str, Opener], form: Format, literal: str, around: dict[str, Format]) -> list[Opener]:
-    """Where an opener of a format may stand: by itself, and in each of its wrappers, which nest."""
+def nodes_of(roots: dict[str, Opener], form: Format, literal: str, around: dict[str, Format]) -> list[Opener]:
+    """Return every position of a format's opener in the tree: on its own, and inside each of its wrappers, which can be
+    nested.
+    """
     found: list[Opener] = []
     outer: list[Opener] = []
+    # Wrappers are optional, so each opener is a child of all the wrappers outside it, not only of the next one. An
+    # opener that begins with a letter would match in the middle of prose, so it cannot appear on its own.
     for text, close in (*form.wrappers, (literal, "")):
         found = [opener.child(text) for opener in outer]
         if not text[0].isalpha() or form.anchor is Anchor.LINE:
@@ -238,8 +235,10 @@ def places(roots: dict[str, Opener], form: Format, literal: str, around: dict[st
     return found
 
 
-def name_tools(roots: dict[str, Opener], form: Format, variant: Variant, literal: str, tools: Sequence[str]) -> None:
-    """An opener for each tool, in a format whose opener is the tool's name."""
+def add_tool_openers(
+    roots: dict[str, Opener], form: Format, variant: Variant, literal: str, tools: Sequence[str]
+) -> None:
+    """Add an opener for each tool, for a format whose opener is the name of the tool."""
     for tool in tools:
         if re.fullmatch(r"[\w.:-]+", tool):
             text = literal.replace("{tool}", tool)

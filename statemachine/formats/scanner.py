@@ -1,4 +1,4 @@
-"""How text is searched for what may begin in it, and for what may close there."""
+"""Search of text for everything that may begin or close in it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,27 +7,32 @@ from re import Match
 from attrs import frozen
 
 from statemachine.formats.format import Anchor, Format, MessageBody, Parameters, Section
-from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, head
-from statemachine.formats.openers import Keys, Opener, Role, envelope_of
-from statemachine.formats.unmarked import FENCE_BEGUN, Found, Unmarked
-from statemachine.runs import Run
+from statemachine.formats.markers import END, NAMESPACE, NEVER, Markers, first_characters
+from statemachine.formats.openers import KeyRole, Keys, Opener, envelope_of
+from statemachine.formats.unmarked import FENCE_BEGUN, TextFinding, Unmarked
+from statemachine.stream.runs import Run
 
 TICK = "`"
-NEAR = 6
-"""Characters after which a run stops before what begins like a marker; whether it is one is asked there."""
+COMPARED = 6
+"""Number of characters of a possible marker that a run compares before it stops. The grammar then decides whether it is
+a marker.
+"""
 MAX_NEWLINES = 64
-"""Line ends before an opener that are held as markup; older ones of a longer run are text."""
-Marked = Opener | Section | Found | str  # a str is the closer of a wrapper
+"""Maximum number of newlines before an opener to buffer as markup; if there are more, the earlier ones are text."""
+Marked = Opener | Section | TextFinding | str  # a str is a closer
 
 
 def plain_object(keys: Keys) -> tuple[str, str, str]:
-    """The beginning of an object that is no call: up to a key that no call has, behind at most three short members that
-    name, number or type it; an object with nothing but such members; and what may become one of them.
+    """Return three expressions for objects that are not calls.
+
+    The first matches the beginning of such an object, through a key that no call has, after at most three short members
+    for its name, id or type. The second matches an object with no members except those. The third matches text that may
+    still become either of these.
     """
     if not keys:
         return NEVER, NEVER, NEVER
     names = "|".join(map(re.escape, keys))
-    small = (Role.NAME, Role.ID, Role.TYPE)
+    small = (KeyRole.NAME, KeyRole.ID, KeyRole.TYPE)
     passed = "|".join(re.escape(name) for name, key in keys.items() if key.role in small and not key.decisive)
     space, text, word = r"[ \t\r\n]{0,64}+", r"[^\"\\\\\x00-\x1f]{0,64}+", r"[\w.+-]{1,32}+"
     open_brace = rf"\{{{space}"
@@ -41,70 +46,80 @@ def plain_object(keys: Keys) -> tuple[str, str, str]:
 
 @frozen
 class Scanner:
-    """How text is read: the runs flow to the next place where something may begin, `at` says what begins there."""
+    """Tables for reading text: the runs flow to the next place where something may begin, and `at` identifies what
+    begins there.
+    """
 
     inside: Run
-    """Inside of a line."""
+    """Run within a line."""
     start: Run
-    """At the start of a line."""
+    """Run at the start of a line."""
     code: Run
-    """Inside of inline code."""
+    """Run inside inline code."""
     quote: Run | None
-    """Inside of a line of a block quote; None where none counts."""
+    """Run within a line of a block quote; None where block quotes do not count."""
     objects: "ObjectRuns"
-    """In an object that is no call."""
+    """Runs inside an object that is not a call."""
     at: Markers[Marked]
     keys: Mapping[str, Keys]
-    """How an object or array without a marker is read here, by its first character."""
+    """First character of an object or array without a marker → how it is read."""
     plain: Callable[[str, int], Match[str] | None]
-    """The beginning of an object that is no call."""
+    """Matches the beginning of an object that is not a call."""
     begun: Callable[[str, int], Match[str] | None]
-    """What may become such a beginning."""
+    """Matches text that may become such a beginning."""
 
     def runs(self) -> list[Run]:
-        """All the runs that lead into one another."""
+        """Return all runs, which lead into one another."""
         objects = self.objects
         runs = [self.inside, self.start, self.code, objects.head, objects.members, objects.string]
         return runs if self.quote is None else [*runs, self.quote]
 
 
-optional = re.compile(r"\{(?:ns|word|[*_:])\}").sub
-"""What need not stand in a marker."""
+strip_optional = re.compile(r"\{(?:ns|word|[*_:])\}").sub
+"""Removes the optional pieces of a marker."""
 LINES = r"(?:\r?\n)"
 JSON_CHARS = r"[\s,:0-9eE+\-.truefalsn]++"
 JSON_STRING = r'"(?:[^"\\]++|\\.)*+"'
 JSON_FLAT = (
     rf"(?:{JSON_CHARS}|{JSON_STRING}|\{{(?:{JSON_CHARS}|{JSON_STRING})*+\}}|\[(?:{JSON_CHARS}|{JSON_STRING})*+\])*+"
 )
-"""JSON between two braces of an object: what it holds, containers that hold no container included."""
+"""JSON inside the braces of an object: its content, including containers that contain no further container."""
 JSON_ENDS = r"(?:\}|(?=[^}\]{\[\"]))"
-"""The brace that ends an object, or what is no JSON."""
+"""Brace that ends an object, or a character that cannot occur in JSON here."""
 JSON_OPEN = r'"(?:[^"\\]++|\\.)*+'
-"""A string whose end has not come."""
-HELD = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
-"""Line ends that may stand before an opener."""
+"""String that has not ended yet."""
+HELD_NEWLINES = rf"{LINES}{{1,{MAX_NEWLINES // 2}}}+"
+"""Newlines that may precede an opener."""
 
 
 @frozen
 class ObjectRuns:
-    """Three runs of text for a plain object that arrives in pieces, as long as it holds no container in a container."""
+    """Runs of text for an object that is not a call and arrives in pieces, as long as none of its containers contains
+    another.
+    """
 
     head: Run
-    """While what has come may be the beginning of one, line ends before it included."""
+    """Run while the text so far may be the beginning of such an object, including the newlines before it."""
     members: Run
-    """Between its braces."""
+    """Run between the object's braces."""
     string: Run
-    """In one of its strings."""
+    """Run inside one of the object's strings."""
 
     @classmethod
     def of(cls, keys: Keys, plain: str) -> "ObjectRuns":
-        """The runs; `plain` is text behind an object in which nothing begins. Where they end is `connect`ed later."""
+        """Return the runs; `plain` matches text after an object in which nothing begins. `connect` sets the runs that
+        they continue with.
+        """
+        # Group 1 waits, as in every run. Groups 2 to 4 are the same in all three runs, which `connect` relies on: after
+        # the end of the object, the text is plain (2), ends with newlines that wait (3), or may begin the next object
+        # (4). The groups after these identify the run, inside the object, in which the text ends. Deeper nesting has to
+        # be counted, which a regular expression cannot do: there the run stops, and `grammar/objects.py` continues.
         beginning, small, begun = plain_object(keys)
-        waits = rf"(?:{HELD})?+{begun}"
-        over = rf"{plain}(?:()\Z|({HELD}\r?\Z|\r\Z)|({waits}))"
+        waits = rf"(?:{HELD_NEWLINES})?+{begun}"
+        over = rf"{plain}(?:()\Z|({HELD_NEWLINES}\r?\Z|\r\Z)|({waits}))"
         goes_on = rf"{beginning}{JSON_FLAT}(?:()\Z|{JSON_OPEN}()\Z)"
         return cls(
-            Run(rf"({waits})|(?:{HELD})?+(?:(?:{small}|{beginning}{JSON_FLAT}{JSON_ENDS}){over}|{goes_on})"),
+            Run(rf"({waits})|(?:{HELD_NEWLINES})?+(?:(?:{small}|{beginning}{JSON_FLAT}{JSON_ENDS}){over}|{goes_on})"),
             Run(
                 rf"{JSON_FLAT}(?:(?!)()|{JSON_ENDS}{over}|{JSON_OPEN}()\Z)?+",
                 search=re.compile(r"[^\s,:0-9eE+\-.truefalsn]").search,
@@ -116,31 +131,54 @@ class ObjectRuns:
         )
 
     def connect(self, inside: Run) -> None:
-        """Says with which run each of them goes on: `inside` of a line, once the object is over."""
+        """Set the runs that each of them continues with; `inside` is the run within a line, used once the object has
+        ended.
+        """
         over = {2: inside, 3: inside, 4: self.head}
-        self.head.others = over | {5: self.members, 6: self.string}
-        self.members.others = over | {5: self.string}
-        self.string.others = over | {5: self.members, 6: self.string}
+        self.head.next_runs = over | {5: self.members, 6: self.string}
+        self.members.next_runs = over | {5: self.string}
+        self.string.next_runs = over | {5: self.members, 6: self.string}
 
 
 def text_runs(
     at: Markers[Marked], openers: Markers[Marked], line: Markers[Marked], keys: Keys, *, quotes: bool
 ) -> tuple[Run, Run, Run, Run | None, ObjectRuns]:
-    """The runs of text in which nothing begins: inside of a line, at its start (only blanks came in it), inline code, a
-    line of a block quote, if there are any (`quotes`), and objects.
+    """Return the runs for text in which nothing begins: within a line, at its start (after blanks only), inside inline
+    code, in a line of a block quote (None without `quotes`), and in objects.
 
-    Whole inline code on one line is passed over, and so is a whole line of a block quote, and a small object that is
-    no call by one of its first keys, to its end or to where it stops being JSON. Line ends at the end of a piece wait
-    for what follows them; blanks after them do not, the run changes instead.
+    Three things are skipped completely: inline code that ends on its line; a line of a block quote; and a small object
+    that is shown not to be a call by one of its first keys (to its end, or to where it stops being JSON). Newlines at
+    the end of a piece wait for the text after them; blanks after those newlines do not wait: the run changes instead.
     """
+    # The result must not depend on how the reply is cut into pieces, so a run may let text flow only if no later
+    # character can change the meaning of that text. That makes the run within a line an expression for this grammar
+    # (`end` is the end of the text):
+    #
+    #     inside  = safe, [ end | waits | changes ] ;
+    #     safe    = plain, { begins, plain } ;
+    #     plain   = characters that nothing begins with ;
+    #     begins  = a character that something may begin with, and enough text to show that nothing does:
+    #               another tag, newlines without a label or a quote, a near miss of a marker, an object that is
+    #               not a call, inline code or a quote up to its end ;
+    #     waits   = ( newlines | newlines, begun fence or label | [ newlines ], begun marker ), end ;    (* group 1 *)
+    #     changes = ( newlines, blanks | inline code | [ newlines ], begun object | block quote ), end ; (* 2 to 5 *)
+    #
+    # If none of the three follows `safe`, something begins here, and the grammar decides (`grammar/text.py`). A change
+    # of run needs no buffer: the text flows, and the next piece is read by another run. Quantifiers are possessive
+    # (`++`, `*+`) throughout. Nothing is tried twice, so a piece takes linear time, whatever a model writes.
     first: dict[str, str] = {}
+    # Only the first COMPARED characters of a marker are compared. Expressions for complete markers would account for
+    # most of the time it takes to make a parser, and text that matches this far nearly always is a marker.
     for atom, child in at.root.next.items():
         if atom != TICK:
-            first[atom] = f"{atom}(?!{child.beginning(NEAR - 1)})"
+            first[atom] = f"{atom}(?!{child.beginning(COMPARED - 1)})"
     beginning, small, begun = plain_object(keys)
     objects = rf"{small}|{beginning}{JSON_FLAT}{JSON_ENDS}"
     label, blanks = line.expression(complete=""), r"[ \t]*+"
     lines = rf"(?<!\n){LINES}++"
+    # Newlines flow if the text after them cannot begin a marker at the start of a line. They are matched as a unit: the
+    # lookbehind keeps the expression from starting in the middle of a run of newlines, where the remaining ones would
+    # look like a shorter run.
     goes_on = rf"{lines}(?!{blanks}(?:{'>|' if quotes else ''}{label}|{END})|\r\Z)"
     quoted = rf"{lines}{blanks}{first.get('>', '>')}[^\r\n]*+" if quotes else NEVER
     special = "".join([*first, TICK, r"\r\n"])
@@ -156,37 +194,42 @@ def text_runs(
         ],
     )
     safe = f"{plain}(?:(?:{begins}){plain})*+"
-    fence = FENCE_BEGUN if quotes and Found.FENCE in line.values else NEVER
-    waits = rf"{HELD}(?:\r?\Z|{fence}|{line.begun()})|\r\Z|(?:{HELD})?+{openers.short(NEAR)}"
-    changes = rf"{lines}[ \t]++(\Z|{line.begun()})|{TICK}[^{TICK}\r\n]*+()\Z|((?:{HELD})?+{begun})|{quoted}()\Z"
-    # most often nothing waits: the end of the text stands before all other ways
+    fence = FENCE_BEGUN if quotes and TextFinding.FENCE in line.values else NEVER
+    begun_line, begun_near = line.begun_expression(), openers.begun_expression_within(COMPARED)
+    waits = rf"{HELD_NEWLINES}(?:\r?\Z|{fence}|{begun_line})|\r\Z|(?:{HELD_NEWLINES})?+{begun_near}"
+    changes = rf"{lines}[ \t]++(\Z|{begun_line})|{TICK}[^{TICK}\r\n]*+()\Z|((?:{HELD_NEWLINES})?+{begun})|{quoted}()\Z"
+    # Most often nothing waits, so the end of the text is the first alternative.
     inside = Run(rf"{safe}(?:\Z|({waits})|{changes})?+", search=re.compile(f"[{special}]").search)
     tag = first.get("<", NEVER)
+    # At the start of a line, blanks flow, and text that is neither a label nor the beginning of a marker changes the
+    # run to `inside` (2). Everything else stops the run, and `grammar/lines.py` decides.
     at_start = rf"(?=[^ \t{'>' if quotes else ''}])(?!{label})(?:(?![{special}])|{tag}|{objects}){plain}"
-    start = Run(rf"[ \t]*+(?:({line.begun()})|{at_start}()|({begun}))?+")
+    start = Run(rf"[ \t]*+(?:({line.begun_expression()})|{at_start}()|({begun}))?+")
     code = Run(rf"[^{TICK}\r\n]*+(?:(?!)()|{TICK}{plain}()\Z)?+", search=re.compile(rf"[{TICK}\r\n]").search)
     in_object = ObjectRuns.of(keys, plain)
     in_object.connect(inside)
-    inside.others = {2: start, 3: code, 4: in_object.head}
-    start.others = {2: inside, 3: in_object.head}
-    code.others = {2: inside}
+    inside.next_runs = {2: start, 3: code, 4: in_object.head}
+    start.next_runs = {2: inside, 3: in_object.head}
+    code.next_runs = {2: inside}
     quote = None
     if quotes:
-        ends = rf"({HELD}\r?\Z|\r\Z)|{goes_on}(?![{''.join(first)}]){plain}()\Z|{quoted}()\Z"
+        ends = rf"({HELD_NEWLINES}\r?\Z|\r\Z)|{goes_on}(?![{''.join(first)}]){plain}()\Z|{quoted}()\Z"
         quote = Run(rf"[^\r\n]*+(?:(?!)()|{ends})?+", search=re.compile(r"[\r\n]").search)
-        inside.others[5] = quote
-        quote.others = {2: inside, 3: inside, 4: quote}
+        inside.next_runs[5] = quote
+        quote.next_runs = {2: inside, 3: inside, 4: quote}
     return inside, start, code, quote, in_object
 
 
 def other_tag(at: Markers[Marked], special: str) -> str:
-    """What begins a tag that is no marker (`</p`, `<p>`): the most frequent thing that begins like one."""
+    """Return an expression for the beginning of a tag that is not a marker (`</p`, `<p>`), the most frequent near
+    miss.
+    """
     tag = at.root.next.get("<")
     if tag is None:
         return NEVER
-    name = tag.only("/")
-    closing = f"</{name.misses(special, 2)}" if name is not None else NEVER
-    heads = [head(atom) for atom in tag.next if atom != NAMESPACE[0]]
+    name = tag.sole_child("/")
+    closing = f"</{name.near_misses(special, 2)}" if name is not None else NEVER
+    heads = [first_characters(atom) for atom in tag.next if atom != NAMESPACE[0]]
     if not all(heads) or NAMESPACE[0] not in tag.next:
         return closing
     return rf"{closing}|<(?![{''.join(heads)}]){NAMESPACE[0]}{NAMESPACE[1]}[^\w.:\-{special}]"
@@ -194,28 +237,28 @@ def other_tag(at: Markers[Marked], special: str) -> str:
 
 @frozen
 class Closers:
-    """What may close something in text."""
+    """Closers that may occur in text."""
 
     every: tuple[str, ...]
-    """Of wrappers, messages and spans: they count while something is open."""
-    lone: frozenset[str]
-    """Of reasoning: one that stands first in a reply closes what the prompt has opened."""
-    strays: frozenset[str]
-    """Special tokens, of spans, messages and turns: they count always."""
-    thoughts: frozenset[str]
+    """Closers of wrappers, messages and sections; they count while something is open."""
+    reasoning: frozenset[str]
+    """Closers of reasoning; one at the very beginning of a reply closes the reasoning that the prompt opened."""
+    special: frozenset[str]
+    """Special tokens that close sections, messages and turns; they always count."""
+    only_reasoning: frozenset[str]
     """Special tokens that close reasoning and nothing else."""
     empty: frozenset[str]
-    """Reasoning between special tokens that holds nothing: at the end of a reply it is as good as such a closer."""
+    """Markers of empty reasoning between special tokens; at the end of a reply, they count as such closers."""
     implied: Mapping[str, tuple[str, ...]]
-    """Closer of reasoning between special tokens -> openers of its format's text, which end it as well."""
+    """Closer of reasoning between special tokens → openers of the same format's text, which end that reasoning too."""
     calls: frozenset[str]
-    """Of calls and the wrappers around them: tags that may be left over at the end of a reply."""
+    """Closers of calls and of the wrappers around them: tags that may be left over at the end of a reply."""
     values: frozenset[str]
-    """Of values, which may be left over before such a tag."""
+    """Closers of values, which may be left over before such a tag."""
 
     @classmethod
     def of(cls, formats: Sequence[Format], sections: Sequence[Section]) -> "Closers":
-        """Those of a set of formats, and of the sections."""
+        """Return the closers of these formats and sections."""
         every: dict[str, None] = {}
         ends_of_messages: set[str] = set()
         for form in formats:
@@ -237,11 +280,23 @@ class Closers:
         strays = frozenset(section.close for section in special) | stops | empty
         others = {section.close for section in special if section.text} | stops.union(ends_of_messages)
         thoughts = frozenset(section.close for section in special if not section.text) - others
-        return cls(tuple(every), lone, strays, thoughts, empty, implied, *left_over(formats))
+        calls, values = left_over(formats)
+        return cls(
+            every=tuple(every),
+            reasoning=lone,
+            special=strays,
+            only_reasoning=thoughts,
+            empty=empty,
+            implied=implied,
+            calls=calls,
+            values=values,
+        )
 
 
 def left_over(formats: Sequence[Format]) -> tuple[frozenset[str], frozenset[str]]:
-    """The tags that close calls and the wrappers around them, and those that close values; without a namespace."""
+    """Return the tags that close calls and the wrappers around them, and the tags that close values, both without a
+    namespace.
+    """
     calls: set[str] = set()
     values: set[str] = set()
     for form in formats:
@@ -255,30 +310,30 @@ def left_over(formats: Sequence[Format]) -> tuple[frozenset[str], frozenset[str]
 
 
 def is_tag(close: str) -> bool:
-    """True for one tag that closes something, and that is the same for every call."""
+    """Return whether a closer is a single closing tag that is the same for every call."""
     return close.startswith("</") and close.endswith(">") and not re.search(r"\{(?:tool|key|\*)\}", close)
 
 
 def tags_of(closers: Iterable[str]) -> list[str]:
-    """What may open what these tags close in an answer about them."""
+    """Return the opening tags that correspond to these closing tags and may appear in a reply about them."""
     words = (word[2:-1] for word in sorted(closers))
     return [tag for word in words for tag in (f"<{word}>", f"<{word}{{ }}")]
 
 
-def apart(found: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Those of the markers that neither begin one of the others nor begin with one."""
-    known = {optional("", other) for other in others}
+def without_prefixes(found: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return the markers that are neither a prefix of one of the others nor begin with one of them."""
+    known = {strip_optional("", other) for other in others}
     return [
         marker
-        for marker, plain in ((marker, optional("", marker)) for marker in found)
+        for marker, plain in ((marker, strip_optional("", marker)) for marker in found)
         if not any(plain.startswith(other) or other.startswith(plain) for other in known)
     ]
 
 
 class Scanners:
-    """How text is read, wherever it stands: a scanner for each situation, made when it is first needed."""
+    """Scanners by situation, each made on first use."""
 
-    __slots__ = ("_closers", "_line", "_made", "_openers", "_sections", "_unmarked", "first", "usual")
+    __slots__ = ("_closers", "_line", "_made", "_openers", "_sections", "_unmarked", "after_text", "before_text")
 
     def __init__(
         self,
@@ -294,14 +349,16 @@ class Scanners:
         self._closers = closers
         self._unmarked = unmarked
         self._made: dict[tuple[bool, bool, bool], Scanner] = {}
-        self.first = self.get(first=True, fresh=True)
-        """While reasoning may open."""
-        self.usual = self.get()
-        """After that, with no wrapper open."""
+        self.before_text = self.get(first=True, fresh=True)
+        """Scanner while reasoning may open."""
+        self.after_text = self.get()
+        """Scanner after that, with no wrapper open."""
 
     def get(self, *, first: bool = False, fresh: bool = False, closers: bool = False) -> Scanner:
-        """The scanner for text: `first` while reasoning may open, `fresh` while spans of special tokens may; with
-        `closers` while something is open.
+        """Return the scanner for text.
+
+        With `first`, reasoning may open; with `fresh`, sections of special tokens may open; with `closers`, something
+        is open.
         """
         known = self._made.get((first, fresh, closers))
         if known is None:
@@ -316,23 +373,34 @@ class Scanners:
         if first:
             markers += [(section.open, section) for section in self._sections if section.anchor is Anchor.REPLY]
             if self._unmarked.expressions:
-                markers.append(("[{*}{a}", Found.LIST))
+                markers.append(("[{*}{a}", TextFinding.LIST))
         else:
             markers += [(section.open, section) for section in self._sections if section.alone]
         taken = {marker for marker, _ in markers}
         known = self._closers
         alone = frozenset(section.close for section in self._sections if section.alone)
-        ends = frozenset(known.every) if closers else known.strays | (known.lone if first else alone)
+        ends = frozenset(known.every) if closers else known.special | (known.reasoning if first else alone)
         ends = ends - known.empty if fresh else ends | known.empty
         ends = ends.union(*known.implied.values()) if closers else ends
         markers += [(close, close) for close in sorted(ends) if close not in taken]
-        left_over = apart(sorted(known.calls | known.values), (marker for marker, _ in markers))
+        left_over = without_prefixes(sorted(known.calls | known.values), (marker for marker, _ in markers))
         markers += [(close, close) for close in left_over]
-        tags = apart(tags_of(known.calls), [marker for marker, _ in markers])
-        markers += [(tag, Found.TAG) for tag in tags]
+        tags = without_prefixes(tags_of(known.calls), [marker for marker, _ in markers])
+        markers += [(tag, TextFinding.TAG) for tag in tags]
         openers: Markers[Marked] = Markers(markers)
-        at: Markers[Marked] = Markers([*markers, (TICK, Found.TICK)])
+        at: Markers[Marked] = Markers([*markers, (TICK, TextFinding.TICK)])
         keys = self._unmarked.reply if first else self._unmarked.anywhere
-        runs = text_runs(at, openers, self._line, keys.get("{", {}), quotes=not closers)
-        plain, small, begun = plain_object(keys.get("{", {}))
-        return Scanner(*runs, at, keys, re.compile(f"{small}|{plain}").match, re.compile(begun).match)
+        object_keys = keys.get("{", {})
+        inside, start, code, quote, objects = text_runs(at, openers, self._line, object_keys, quotes=not closers)
+        plain, small, begun = plain_object(object_keys)
+        return Scanner(
+            inside=inside,
+            start=start,
+            code=code,
+            quote=quote,
+            objects=objects,
+            at=at,
+            keys=keys,
+            plain=re.compile(f"{small}|{plain}").match,
+            begun=re.compile(begun).match,
+        )

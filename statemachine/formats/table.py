@@ -1,6 +1,6 @@
-"""The table: every known format, a few lines each. Adding one means adding a row and `tests/formats/<name>.md`.
+"""Table of all known formats, a few lines each. To add one, add a row and `tests/formats/<name>.md`.
 
-What the fields mean is said in `format.py`; the grammar of each format, with examples, in `docs/formats.md`.
+`format.py` defines the fields; `docs/reference/formats.md` describes the grammar of each format, with examples.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from statemachine.formats.format import (
     Envelope,
     Expression,
     Format,
-    Json,
+    JsonBody,
     MessageBody,
     NameRule,
     Parameters,
     Section,
     Variant,
-    check,
+    check_formats,
 )
 
 CALLED = Envelope(name=("tool", "name", "function", "tool_name", "action"))
@@ -46,22 +46,22 @@ GLM_NAME = NameRule(ends=("<arg_key{:}>", "</tool_call{:}>", "{"), ignored_words
 
 RFL = Parameters(key="<rfl:parameter{ }", key_rule=NameRule(attribute="name"), close="</rfl:parameter>", trim=True)
 TABLE = (
-    # ---- taught to models that have no tools of their own
+    # ---- taught to models without native tools
     Format(
         "tool_call",
         openers=("<tool_call{:}>",),
         variants=(Variant(Envelope()),),
         close="</tool_call{:}>",
         models="Hermes, Qwen 2.5, Qwen 3; taught by default",
-        about="Several blocks may follow one another, a block may hold an array of calls, or several calls, the last "
+        about="There may be several blocks in a row, a block may contain an array of calls or several calls, the last "
         "block may lack its closer, and a call without arguments has `{}`.",
     ),
     Format(
         "labelled",
         openers=("TOOL_CALL{_}:{_}",),
-        variants=(Variant(Json(), NameRule(ends=("ARGUMENTS{_}:",))),),
+        variants=(Variant(JsonBody(), NameRule(ends=("ARGUMENTS{_}:",))),),
         anchor=Anchor.LINE,
-        about="Letter case and the blanks around the colons do not matter. Several pairs may follow one another.",
+        about="Letter case and blanks around the colons are ignored. There may be several pairs in a row.",
     ),
     Format(
         "invoke",
@@ -70,37 +70,36 @@ TABLE = (
         variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="Claude",
-        about="Around the calls `<function_calls>` or `<tool_calls>` may stand, around the parameters "
-        "`<parameter_list>`; every tag may carry a namespace prefix; quotes may be double, single or missing. The "
-        'attribute style, `<invoke name="f" city="Paris"/>`, is read too. A value is taken as it stands, its own line '
-        "ends included.",
+        about="`<function_calls>` or `<tool_calls>` may enclose the calls, and `<parameter_list>` the parameters; any "
+        "tag may have a namespace prefix; quotes may be double, single or missing. The attribute style, `<invoke "
+        'name="f" city="Paris"/>`, is accepted too. Values are taken verbatim, including their newlines.',
     ),
     Format(
         "fenced",
         variants=(Variant(CALLED),),
         fence=("json action", "tool_call", "tool_use", "tool_code"),
-        about="The info string may be one of the listed ones, `json`, or missing. A fence that turns out to hold no "
-        "call is an answer: it comes out as text, the fence included.",
+        about="The info string may be one of those listed, `json`, or missing. A fence that turns out not to contain "
+        "a call is part of the answer: it is emitted as text, including its delimiters.",
     ),
     Format(
         "object",
         variants=(Variant(CALLED),),
-        about="Has no marker of its own, so a call is believed only once name and arguments key have been read. An "
-        "object that is no call is text to its closing brace, and nothing is looked for inside of it.",
+        about="It has no marker, so an object counts as a call only once its name and its arguments key have been "
+        "read. An object that is not a call is text through its closing brace, and calls inside it are ignored.",
     ),
     Format(
         "openai_fragment",
         openers=('"tool_calls"{*}:',),
         variants=(Variant(Envelope(calls="tool_calls", written_nest="function", array=True, as_string=True)),),
         anchor=Anchor.LINE,
-        about="The enclosing braces may be there or not. The arguments are a JSON string.",
+        about="The enclosing braces are optional. The arguments are a JSON string.",
     ),
     Format(
         "command",
         openers=("@",),
-        variants=(Variant(Json(), NameRule(ends=("{",), one_line=True, ignored_words=("tool",))),),
+        variants=(Variant(JsonBody(), NameRule(ends=("{",), one_line=True, ignored_words=("tool",))),),
         anchor=Anchor.LINE,
-        about="`@tool f {…}` is read too. Mentions and mail addresses are text, unless they name an offered tool.",
+        about="`@tool f {…}` is accepted too. Mentions and email addresses are text, unless they name an offered tool.",
     ),
     Format(
         "action_object",
@@ -117,15 +116,16 @@ TABLE = (
             ),
         ),
         anchor=Anchor.REPLY,
-        about='A strict protocol in which the whole reply is one object: a call, or `{"final": {"content": …}}`, '
-        "whose content is the visible text and streams as it is decoded. The thought is reasoning.",
+        about='A strict protocol in which the entire reply is one object: a call, or `{"final": {"content": …}}`, '
+        "whose content is the visible text and is decoded as it streams. The thought is emitted as reasoning.",
     ),
     Format(
         "react",
         openers=("Action{_}:{_}",),
-        variants=(Variant(Json(), NameRule(ends=("Action Input{_}:",))),),
+        variants=(Variant(JsonBody(), NameRule(ends=("Action Input{_}:",))),),
         anchor=Anchor.LINE,
-        about="`Thought:` lines before it are text. An invented `Observation:` after it is not a result.",
+        about="`Thought:` lines before a call are text. An `Observation:` that the model writes after a call is "
+        "invented and does not count as a result.",
     ),
     # ---- JSON arguments, native to models
     Format(
@@ -135,8 +135,8 @@ TABLE = (
         variants=(Variant(Envelope(by_keys=True)),),
         close="</function-call>",
         models="Qwen 2.5 Coder",
-        about="`<tools>` and `<function>` may stand in place of the tag. Since a list of tools may stand in these, "
-        "a call in them is believed only once name and arguments key have been read.",
+        about="`<tools>` and `<function>` may replace the tag. Since they may also enclose a list of tools, an object "
+        "inside them counts as a call only once its name and its arguments key have been read.",
     ),
     Format(
         "hyperclova",
@@ -153,18 +153,18 @@ TABLE = (
         variants=(Variant(PARAMETERS),),
         lines=False,
         models="Llama 3.1, 3.2, 3.3",
-        about="A bare object at the start of the reply is read as `object`, `<function=f>{…}</function>` as "
-        "`qwen3_coder`. Between several calls a semicolon may stand.",
+        about="A bare object at the start of the reply is read as `object`, and `<function=f>{…}</function>` as "
+        "`qwen3_coder`. Calls may be separated by semicolons.",
     ),
     Format(
         "mistral",
         openers=("[TOOL_CALLS]",),
-        variants=(Variant(ARRAY), Variant(Json(), NameRule(ends=("[ARGS]", "{"), id="[CALL_ID]"))),
+        variants=(Variant(ARRAY), Variant(JsonBody(), NameRule(ends=("[ARGS]", "{"), id="[CALL_ID]"))),
         close="[/TOOL_CALLS]",
         closed=False,
         sections=(Section("[THINK]", "[/THINK]"),),
         models="Mistral, Ministral, Devstral, Magistral",
-        about="Newer models write `[TOOL_CALLS]f[ARGS]{…}`, perhaps with `[CALL_ID]…` in between, once per call.",
+        about="Newer models write `[TOOL_CALLS]f[ARGS]{…}` once per call, sometimes with `[CALL_ID]…` before `[ARGS]`.",
     ),
     Format(
         "deepseek_v3",
@@ -175,7 +175,7 @@ TABLE = (
         around="<{|}tool▁calls▁begin{|}>",
         around_each="<{|}tool▁call▁begin{|}>",
         openers=("function<{|}tool▁sep{|}>",),
-        variants=(Variant(Json(), NameRule(ends=("```json",))),),
+        variants=(Variant(JsonBody(), NameRule(ends=("```json",))),),
         close="```",
         lines=False,
         models="DeepSeek V3, R1",
@@ -185,7 +185,7 @@ TABLE = (
         wrappers=(("<{|}tool▁calls▁begin{|}>", "<{|}tool▁calls▁end{|}>"),),
         around="<{|}tool▁calls▁begin{|}>",
         openers=("<{|}tool▁call▁begin{|}>",),
-        variants=(Variant(Json(), NameRule(ends=("<{|}tool▁sep{|}>", "<{|}tool▁call▁end{|}>"))),),
+        variants=(Variant(JsonBody(), NameRule(ends=("<{|}tool▁sep{|}>", "<{|}tool▁call▁end{|}>"))),),
         close="<{|}tool▁call▁end{|}>",
         lines=False,
         models="DeepSeek V3.1",
@@ -200,7 +200,7 @@ TABLE = (
         openers=("<|tool_call_begin|>",),
         variants=(
             Variant(
-                Json(),
+                JsonBody(),
                 NameRule(
                     ends=("<|tool_call_argument_begin|>", "<|tool_call_end|>"), spelling="functions.{name}:{index}"
                 ),
@@ -209,7 +209,7 @@ TABLE = (
         close="<|tool_call_end|>",
         lines=False,
         models="Kimi K2",
-        about="The name stands inside of the call's id.",
+        about="The name is part of the call's id.",
     ),
     Format(
         "solar",
@@ -218,7 +218,7 @@ TABLE = (
         openers=("<|tool_call:begin|>",),
         variants=(
             Variant(
-                Json(),
+                JsonBody(),
                 NameRule(ends=("<|tool_call:args|>", "<|tool_call:end|>"), id_end="<|tool_call:name|>"),
             ),
         ),
@@ -231,7 +231,7 @@ TABLE = (
         ),
         lines=False,
         models="Solar Open",
-        about="Before the name stands the call's id.",
+        about="The call's id precedes the name.",
     ),
     Format(
         "solar_open2",
@@ -258,7 +258,7 @@ TABLE = (
         close="</function_call>",
         closed=False,
         models="Granite 3, Granite 20B",
-        about="Granite 4 writes `tool_call`.",
+        about="Granite 4 uses `tool_call`.",
     ),
     Format(
         "internlm",
@@ -289,13 +289,13 @@ TABLE = (
         variants=(Variant(Envelope()),),
         close="</tool_calls{:}>",
         models="MiniMax M1",
-        about="Several calls stand in one block, a line each.",
+        about="One block can contain several calls, one per line.",
     ),
     Format(
         "xlam",
         variants=(Variant(ARRAY),),
         models="xLAM",
-        about="A bare array of calls; also in a code fence and after the openers of others.",
+        about="A bare array of calls. It is also read in a code fence, and after the openers of other formats.",
     ),
     Format(
         "phi4",
@@ -322,7 +322,7 @@ TABLE = (
         stops=("[unused10]",),
         lines=False,
         models="openPangu Embedded",
-        about="Later models write the markers of `lfm2`.",
+        about="Later models use the markers of `lfm2`.",
     ),
     Format(
         "apertus",
@@ -331,7 +331,7 @@ TABLE = (
         close="<|tools_suffix|>",
         lines=False,
         models="Apertus",
-        about="An object has one key, the name; its value is the arguments.",
+        about="Each object has a single key, the name of the tool; its value is the arguments.",
     ),
     Format(
         "cohere",
@@ -373,8 +373,9 @@ TABLE = (
         close="<|call|>",
         lines=False,
         models="gpt-oss, Beam",
-        about="The header of a message says what it is: the channel `analysis` is reasoning, a recipient other than "
-        "the user is a tool. Beam writes `<rfl:parameter name=…>` in place of the object.",
+        about="The header of a message determines its kind: a message on the channel `analysis` is reasoning, and a "
+        "message to any recipient other than the user is a call to that tool. Beam writes `<rfl:parameter name=…>` "
+        "instead of the JSON object.",
     ),
     Format(
         "longcat",
@@ -393,7 +394,7 @@ TABLE = (
         close="</longcat_tool_call>",
         sections=(Section("<longcat_think>", "</longcat_think>"),),
         models="LongCat",
-        about="The same marker also takes a name and marked keys, as in `glm45`.",
+        about="A name and marked keys, as in `glm45`, may also follow the opener.",
     ),
     Format(
         "functionary",
@@ -409,7 +410,7 @@ TABLE = (
         openers=("<|plamo:begin_tool_request:plamo|>{*}<|plamo:begin_tool_name:plamo|>",),
         variants=(
             Variant(
-                Json(),
+                JsonBody(),
                 NameRule(
                     ends=(
                         (
@@ -435,7 +436,7 @@ TABLE = (
         sections=(Section("<response>", "</response>", text=True),),
         alias_of="tool_call",
         models="ERNIE 4.5, X1",
-        about="Its text may stand in `<response>…</response>`; the calls are those of `tool_call`.",
+        about="Text may be enclosed in `<response>…</response>`; calls are written as in `tool_call`.",
     ),
     Format(
         "inkling",
@@ -451,7 +452,7 @@ TABLE = (
         stops=("<|content_model_end_sampling|>",),
         lines=False,
         models="Inkling",
-        about="The name also stands between the two markers of the opener.",
+        about="The name also appears between the two markers of the opener.",
     ),
     # ---- marked parameters
     Format(
@@ -462,8 +463,8 @@ TABLE = (
         variants=(Variant(FUNCTION, NameRule()),),
         close="</function>",
         models="Qwen3-Coder, Qwen 3.5, Step 3.5, Nemotron 3",
-        about="The outer tag may be missing. One line end on each side of a value is markup, the rest of the value is "
-        "taken as it stands.",
+        about="The outer tag may be missing. One newline on each side of a value is markup; the rest of the value is "
+        "taken verbatim.",
     ),
     Format(
         "mimo",
@@ -474,7 +475,7 @@ TABLE = (
         close="</function>",
         alias_of="qwen3_coder",
         models="MiMo",
-        about="As `qwen3_coder`, with values taken as they stand, their line ends included.",
+        about="Like `qwen3_coder`, but values are taken verbatim, including their newlines.",
     ),
     Format(
         "seed_oss",
@@ -485,7 +486,7 @@ TABLE = (
         close="</function>",
         sections=(Section("<seed:think>", "</seed:think>"),),
         models="Seed-OSS",
-        about="Values are taken as they stand, their line ends included.",
+        about="Values are taken verbatim, including their newlines.",
     ),
     Format(
         "minimax_m2",
@@ -495,7 +496,7 @@ TABLE = (
         variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="MiniMax M2",
-        about="As `invoke`, in a wrapper of its own.",
+        about="Like `invoke`, but in a different wrapper.",
     ),
     Format(
         "minimax_flags",
@@ -505,9 +506,9 @@ TABLE = (
         variants=(Variant(Expression(brackets="{}", assign=":", flag="--"), NameRule(ends=(",{*}args{*}=>",))),),
         close="}",
         lines=False,
-        models="MiniMax M2 behind LM Studio and others",
-        about="Behind a key stands a blank and its value, strings in quotes; a key without a value is true. A JSON "
-        "object may stand in the place of the keys, or in the outer markers.",
+        models="MiniMax M2 via LM Studio and others",
+        about="A key is followed by a blank and its value. Strings are in quotes, and a key without a value is true. "
+        "A JSON object may replace the keys, or the content of the outer markers.",
     ),
     Format(
         "minimax_m3",
@@ -524,8 +525,9 @@ TABLE = (
         sections=(Section("<mm:think>", "</mm:think>"),),
         lines=False,
         models="MiniMax M3",
-        about="Each tag is preceded by `]<]minimax[>[`; elements in a value are an object, `item` elements an array. "
-        "Elements of one name that follow one another in an object of which the schema says nothing are an array.",
+        about="Each tag is preceded by `]<]minimax[>[`. Elements inside a value form an object, and `item` elements "
+        "form an array. In an object that the schema does not describe, consecutive elements with the same name form "
+        "an array.",
     ),
     Format(
         "glm45",
@@ -534,7 +536,7 @@ TABLE = (
         close="</tool_call{:}>",
         sections=(Section("<role>ASSISTANT</role>", "<|role_end|>", text=True),),
         models="GLM 4.5, GLM 4.6, Ling 3",
-        about="One JSON object may follow the name; the word `function`, on a line before the name, says nothing.",
+        about="One JSON object may follow the name. The word `function` on a line before the name is ignored.",
     ),
     Format(
         "glm47",
@@ -544,7 +546,7 @@ TABLE = (
         lines=False,
         alias_of="glm45",
         models="GLM 4.7, GLM 5",
-        about="As `glm45`, without line ends.",
+        about="Like `glm45`, without newlines.",
     ),
     Format(
         "iquest",
@@ -552,7 +554,7 @@ TABLE = (
         variants=(Variant(ARG_KEYS, NameRule(ends=("<arg_key{:}>", "</iquest_tool_call>", "{"))),),
         close="</iquest_tool_call>",
         models="IQuest Q1",
-        about="The body of `glm45` in tags of its own.",
+        about="The same body as in `glm45`, in different tags.",
     ),
     Format(
         "hunyuan_v3",
@@ -562,7 +564,7 @@ TABLE = (
         variants=(Variant(ARG_KEYS, NameRule(ends=("<tool_sep{:}>", "<arg_key{:}>", "</tool_call{:}>", "{"))),),
         close="</tool_call{:}>",
         models="Hunyuan 3, 4",
-        about="Version 4 writes no `<tool_sep>`; each tag may carry a `:suffix`.",
+        about="Version 4 omits `<tool_sep>`. Each tag may have a `:suffix`.",
     ),
     Format(
         "deepseek_v32",
@@ -587,8 +589,9 @@ TABLE = (
         ),
         close="</{|}DSML{|}invoke>",
         models="DeepSeek V3.2, V4",
-        about='`string="true"` says that a value is raw text, `string="false"` that it is JSON. The bars may be plain, '
-        "double (`‖`) or two each; a parameter `arguments` that the tool does not have may hold all arguments.",
+        about='`string="true"` marks a value as raw text, `string="false"` as JSON. Each bar may be plain, double '
+        "(`‖`) or written twice. A parameter `arguments` may contain all arguments if the tool has no parameter with "
+        "this name.",
     ),
     Format(
         "deepseek_v41",
@@ -609,7 +612,7 @@ TABLE = (
         ),
         close="</{|}DSML{|} invoke>",
         models="DeepSeek V4.1",
-        about="As `deepseek_v32`, with a blank in each tag.",
+        about="Like `deepseek_v32`, with a blank in each tag.",
     ),
     Format(
         "gigachat35",
@@ -632,7 +635,7 @@ TABLE = (
         ),
         close="</｜GCML｜invoke>",
         models="GigaChat 3.5",
-        about="As `deepseek_v32` with another prefix.",
+        about="Like `deepseek_v32`, with another prefix.",
     ),
     Format(
         "step3",
@@ -663,7 +666,7 @@ TABLE = (
         variants=(Variant(INVOKE, INVOKE_NAME),),
         close="</{ns}invoke>",
         models="dots.llm",
-        about="A JSON object may stand in the wrapper or in the tag.",
+        about="The wrapper or the tag may contain a JSON object.",
     ),
     Format(
         "minicpm5",
@@ -686,8 +689,9 @@ TABLE = (
         close="</function>",
         lines=False,
         models="MiniCPM 5",
-        about="`<tool_call>` may stand around a call, `<arguments>` around its parameters, `<parameter>` in place of "
-        "`<param>`; a parameter `properties` that the tool does not have may hold all arguments.",
+        about="`<tool_call>` may enclose a call, `<arguments>` may enclose its parameters, and `<parameter>` may "
+        "replace `<param>`. A parameter `properties` may contain all arguments if the tool has no parameter with this "
+        "name.",
     ),
     Format(
         "kimi_k3",
@@ -722,7 +726,7 @@ TABLE = (
         ),
         lines=False,
         models="Kimi K3",
-        about="One JSON object of all arguments may stand in `json`.",
+        about="A `json` block may contain all arguments as one JSON object.",
     ),
     Format(
         "muse",
@@ -777,7 +781,7 @@ TABLE = (
         ),
         lines=False,
         models="K2 Horizon",
-        about="A JSON object may stand in the same tags.",
+        about="The same tags may also contain a JSON object.",
     ),
     Format(
         "tag",
@@ -785,7 +789,7 @@ TABLE = (
         variants=(Variant(Parameters(key="<{a}", key_rule=NameRule(), close="</{key}>", trim=True)),),
         close="</{tool}>",
         models="Cline, Roo",
-        about="The tag is the name of an offered tool, so it works only when the tools are known.",
+        about="The tag is the name of an offered tool, so this format works only if the tools are known.",
     ),
     # ---- call expressions
     Format(
@@ -796,7 +800,7 @@ TABLE = (
         lines=False,
         models="Llama 3.2, Llama 4, ToolACE",
         about="Without the markers, the list counts only at the start of a reply, and only if its first call has a "
-        "keyword or no arguments.",
+        "keyword argument or no arguments.",
     ),
     Format(
         "olmo3",
@@ -805,7 +809,7 @@ TABLE = (
         variants=(Variant(Expression()),),
         close="</{ns}function_calls>",
         models="OLMo 3",
-        about="Several calls stand in one block, a line each.",
+        about="One block can contain several calls, one per line.",
     ),
     Format(
         "lfm2",
@@ -814,7 +818,7 @@ TABLE = (
         close="<|tool_call_end|>",
         lines=False,
         models="LFM2",
-        about="A JSON array of calls may stand inside.",
+        about="The markers may also enclose a JSON array of calls.",
     ),
     Format(
         "gemma4",
@@ -841,14 +845,14 @@ TABLE = (
         variants=(Variant(Expression()),),
         fence=("tool_code",),
         models="Gemma 2, Gemma 3",
-        about="A fence with this info string and any other content is text.",
+        about="A fence with this info string is text if it contains anything but calls.",
     ),
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({row.name: row for row in TABLE})
 
 OPT_IN = frozenset({"tag", "action_object", "functionary", "ernie"})
-"""Off unless taught or chosen by name: their markers occur in honest answers."""
+"""Disabled unless taught or chosen by name, because their markers occur in ordinary answers."""
 
 DEFAULT = tuple(name for name in FORMATS if name not in OPT_IN)
 
@@ -858,6 +862,6 @@ REASONING = (
     Section("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
     Section("<|im_start|>assistant", "<|im_end|>", text=True),
 )
-"""Reasoning, and turns of a conversation, that no format claims for itself."""
+"""Reasoning sections and conversation turns that belong to no particular format."""
 
-check(dict(FORMATS))
+check_formats(dict(FORMATS))

@@ -1,4 +1,4 @@
-"""What is a call without a marker of its own: by its keys, as a list of expressions, or first in a code fence."""
+"""Calls without a marker: identified by their keys, as a list of expressions, or as the first thing in a code fence."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,43 +7,43 @@ from enum import Enum
 from attrs import frozen
 
 from statemachine.formats.format import Anchor, Envelope, Expression, Format, Variant, openers_of
-from statemachine.formats.openers import Keys, Opening, Role, envelope_of, is_array, keys_of
-from statemachine.runs import Run
+from statemachine.formats.openers import Continuation, KeyRole, Keys, envelope_of, is_array, keys_of
+from statemachine.stream.runs import Run
 
-TICKS = 32
-"""Backticks of a fence, at most."""
-INFO = 40
-"""Characters of a fence's info string."""
-FENCE_LINE = rf"`{{3,{TICKS}}}+(?!`)[^`\r\n]{{0,{INFO}}}"
-FENCE_BEGUN = rf"(?:`{{1,{TICKS}}}+|{FENCE_LINE}(?:\r?|\r?\n[ \t\r\n]{{0,64}}+))\Z"
-"""A fence of which too little has come to say whether a call stands first in it."""
+MAX_TICKS = 32
+"""Maximum number of backticks in a fence."""
+MAX_INFO = 40
+"""Maximum length of a fence's info string."""
+FENCE_LINE = rf"`{{3,{MAX_TICKS}}}+(?!`)[^`\r\n]{{0,{MAX_INFO}}}"
+FENCE_BEGUN = rf"(?:`{{1,{MAX_TICKS}}}+|{FENCE_LINE}(?:\r?|\r?\n[ \t\r\n]{{0,64}}+))\Z"
+"""Fence that is still too short to show whether the first thing in it is a call."""
 
 
-class Found(Enum):
-    """What the text markers stand for besides openers."""
+class TextFinding(Enum):
+    """Findings in text other than openers and closers."""
 
     BARE = "an object, or an array of objects, without a marker"
     LIST = "a list of call expressions without a marker"
     TICK = "a backtick"
     FENCE = "a code fence"
-    TAG = "the opener of a tag of calls, where it opens no call"
+    TAG = "the opener of a call tag that opens no call"
 
 
 @frozen
 class Unmarked:
-    """The calls that stand in text without a marker."""
+    """Calls that appear in text without a marker."""
 
     anywhere: Mapping[str, Keys]
-    """How an object or array is read, by its first character."""
+    """First character of an object or array → how it is read."""
     reply: Mapping[str, Keys]
-    """The same while no text has come."""
-    expressions: Opening | None
-    """A list of call expressions, while no text has come."""
+    """The equivalent of `anywhere` until text has been seen."""
+    expressions: Continuation | None
+    """How to read a list of call expressions, until text has been seen."""
 
     @classmethod
     def of(cls, formats: Iterable[Format]) -> "Unmarked":
-        """Those of a set of formats."""
-        reply, anywhere, arrays, calls = by_keys(formats)
+        """Return the unmarked calls that these formats allow."""
+        reply, anywhere, arrays, calls = formats_by_keys(formats)
         keys: dict[str, Keys] = {}
         keys_in_reply: dict[str, Keys] = {}
         if reply or anywhere:
@@ -54,33 +54,33 @@ class Unmarked:
         lists = ((form, variant) for form, variant, body in expressions_of(formats) if body.bare)
         return cls(keys, keys_in_reply, next(lists, None))
 
-    def markers(self) -> list[tuple[str, Found]]:
-        """How they begin, lists of expressions excepted."""
-        markers: list[tuple[str, Found]] = []
+    def markers(self) -> list[tuple[str, TextFinding]]:
+        """Return the markers that these calls begin with, except for lists of expressions."""
+        markers: list[tuple[str, TextFinding]] = []
         if "{" in self.reply:
-            markers.append(("{{*}{quote}", Found.BARE))
-            names = [name for name, key in self.reply["{"].items() if key.role is not Role.TYPE]
-            markers += [(f"{{{{*}}{name}{{*}}:", Found.BARE) for name in names]
+            markers.append(("{{*}{quote}", TextFinding.BARE))
+            names = [name for name, key in self.reply["{"].items() if key.role is not KeyRole.TYPE]
+            markers += [(f"{{{{*}}{name}{{*}}:", TextFinding.BARE) for name in names]
         if "[" in self.reply:
-            markers.append(("[{*}{{*}{quote}", Found.BARE))
+            markers.append(("[{*}{{*}{quote}", TextFinding.BARE))
         return markers
 
 
 @frozen
 class Fences:
-    """The calls that may stand first in a code fence."""
+    """Calls that may be the first thing in a code fence."""
 
     keys: Mapping[str, Keys]
-    """How an object or array is read there, by its first character."""
+    """First character of an object or array in a fence → how it is read."""
     infos: frozenset[str]
-    """Info strings that say that such a call follows."""
-    expressions: Mapping[str, Opening]
-    """Call expressions, by the info string."""
+    """Info strings that announce such a call."""
+    expressions: Mapping[str, Continuation]
+    """Info string → how to read its call expressions."""
 
     @classmethod
     def of(cls, formats: Iterable[Format]) -> "Fences":
-        """Those of a set of formats."""
-        reply, _, arrays, calls = by_keys(formats)
+        """Return the fenced calls that these formats allow."""
+        reply, _, arrays, calls = formats_by_keys(formats)
         fences = [form for form in formats if form.fence and isinstance(form.variants[0].body, Envelope)]
         objects = [*reply, *fences, *(calls if fences else [])]
         keys: dict[str, Keys] = {}
@@ -88,7 +88,7 @@ class Fences:
             keys["{"] = keys_of(objects)
         if objects or arrays:
             keys["["] = keys_of(objects + arrays)
-        expressions: dict[str, Opening] = {}
+        expressions: dict[str, Continuation] = {}
         for form, variant, _body in expressions_of(formats):
             for info in form.fence:
                 expressions.setdefault(info, (form, variant))
@@ -98,15 +98,19 @@ class Fences:
         return bool(self.keys or self.expressions)
 
     def plain(self, opens: str) -> Run:
-        """A fence up to a first thing in it that is no call; `opens` matches what a call may begin with."""
+        """Return the run for a fence up to the first thing in it, which is not a call; `opens` matches what a call may
+        begin with.
+        """
         infos = "|".join(map(re.escape, self.expressions))
         other = rf"(?!`++[ \t]*+(?i:{infos})[ \t]*+(?:\r?\n|\r?\Z))" if infos else ""
         return Run(rf"(?=(`+)){other}{FENCE_LINE}\r?\n[ \t\r\n]{{0,64}}+(?!\Z|{opens})")
 
 
-def by_keys(formats: Iterable[Format]) -> tuple[list[Format], list[Format], list[Format], list[Format]]:
-    """The formats without a marker that are told by their keys: objects before any text, objects anywhere, and
-    arrays; and all formats that list calls under a key.
+def formats_by_keys(formats: Iterable[Format]) -> tuple[list[Format], list[Format], list[Format], list[Format]]:
+    """Return the formats that are identified by their keys instead of a marker, and the formats that list calls under a
+    key.
+
+    The former are returned as three lists: objects before any text, objects anywhere, and arrays.
     """
     bare = [form for form in formats if not form.fence and not openers_of(form, form.variants[0])]
     arrays = [form for form in bare if is_array(form)]
@@ -117,7 +121,7 @@ def by_keys(formats: Iterable[Format]) -> tuple[list[Format], list[Format], list
 
 
 def expressions_of(formats: Iterable[Format]) -> list[tuple[Format, Variant, Expression]]:
-    """The variants that are call expressions, with their bodies."""
+    """Return the variants that are call expressions, with their formats and bodies."""
     return [
         (form, variant, variant.body)
         for form in formats

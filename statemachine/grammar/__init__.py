@@ -1,13 +1,16 @@
-"""What a reply is made of; each file reads one thing.
+"""Grammar of a reply; each module reads one kind of construct.
 
-    reply       the whole: the state says what is next
+    reply       the whole reply: dispatch by state, failures, the end
     text        text in which openers are looked for
-    lines       what counts at the start of a line: labels, fences, block quotes
+    lines       markers that count only at the start of a line: labels, fences, block quotes
     fences      code fences
-    objects     JSON objects that are no call
-    reasoning   reasoning, and messages that are text and nothing else
+    objects     JSON objects that are not calls
+    reasoning   reasoning, and messages that contain nothing but text
     call        a call, from its opener to the end of its body; the bodies are in `statemachine/bodies`
-    closers     what closes a call, what implies its end, and what follows it
+    closers     closers in text, and the text after a call or a wrapper
+    left_over   closers that were never opened, at the end of a reply
+    saying      visible text, and the scanner that reads it
 
-Each function takes the `Machine`, reads what stands at its reader, and says by the frames what is open afterwards.
+Each function takes the `Machine`, reads from its reader, and records in its frames what is open afterwards. A function
+that returns True has changed the state: its caller returns too, and `reply.read` dispatches again.
 """

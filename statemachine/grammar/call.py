@@ -1,4 +1,4 @@
-"""A call, from its opener to the end of its body: the openers that follow one another, then the body."""
+"""A call, from its opener to the end of its body: a chain of openers, then the body."""
 
 from collections.abc import Generator
 
@@ -7,85 +7,94 @@ from statemachine.bodies import expression as expression_body
 from statemachine.bodies import message, parameters
 from statemachine.bodies import name as name_body
 from statemachine.bodies.envelope import NoCall
-from statemachine.buffer import Grammar, Mismatch, Overflow, space
+from statemachine.endings import read_empty_block
 from statemachine.formats.format import Expression, Format, MessageBody, Parameters, Variant
 from statemachine.formats.markers import Markers
-from statemachine.formats.openers import Keys, Opener, Opening
+from statemachine.formats.openers import Continuation, Keys, Opener
 from statemachine.formats.scanner import Marked
-from statemachine.formats.unmarked import Found
-from statemachine.grammar.closers import empty
+from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar.saying import scanner_of
-from statemachine.machine import Machine
-from statemachine.states import State
+from statemachine.machine.machine import Machine
+from statemachine.machine.states import State
+from statemachine.stream.buffer import Grammar, Mismatch, Overflow, match_whitespace
 
 
 def read(machine: Machine, value: Marked, length: int) -> Grammar:
-    """A call whose opener, of this length, stands here."""
+    """Read a call whose opener, of this length, begins here."""
     reader, candidate = machine.reader, machine.candidate
-    if value is Found.BARE:
-        machine.mark(False)
-        yield from envelope(machine, scanner_of(machine).keys[reader.text[reader.at]])
-    elif value is Found.LIST and machine.tables.unmarked.expressions:
-        machine.mark(False)
+    if value is TextFinding.BARE:
+        machine.set_marked(False)
+        yield from read_envelope(machine, scanner_of(machine).keys[reader.text[reader.at]])
+    elif value is TextFinding.LIST and machine.tables.unmarked.expressions:
+        machine.set_marked(False)
         candidate.bare = True
-        yield from expression(machine, machine.tables.unmarked.expressions)
+        yield from read_expression(machine, machine.tables.unmarked.expressions)
     elif isinstance(value, Opener):
-        opener, text, start = yield from openers(machine, value, length)
-        yield from body(machine, opener, text, start)
+        opener, text, start = yield from read_openers(machine, value, length)
+        yield from read_body(machine, opener, text, start)
     else:
         raise Mismatch
 
 
-def openers(machine: Machine, opener: Opener, length: int) -> Generator[None, None, tuple[Opener, str, int]]:
-    """The openers that follow one another: the last one, its text, and how many pieces are held before what follows."""
+def read_openers(machine: Machine, opener: Opener, length: int) -> Generator[None, None, tuple[Opener, str, int]]:
+    """Read a chain of openers. Return the last opener, its text, and the number of pieces buffered up to the end of
+    that opener.
+    """
     reader, wrappers = machine.reader, machine.tables.wrappers
+    # Inside an open wrapper the same literal may mean something else (`Opener.inner`), and wrappers can be nested: the
+    # innermost wrapper that knows the opener decides.
     for close in machine.frames.wrappers:
         opener = wrappers[close].inner(opener) if close in wrappers else opener
     while True:
         text = reader.take(length)
-        start = len(reader.hold.pieces)
-        if opener.open is None or not isinstance(opener.open[1].body, MessageBody):
-            yield from machine.blank()
-        inner, length = (yield from child(machine, opener.children)) if opener.children is not None else (None, 0)
+        start = len(reader.buffered.pieces)
+        # The header of a message may itself begin with whitespace, so none is skipped before it.
+        if opener.continuation is None or not isinstance(opener.continuation[1].body, MessageBody):
+            yield from machine.skip_whitespace()
+        inner, length = (yield from match_child(machine, opener.children)) if opener.children is not None else (None, 0)
         if inner is None:
             return opener, text, start
         machine.candidate.wrappers.append(opener.close)
         opener = inner
 
 
-def body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
-    """What follows the last opener."""
+def read_body(machine: Machine, opener: Opener, text: str, start: int) -> Grammar:
+    """Read the body that follows the last opener."""
     reader = machine.reader
-    if (yield from empty(machine, tuple(opener.closes))):
+    # The order of these tests is the rule for markers that several formats share. An empty block is tested first, since
+    # it has no content. An opener that names its tool is unambiguous. An expression or a header is recognized by not
+    # being JSON (`body_opens`), JSON is recognized by its first character, and only the remaining text can be a name.
+    if (yield from read_empty_block(machine, tuple(opener.closes))):
         return
     if opener.tool is not None:
-        yield from tag_of_tool(machine, *opener.tool)
-    elif opener.open is not None and (yield from opens(machine, opener)):
-        form, variant = opener.open
+        form, variant, tool = opener.tool
+        yield from read_tool_tag(machine, form, variant, tool)
+    elif opener.continuation is not None and (yield from body_opens(machine, opener)):
+        form, variant = opener.continuation
         if isinstance(variant.body, MessageBody):
             yield from message.read(machine, form, variant.body, text)
         else:
-            yield from expression(machine, opener.open)
+            yield from read_expression(machine, opener.continuation)
     elif opener.keys and reader.text[reader.at] in "{[":
         if opener.close:
             machine.candidate.wrappers.append(opener.close)
         if opener.by_keys:
-            machine.mark(False)
-        yield from envelope(machine, opener.keys[reader.text[reader.at]])
-    elif opener.ends is None or (opener.line and not directly_follows(opener, reader.hold.text(start))):
+            machine.set_marked(False)
+        yield from read_envelope(machine, opener.keys[reader.text[reader.at]])
+    elif opener.ends is None or (opener.line and not directly_follows(opener, reader.buffered.text(start))):
         raise Mismatch
     else:
         yield from name_body.read(machine, opener)
-        machine.finish()
+        machine.end_body()
 
 
 def directly_follows(opener: Opener, space_between: str) -> bool:
-    """True if nothing stands between an opener and what follows but blanks, where they may stand."""
+    """Return whether an opener is followed by its content immediately, or only after blanks where these are allowed."""
     return not space_between or (opener.blank and "\n" not in space_between)
 
 
-def child(machine: Machine, children: Markers[Opener]) -> Generator[None, None, tuple[Opener | None, int]]:
-    """The opener that follows a wrapper's opener, and its length."""
+def match_child(machine: Machine, children: Markers[Opener]) -> Generator[None, None, tuple[Opener | None, int]]:
+    """Return the opener that follows a wrapper's opener, and its length."""
     reader = machine.reader
     while True:
         found = children.match(reader.text, reader.at)
@@ -96,30 +105,31 @@ def child(machine: Machine, children: Markers[Opener]) -> Generator[None, None, 
         yield from reader.more()
 
 
-def tag_of_tool(machine: Machine, form: Format, variant: Variant, tool: str) -> Grammar:
-    """A call whose opener named its tool."""
+def read_tool_tag(machine: Machine, form: Format, variant: Variant, tool: str) -> Grammar:
+    """Read a call whose opener names its tool."""
     if not isinstance(variant.body, Parameters):
         raise Mismatch
     machine.candidate.format = form
-    machine.named(tool)
+    machine.set_name(tool)
     yield from parameters.read(machine, form, variant.body)
-    machine.finish()
+    machine.end_body()
 
 
-def opens(machine: Machine, opener: Opener) -> Generator[None, None, bool]:
-    """True if the expression or the header follows that may follow here, and not JSON."""
+def body_opens(machine: Machine, opener: Opener) -> Generator[None, None, bool]:
+    """Return whether an expression or a header, rather than JSON, follows here."""
     reader = machine.reader
+    # `[` begins an array of envelopes as well as a list of expressions. The first character inside it decides.
     if not opener.keys or reader.text[reader.at] not in "{[":
         return True
     while True:
-        found = space(reader.text, reader.at + 1)
+        found = match_whitespace(reader.text, reader.at + 1)
         if found is not None and found.end() < len(reader.text):
             return reader.text[reader.at] == "[" and reader.text[found.end()] not in "{["
         yield from reader.more()
 
 
-def expression(machine: Machine, opening: Opening) -> Grammar:
-    """Call expressions."""
+def read_expression(machine: Machine, opening: Continuation) -> Grammar:
+    """Read call expressions."""
     form, variant = opening
     if not isinstance(variant.body, Expression):
         raise Mismatch
@@ -127,12 +137,12 @@ def expression(machine: Machine, opening: Opening) -> Grammar:
     return expression_body.read(machine, form, variant.body)
 
 
-def envelope(machine: Machine, keys: Keys) -> Grammar:
-    """An envelope; one that is no call turns into text.
+def read_envelope(machine: Machine, keys: Keys) -> Grammar:
+    """Read an envelope; if it is not a call, it becomes text.
 
     Raises:
-        Overflow: it is an object that is text to its closing brace.
-
+        Mismatch: it is not a call, and only its opener becomes text.
+        Overflow: it is an object that is not a call, and becomes text through its closing brace.
     """
     try:
         yield from envelope_body.read(machine, keys)

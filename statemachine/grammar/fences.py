@@ -1,23 +1,26 @@
-"""Code fences. A call that stands first in one is a call, and the fence its markup; any other fence is text."""
+"""Code fences. If a call is the first thing in a fence, the fence is its markup; any other fence is text."""
 
 import re
 from collections.abc import Generator
 
-from statemachine.buffer import Grammar, Mismatch
-from statemachine.candidate import TICK
 from statemachine.formats.openers import Opener
-from statemachine.formats.unmarked import FENCE_BEGUN, INFO, TICKS
+from statemachine.formats.scanner import TICK
+from statemachine.formats.unmarked import FENCE_BEGUN, MAX_INFO, MAX_TICKS
 from statemachine.grammar import call, closers
-from statemachine.grammar.saying import say
-from statemachine.machine import CODE, INSIDE, START, Machine
-from statemachine.runs import Run
-from statemachine.states import Input
+from statemachine.grammar.saying import emit_text
+from statemachine.machine.machine import CODE, INSIDE, START, Machine
+from statemachine.machine.states import Input
+from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.runs import Run
 
-fence_line = re.compile(rf"(`{{3,{TICKS}}}+)(?!`)([^`\r\n]{{0,{INFO}}})(?:(\r?\n)|(\r?\Z))").match
+fence_line = re.compile(rf"(`{{3,{MAX_TICKS}}}+)(?!`)([^`\r\n]{{0,{MAX_INFO}}})(?:(\r?\n)|(\r?\Z))").match
 opening_begun = re.compile(FENCE_BEGUN).match
-fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
+fence_end = re.compile(rf"[ \t]{{0,3}}+(`{{3,{MAX_TICKS}}}+)(?!`)[ \t]{{0,64}}+(?:(?=\r?\n)|(\r?\Z))").match
 fence_begun = re.compile(r"[ \t]{0,3}+`{0,2}\Z").match
 ticks = re.compile(r"`++").match
+# A line that is not the closing line flows. Group 1 is a line that may still become the closing line (a newline, up to
+# three blanks, fewer than three backticks) and has to wait. The run stops before a newline that is followed by three
+# backticks.
 FENCE = Run(
     r"[^\n]*+(?:\n(?![ \t]{0,3}+(?:```|`{0,2}\Z))[^\n]*+)*+(\n[ \t]{0,3}+`{0,2}\Z)?+",
     search=re.compile(r"\n").search,
@@ -25,8 +28,8 @@ FENCE = Run(
 
 
 def read(machine: Machine) -> Grammar:
-    """A fence that is text, to its closing line."""
-    reader, past = machine.reader, machine.past
+    """Read a fence that is text, through its closing line."""
+    reader, past = machine.reader, machine.text_state
     frame = machine.frames.top
     reader.sink = frame.sink
     while True:
@@ -35,72 +38,76 @@ def read(machine: Machine) -> Grammar:
             if reader.at >= len(reader.text):
                 yield from reader.more()
                 continue
-            say(machine, 1)
+            emit_text(machine, 1)
             past.place = START
+        # `fence_end` decides once the line is complete. While the available text ends right after the backticks, the
+        # line is not known to be complete (group 2 matched the end of the text).
         found = fence_end(reader.text, reader.at)
         if (found.lastindex == 2) if found else fence_begun(reader.text, reader.at):
             yield from reader.more()
         elif found is None or len(found[1]) < len(frame.closers[0]):
             past.place = INSIDE
             if reader.text[reader.at] != "\n":
-                say(machine, 1)
+                emit_text(machine, 1)
         else:
-            say(machine, found.end() - reader.at)
-            machine.frames.go(Input.END)
+            emit_text(machine, found.end() - reader.at)
+            machine.frames.apply(Input.END)
             return
 
 
-def opens_plain_fence(machine: Machine, newlines: int) -> bool:
-    """True if a fence stands here, after line ends, in which no call stands first: it is text from here on."""
+def open_plain_fence(machine: Machine, newlines: int) -> bool:
+    """Open the fence here as text if the first thing in it is not a call. Return whether it was opened."""
     reader = machine.reader
     plain = machine.tables.plain_fence.match(reader.text, reader.at + newlines)
     if plain is None or machine.options.fence_calls or machine.frames.wrappers:
         return False
-    say(machine, plain.end() - reader.at)
-    machine.frames.go(Input.FENCE, plain[1])
+    emit_text(machine, plain.end() - reader.at)
+    machine.frames.apply(Input.FENCE, plain[1])
     return True
 
 
-def too_short(machine: Machine, offset: int) -> bool:
-    """True if a fence stands here of which too little has come to say whether a call stands first in it."""
+def is_too_short(machine: Machine, offset: int) -> bool:
+    """Return whether a fence begins here that is still too short to show whether the first thing in it is a call."""
     reader = machine.reader
     return (
         reader.text[reader.at + offset] == TICK
         and not machine.options.fence_calls
-        and not around(machine)
+        and not fence_closer(machine)
         and opening_begun(reader.text, reader.at + offset) is not None
     )
 
 
-def opener(machine: Machine, newlines: int) -> Generator[None, None, bool]:
-    """Three backticks at the start of a line, after line ends, in which a call may stand first.
+def read_opener(machine: Machine, newlines: int) -> Generator[None, None, bool]:
+    """Read at least three backticks at the start of a line, after newlines. They may begin a fence around a call.
 
-    True if the state says what is next.
+    Return whether the state has changed.
     """
     reader = machine.reader
     if length := (yield from closing_line(machine, newlines)):
-        return closers.in_text(machine, around(machine), newlines, length)
+        return closers.read_in_text(machine, fence_closer(machine), newlines, length)
     while True:
         found = fence_line(reader.text, reader.at + newlines)
         if found is None:
-            not_a_fence(machine, newlines)
+            emit_backticks(machine, newlines)
             return False
         if found[3]:
             break
         yield from reader.more()
+    # The fence's frame goes beneath the candidate: if the candidate is rejected, the text continues inside a fence.
+    # With `fence_calls`, a fence has no frame, because its text is read like any other text.
     if not machine.options.fence_calls:
-        machine.frames.go(Input.FENCE, found[1])
-    machine.open()
+        machine.frames.apply(Input.FENCE, found[1])
+    machine.open_candidate()
     if newlines:
         reader.take(newlines)
     reader.take(found.end() - reader.at)
     machine.candidate.wrappers.append(found[1])
-    yield from first(machine, found[2].strip().lower())
+    yield from read_first(machine, found[2].strip().lower())
     return True
 
 
-def around(machine: Machine) -> str:
-    """The closer of the fence around a call; "" if there is none."""
+def fence_closer(machine: Machine) -> str:
+    """Return the closer of the fence around a call; "" without such a fence."""
     for close in machine.frames.wrappers:
         if close[0] == TICK:
             return close
@@ -108,9 +115,11 @@ def around(machine: Machine) -> str:
 
 
 def closing_line(machine: Machine, offset: int) -> Generator[None, None, int]:
-    """Where the closing line of the fence around a call ends, counted from here; 0 if none stands `offset` on."""
+    """Return the end of the closing line of the fence around a call, relative to the current position; 0 if that line
+    does not begin `offset` characters from here.
+    """
     reader = machine.reader
-    while close := around(machine):
+    while close := fence_closer(machine):
         found = fence_end(reader.text, reader.at + offset)
         if found is None:
             break
@@ -123,21 +132,21 @@ def closing_line(machine: Machine, offset: int) -> Generator[None, None, int]:
     return 0
 
 
-def not_a_fence(machine: Machine, newlines: int) -> None:
-    """Backticks at the start of a line that open no fence: text, perhaps inline code."""
+def emit_backticks(machine: Machine, newlines: int) -> None:
+    """Emit backticks at the start of a line that do not open a fence: they are text, perhaps inline code."""
     reader = machine.reader
     found = ticks(reader.text, reader.at + newlines)
     length = len(found[0]) if found else 0
-    say(machine, newlines + length)
-    machine.past.place = CODE if length % 2 else INSIDE
+    emit_text(machine, newlines + length)
+    machine.text_state.place = CODE if length % 2 else INSIDE
 
 
-def first(machine: Machine, info: str) -> Grammar:
-    """What stands first in a fence, if it is a call."""
+def read_first(machine: Machine, info: str) -> Grammar:
+    """Read the first thing in a fence, if it is a call."""
     reader, tables = machine.reader, machine.tables
     fences = tables.fences
-    machine.mark(info in fences.infos)
-    yield from machine.blank()
+    machine.set_marked(info in fences.infos)
+    yield from machine.skip_whitespace()
     while True:
         for markers in (tables.line, tables.opening):
             found = markers.match(reader.text, reader.at)
@@ -148,15 +157,15 @@ def first(machine: Machine, info: str) -> Grammar:
         yield from reader.more()
     value = markers.values[found.lastindex - 1] if found is not None and found.lastindex else None
     if isinstance(value, Opener) and found is not None:
-        machine.mark(True)
+        machine.set_marked(True)
         yield from call.read(machine, value, found.end() - reader.at)
         return
     expression = fences.expressions.get(info)
     char = reader.text[reader.at]
     if expression and char not in "{[":
-        machine.mark(False)
-        yield from call.expression(machine, expression)
+        machine.set_marked(False)
+        yield from call.read_expression(machine, expression)
     elif char in fences.keys:
-        yield from call.envelope(machine, fences.keys[char])
+        yield from call.read_envelope(machine, fences.keys[char])
     else:
         raise Mismatch

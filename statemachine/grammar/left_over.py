@@ -1,34 +1,34 @@
-"""Closers of calls that nobody saw open, at the end of a reply."""
+"""Call closers without an opener, at the end of a reply."""
 
-from statemachine.buffer import Grammar, space
-from statemachine.emitter import Sink
-from statemachine.grammar.saying import say
-from statemachine.machine import Machine
+from statemachine.grammar.saying import emit_text
+from statemachine.machine.machine import Machine
+from statemachine.stream.buffer import Grammar, match_whitespace
+from statemachine.stream.emitter import Sink
 
 MAX_LEFT_OVER = 256
-"""Characters of closers that are held because they may be left over."""
+"""Maximum number of characters to buffer because they may be left-over closers."""
 
 
 def may_be_left_over(machine: Machine, close: str) -> bool:
-    """True for the closer of a call, or of what stands around or in one, that closes nothing here."""
+    """Return whether this closer of a call, a wrapper or a value closes nothing here."""
     known = machine.tables.closers
     return (close in known.calls or close in known.values) and close not in machine.frames.wrappers
 
 
-def left_over(machine: Machine, close: str, newlines: int, end: int) -> Grammar:
-    """Closers of calls that nobody saw open: markup at the end of a reply, else text.
+def read_left_over(machine: Machine, close: str, newlines: int, end: int) -> Grammar:
+    """Read call closers without an opener: markup at the end of a reply, otherwise text.
 
-    They are held, with the white space between them, while nothing else has come. Where the reply has shown markup of
-    calls it may be about it, and they are text; so are closers of values alone, and one alone that begins no line: a
-    sentence may end with it.
+    They are buffered, along with the whitespace between them, until anything else arrives. They are text if the reply
+    has shown call markup, because it may be about such markup. They are also text if all of them close values, or if
+    there is only one and it does not begin a line, since a sentence may end with it.
     """
     reader, known = machine.reader, machine.tables.closers
     closes_call, several = close in known.calls, newlines > 0
-    while not machine.past.tags_shown:
-        found = space(reader.text, reader.at + end)
+    while not machine.text_state.call_markup_shown:
+        found = match_whitespace(reader.text, reader.at + end)
         begin = (found.end() if found else 0) - reader.at
         if begin > MAX_LEFT_OVER:
-            machine.past.tags_shown = True
+            machine.text_state.call_markup_shown = True
             break
         closer = machine.tables.left_over.match(reader.text, reader.at + begin)
         over = reader.at + begin >= len(reader.text)
@@ -43,4 +43,4 @@ def left_over(machine: Machine, close: str, newlines: int, end: int) -> Grammar:
             break
         else:
             yield
-    say(machine, end)
+    emit_text(machine, end)

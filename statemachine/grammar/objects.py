@@ -1,79 +1,90 @@
-"""JSON objects that are no call: text to the closing brace, in which no call is looked for."""
+"""JSON objects that are not calls: text through the closing brace, without looking for calls inside."""
 
-from statemachine.buffer import Grammar
 from statemachine.formats.scanner import JSON_FLAT, JSON_OPEN
-from statemachine.grammar.saying import say, scanner_of
-from statemachine.machine import INSIDE, Machine
-from statemachine.runs import Run
-from statemachine.states import Input
+from statemachine.grammar.saying import emit_text, scanner_of
+from statemachine.machine.machine import INSIDE, Machine
+from statemachine.machine.states import Input
+from statemachine.stream.buffer import Grammar
+from statemachine.stream.runs import Run
 
 OBJECT = Run(rf"{JSON_FLAT}(?:(?!)()|{JSON_OPEN}()\Z)?+")
 STRING = Run(rf'(?:[^"\\]++|\\.)*+(?:(\\\Z)|"{JSON_FLAT}(?:()\Z|{JSON_OPEN}()\Z))?+')
-OBJECT.others, STRING.others = {2: STRING}, {2: OBJECT, 3: STRING}
-QUOTE = '"'
+OBJECT.next_runs, STRING.next_runs = {2: STRING}, {2: OBJECT, 3: STRING}
+STRING_QUOTE = '"'
 
 
-def opens_plain_object(machine: Machine, newlines: int) -> bool:
-    """True if the first key of the object here says at once that it is no call."""
+def open_plain_object(machine: Machine, newlines: int) -> bool:
+    """Read the object here as text if its first keys show that it is not a call. Return whether they do."""
     reader = machine.reader
     begin = reader.at + newlines
     if reader.text[begin] == "[" or not scanner_of(machine).plain(reader.text, begin):
         return False
-    say(machine, newlines + 1)
-    machine.frames.go(Input.OBJECT, "}")
+    emit_text(machine, newlines + 1)
+    machine.frames.apply(Input.OBJECT, "}")
     return True
 
 
-def opens_plain_array(machine: Machine, newlines: int) -> bool:
-    """True if the first object of the array here says at once that it is no call: the bracket is text."""
+def emit_plain_array(machine: Machine, newlines: int) -> bool:
+    """Emit the opening bracket of the array here as text if the keys of its first object show that it is not a call.
+
+    Return whether they do.
+    """
     reader = machine.reader
     begin = reader.text.find("{", reader.at + newlines)
     if reader.text[reader.at + newlines] != "[" or not scanner_of(machine).plain(reader.text, begin):
         return False
-    say(machine, begin - reader.at)
+    emit_text(machine, begin - reader.at)
     return True
 
 
-def into_object(machine: Machine, *, quoted: bool) -> None:
-    """In an object that is no call, between its braces or in a string, something comes that no run of text reads."""
-    machine.past.place = INSIDE
-    machine.frames.go(Input.OBJECT, "}", *([QUOTE] if quoted else []))
+def enter_object(machine: Machine, *, quoted: bool) -> None:
+    """Enter an object that is not a call, at a point where a run of text stopped inside its braces or inside one of its
+    strings.
+    """
+    machine.text_state.place = INSIDE
+    machine.frames.apply(Input.OBJECT, "}", *([STRING_QUOTE] if quoted else []))
 
 
 def read(machine: Machine) -> Grammar:
-    """An object to its closing brace, unless it stops being JSON; the frame's closers say what is open in it."""
+    """Read an object through its closing brace, or until it stops being JSON. The frame's closers are its open
+    containers.
+    """
     reader = machine.reader
     frame = machine.frames.top
     reader.sink = frame.sink
     stack = list(frame.closers)
     run = OBJECT
-    if stack[-1] == QUOTE:
+    if stack[-1] == STRING_QUOTE:
         stack.pop()
         run = STRING
+    # Advance over all available text first, so that it is emitted as one piece. The runs skip flat JSON and strings;
+    # nesting is counted here, where they stop. Group 1 is an incomplete escape, which waits.
     while True:
         text, at = reader.text, reader.at
         while True:
             found = run.match(text, at)
             group = found.lastindex if found is not None else None
             at = at if found is None else found.end() if group is None else found.start(group)
-            run = run.others.get(group or 0, run)
+            run = run.next_runs.get(group or 0, run)
             if group == 1 or at >= len(text):
                 break
             char = text[at]
-            if char == QUOTE:
+            if char == STRING_QUOTE:
                 run = OBJECT if run is STRING else STRING
             elif char in "{[":
                 stack.append("}" if char == "{" else "]")
             else:
                 closes = char == stack[-1]
                 stack.pop()
-                if not (closes and stack):  # the end; or not JSON: text in which openers count again
-                    say(machine, at + closes - reader.at)
-                    machine.frames.go(Input.END)
+                if not (closes and stack):  # the end, or not JSON: openers count again
+                    emit_text(machine, at + closes - reader.at)
+                    machine.frames.apply(Input.END)
                     return
             at += 1
-        say(machine, at - reader.at)
-        machine.saw(True)
+        emit_text(machine, at - reader.at)
+        # Between two pieces only the run at this position matters, until a bracket changes the nesting: then `feed`
+        # finds that the run does not accept the piece, and this loop continues.
+        machine.note_visible_text(True)
         reader.arm(run, waiting=reader.at < len(text))
         yield from reader.more()
-        run = reader.ran or run
+        run = reader.last_run or run

@@ -1,35 +1,37 @@
-"""What is read to its closer, whatever stands in it: reasoning, and messages that are text and nothing else."""
+"""Text that is read to its closer, whatever it contains: reasoning, and messages that contain nothing but text."""
 
-from statemachine.buffer import Grammar, space
-from statemachine.emitter import Sink
 from statemachine.formats.markers import closers_of, run_to
 from statemachine.formats.scanner import MAX_NEWLINES
 from statemachine.grammar import closers
-from statemachine.grammar.saying import say
-from statemachine.machine import Machine
-from statemachine.reader import Reader
-from statemachine.states import Input
+from statemachine.grammar.saying import emit_text
+from statemachine.machine.machine import Machine
+from statemachine.machine.states import Input
+from statemachine.stream.buffer import Grammar, match_whitespace
+from statemachine.stream.emitter import Sink
+from statemachine.stream.reader import Reader
 
 
 def read(machine: Machine) -> Grammar:
-    """Reasoning, to its closer."""
+    """Read reasoning to its closer."""
     reader = machine.reader
     closing = machine.frames.reasoning
-    yield from empty(reader, closing)
+    yield from skip_empty(reader, closing)
     reader.sink = Sink.REASONING
     while True:
         yield from reader.flow(run_to(closing))
         close, length = closer_at(reader, closing)
         if close:
-            closers.in_text(machine, close, 0, length)
+            closers.read_in_text(machine, close, 0, length)
             return
         yield from reader.more()
 
 
-def empty(reader: Reader, closing: tuple[str, ...]) -> Grammar:
-    """Reasoning that holds nothing but white space leaves nothing behind: the white space waits for what follows it."""
+def skip_empty(reader: Reader, closing: tuple[str, ...]) -> Grammar:
+    """Skip reasoning that consists only of whitespace: buffer the whitespace until more text follows, and drop it if
+    that is the closer.
+    """
     while True:
-        found = space(reader.text, reader.at)
+        found = match_whitespace(reader.text, reader.at)
         begin = found.end() if found else reader.at
         if begin - reader.at > MAX_NEWLINES:
             return
@@ -46,9 +48,11 @@ def empty(reader: Reader, closing: tuple[str, ...]) -> Grammar:
         yield
 
 
-def message(machine: Machine) -> Grammar:
-    """A message that is text and nothing else, to its end, or to the opener of the next one (its last closer)."""
-    reader, past, frame = machine.reader, machine.past, machine.frames.top
+def read_message(machine: Machine) -> Grammar:
+    """Read a message that contains nothing but text, to its end or to the opener of the next message (its last
+    closer).
+    """
+    reader, past, frame = machine.reader, machine.text_state, machine.frames.top
     reader.sink = frame.sink
     opener = frame.closers[-1]
     ends = (*frame.closers, "\n" + opener, "\r\n" + opener)
@@ -56,8 +60,8 @@ def message(machine: Machine) -> Grammar:
     while True:
         if past.text_seen and not past.at_message_start:
             yield from reader.flow(run)
-        elif found := run.match(reader.text, reader.at):  # it matters whether something visible has come
-            say(machine, (found.start(1) if found.lastindex else found.end()) - reader.at)
+        elif found := run.match(reader.text, reader.at):  # `emit_text` notes the first visible text
+            emit_text(machine, (found.start(1) if found.lastindex else found.end()) - reader.at)
         close, length = closer_at(reader, ends)
         if close:
             break
@@ -65,11 +69,11 @@ def message(machine: Machine) -> Grammar:
     past.at_message_start = True
     reader.sink = Sink.SYNTAX
     reader.take(length - len(opener) if close.endswith(opener) else length)
-    machine.frames.go(Input.END)
+    machine.frames.apply(Input.END)
 
 
 def closer_at(reader: Reader, closing: tuple[str, ...]) -> tuple[str, int]:
-    """The closer that stands here, whole, and its length; ("", 0) if none does."""
+    """Return the complete closer that begins here, and its length; ("", 0) if none does."""
     markers = closers_of(closing)
     found = markers.match(reader.text, reader.at)
     if found is None or not found.lastindex:

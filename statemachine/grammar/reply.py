@@ -1,37 +1,40 @@
-"""The whole reply: the state says what is next; and what happens when something cannot go on, or the text ends.
+"""The whole reply: dispatch by state, failures, and the end of the text.
 
-Two exceptions end what is being read, each handled once: `Mismatch` (a candidate is rejected, a call is broken; with
-`Overflow` an object without a marker is text) and `Ended`.
+Three exceptions interrupt reading, and each is handled in one place: `Mismatch` (a candidate is rejected, or a call is
+broken), `Overflow` (an object without a marker becomes text) and `EndOfText` (no more text will arrive).
 """
 
 from collections.abc import Callable, Mapping
 
-from statemachine.buffer import Ended, Grammar, Mismatch, Overflow
-from statemachine.emitter import Sink
+from statemachine import endings
 from statemachine.grammar import closers, fences, objects, reasoning, text
 from statemachine.grammar.saying import line_ends
-from statemachine.machine import INSIDE, START, Machine
-from statemachine.reader import Reader
-from statemachine.states import Input, State
+from statemachine.machine.machine import INSIDE, START, Machine
+from statemachine.machine.states import Input, State
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch, Overflow
+from statemachine.stream.emitter import Sink
+from statemachine.stream.reader import Reader
 
 REASONING = State.REASONING
-PATIENCE = 64
-"""How often the grammar may go on without reading a character."""
+MAX_IDLE = 64
+"""How many times in a row the grammar may continue without reading a character."""
 
-READ: Mapping[State, Callable[[Machine], Grammar]] = {
+READERS: Mapping[State, Callable[[Machine], Grammar]] = {
     State.TEXT: text.read,
     State.REASONING: reasoning.read,
     State.FENCE: fences.read,
     State.OBJECT: objects.read,
-    State.MESSAGE: reasoning.message,
-    State.AFTER: closers.after,
-    State.BROKEN: closers.broken,
+    State.MESSAGE: reasoning.read_message,
+    State.AFTER: closers.read_after,
+    State.BROKEN: endings.discard_broken_call,
 }
-"""What reads the text of a state; a call is read to the end of its body by what read its opener."""
+"""State → function that reads the text in that state. A call is read to the end of its body by the function that reads
+its opener.
+"""
 
 
 def read(machine: Machine) -> Grammar:
-    """The whole reply."""
+    """Read the whole reply."""
     yield
     reader, frames = machine.reader, machine.frames
     while True:
@@ -40,87 +43,92 @@ def read(machine: Machine) -> Grammar:
             if frames.state is REASONING and machine.options.calls_in_reasoning:
                 yield from text.read(machine)
             else:
-                yield from READ[frames.state](machine)
+                yield from READERS[frames.state](machine)
         except Mismatch:
-            yield from mismatched(machine)
+            yield from handle_mismatch(machine)
         except Overflow:
-            overflowed(machine)
-        except Ended:
-            over(machine)
+            handle_overflow(machine)
+        except EndOfText:
+            end_reply(machine)
             return
-        reader.idle = reader.idle + 1 if reader.text is unread and reader.at == at else 0
-        if reader.idle > PATIENCE:  # a mistake in the grammar may cost a character, and never hang
+        reader.idle_count = reader.idle_count + 1 if reader.text is unread and reader.at == at else 0
+        if reader.idle_count > MAX_IDLE:  # a bug in the grammar may cost a character, but must not hang the parser
             if reader.at < len(reader.text):
                 reader.take(1)
             elif reader.ended:
-                over(machine)
+                end_reply(machine)
                 return
             else:
                 yield
 
 
-# ---- what cannot go on
+# ---- failures
 
 
-def mismatched(machine: Machine) -> Grammar:
-    """What was being read cannot go on like this."""
+def handle_mismatch(machine: Machine) -> Grammar:
+    """Handle text that does not continue what was being read."""
     candidate, reader = machine.candidate, machine.reader
     reader.target = False
     if machine.frames.state is State.CALL:
+        # If the model itself ends the call here, the call lacks only closing brackets: they are added, and its closers
+        # are read as usual. Any other committed call cannot be taken back, since its arguments have been emitted. It is
+        # therefore reported as incomplete, and its remaining text is discarded.
         arguments = candidate.arguments
         missing = None if arguments.complete else arguments.missing()
-        if missing and (yield from closers.closes(machine)):
-            complete(machine, missing)
-            machine.finish()
+        if missing and (yield from endings.call_closes_here(machine)):
+            complete_arguments(machine, missing)
+            machine.end_body()
             return
-        machine.end_event()
-        reader.emitter.because("malformed")
+        machine.emit_end()
+        reader.emitter.set_discard_reason("malformed")
         reader.sink = Sink.DISCARD
-        machine.saw(candidate.bare)
-        machine.frames.go(Input.BREAK)
+        machine.note_visible_text(candidate.bare)
+        machine.frames.apply(Input.BREAK)
     elif machine.frames.state is State.CANDIDATE:
         reject(machine)
     else:
-        machine.frames.go(Input.REJECT)
+        machine.frames.apply(Input.REJECT)
         reader.sink = machine.frames.top.sink
 
 
-def complete(machine: Machine, missing: str) -> None:
-    """The arguments are complete with what is missing."""
+def complete_arguments(machine: Machine, missing: str) -> None:
+    """Complete the arguments with the missing closers."""
     arguments = machine.candidate.arguments
     if missing:
-        arguments.json.mend("missing_closer")
+        arguments.json.add_repair("missing_closer")
     machine.reader.emitter.put(Sink.SYNTAX, missing)
     arguments.complete = True
 
 
 def reject(machine: Machine) -> None:
-    """The candidate is no call: what it held is text, and scanning goes on at this character."""
+    """Reject the candidate: its buffered text becomes text, and reading continues at the current character."""
     reader = machine.reader
     if should_discard(machine):
-        reader.emitter.because("rejected")
+        reader.emitter.set_discard_reason("rejected")
         reader.release(Sink.DISCARD)
-        machine.frames.go(Input.BREAK)
+        machine.frames.apply(Input.BREAK)
         return
-    machine.saw(bool(reader.hold.text().strip()))
-    machine.past.tags_shown = machine.past.tags_shown or machine.candidate.marked
-    give_back(reader)
-    pieces = reader.hold.pieces
-    machine.past.place = START if pieces and pieces[-1][0].endswith("\n") else INSIDE
-    machine.frames.go(Input.REJECT)
+    machine.note_visible_text(bool(reader.buffered.text().strip()))
+    machine.text_state.call_markup_shown = machine.text_state.call_markup_shown or machine.candidate.marked
+    # This precedes the pop of the frame: newlines at the end of the buffered text may precede the next opener, so they
+    # must be put back, not emitted, when `release` empties the buffer.
+    unread_newlines(reader)
+    pieces = reader.buffered.pieces
+    machine.text_state.place = START if pieces and pieces[-1][0].endswith("\n") else INSIDE
+    machine.frames.apply(Input.REJECT)
     reader.release(machine.frames.top.sink)
 
 
 def should_discard(machine: Machine) -> bool:
-    """True if the candidate was meant to be a call, and what is unreadable is discarded."""
+    """Return whether the candidate was meant to be a call, and unreadable calls are to be discarded."""
     candidate = machine.candidate
     meant = candidate.name is not None or candidate.arguments.begun or bool(candidate.envelope.json.stack)
     return machine.options.discard_malformed and meant and candidate.marked and not candidate.in_fence
 
 
-def give_back(reader: Reader) -> None:
-    """Line ends that end what is held may stand before another opener: they are looked at again, and only they."""
-    hold = reader.hold
+def unread_newlines(reader: Reader) -> None:
+    """Put only the newlines at the end of the buffered text back, because they may precede another opener."""
+    hold = reader.buffered
     taken: list[str] = []
     while len(hold.pieces) > 1 and hold.pieces[-1][0].isspace():
         taken.append(hold.pieces.pop()[0])
@@ -132,49 +140,57 @@ def give_back(reader: Reader) -> None:
     reader.give_back(newlines)
 
 
-def overflowed(machine: Machine) -> None:
-    """A candidate holds too much, or is an object and no call: without a marker it is text to its closing brace."""
+def handle_overflow(machine: Machine) -> None:
+    """Handle a candidate that is too long, or an object that is not a call.
+
+    A candidate without a marker becomes text through its closing brace.
+    """
     candidate, reader = machine.candidate, machine.reader
     reader.target = False
     arguments, around = candidate.arguments.json, candidate.envelope.json
-    if candidate.marked or not around.stack or machine.frames.fenced():
+    if candidate.marked or not around.stack or machine.frames.candidate_opens_fence():
         reject(machine)
         return
-    machine.saw(True)
+    # The containers of the candidate are still open: the object's frame takes over their closers, and that of the
+    # string if the candidate ended inside one. The text is not scanned again: a rejected object is not searched for
+    # calls.
+    machine.note_visible_text(True)
     quoted = ['"'] if arguments.quoted or around.quoted else []
-    machine.frames.go(Input.OBJECT, *around.stack, *arguments.stack, *quoted)
+    machine.frames.apply(Input.OBJECT, *around.stack, *arguments.stack, *quoted)
     reader.release(machine.frames.top.sink)
-    machine.past.place = INSIDE
+    machine.text_state.place = INSIDE
 
 
 # ---- the end
 
 
-def over(machine: Machine) -> None:
-    """The text has ended: what was held is decided."""
+def end_reply(machine: Machine) -> None:
+    """End the reply: decide what the buffered text is."""
     candidate, reader, frames = machine.candidate, machine.reader, machine.frames
     reader.target = reader.target if candidate.committed else False
     envelope = candidate.envelope
-    named = candidate.known and (candidate.marked or envelope.decisive) and not envelope.spoke
+    # A known name is enough for a call if anything other than the name shows that this is a call: it is better to
+    # report an incomplete call than to show its markup as text.
+    named = candidate.offered and (candidate.marked or envelope.has_call_key) and not envelope.emitted_text
     cut_name = frames.state is State.CANDIDATE and named
     if cut_name:
         machine.commit()
     if frames.state is State.CALL:
-        over_in_call(machine, cut_name=cut_name)
+        end_in_call(machine, cut_name=cut_name)
     else:
-        over_in_text(machine)
+        end_in_text(machine)
     reader.text, reader.at = "", 0
-    frames.go(Input.CLOSE)
+    frames.apply(Input.CLOSE)
 
 
-def over_in_call(machine: Machine, *, cut_name: bool) -> None:
-    """The text has ended inside of a call."""
+def end_in_call(machine: Machine, *, cut_name: bool) -> None:
+    """End the call that is open at the end of the text."""
     arguments, reader = machine.candidate.arguments, machine.reader
     missing = None if arguments.complete else arguments.missing()
     if missing is not None and machine.stopped:
-        complete(machine, missing)
-    reader.emitter.because("malformed")
-    machine.end_event()
+        complete_arguments(machine, missing)
+    reader.emitter.set_discard_reason("malformed")
+    machine.emit_end()
     rest = reader.text[reader.at :]
     if rest:
         spare = cut_name or (arguments.complete and not rest.strip())
@@ -182,13 +198,13 @@ def over_in_call(machine: Machine, *, cut_name: bool) -> None:
         reader.take(len(rest))
 
 
-def over_in_text(machine: Machine) -> None:
-    """The text has ended outside of a call, or inside of one that has not committed."""
+def end_in_text(machine: Machine) -> None:
+    """End the text outside a call, or inside a candidate that has not been committed."""
     reader, frames = machine.reader, machine.frames
     spoilt = frames.state is State.CANDIDATE and should_discard(machine)
     sink = frames.top.sink
     if spoilt:
-        reader.emitter.because("rejected")
+        reader.emitter.set_discard_reason("rejected")
     if frames.state is State.CANDIDATE:
         reader.release(Sink.DISCARD if spoilt else sink)
     if frames.state is State.AFTER:

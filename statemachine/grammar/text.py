@@ -1,38 +1,37 @@
 """Text in which openers are looked for.
 
 Text flows in one run whose pattern knows the first characters of everything that may begin (`formats/scanner.py`); the
-functions here are entered only where something may. What is held is the beginning of a marker at the end of a piece,
-and a run of line ends, because line ends directly before an opener are markup.
+functions here are entered only where something may begin. Two things are buffered: an incomplete marker at the end of a
+piece, and newlines, because newlines directly before an opener are markup.
 """
 
 import re
 from collections.abc import Generator
 
-from statemachine.buffer import Grammar
-from statemachine.candidate import TICK
-from statemachine.emitter import Sink
 from statemachine.formats.format import Anchor, Section
 from statemachine.formats.markers import Markers
-from statemachine.formats.scanner import MAX_NEWLINES, Marked, Scanner
-from statemachine.formats.unmarked import Found
+from statemachine.formats.scanner import MAX_NEWLINES, TICK, Marked, Scanner
+from statemachine.formats.unmarked import TextFinding
 from statemachine.grammar import call, closers, lines
-from statemachine.grammar.fences import opens_plain_fence
-from statemachine.grammar.left_over import left_over, may_be_left_over
-from statemachine.grammar.objects import into_object, opens_plain_array, opens_plain_object
-from statemachine.grammar.saying import blanks, line_ends, say, scanner_of
-from statemachine.machine import CODE, INSIDE, QUOTE, START, Machine
-from statemachine.runs import Run
-from statemachine.states import Input
+from statemachine.grammar.fences import open_plain_fence
+from statemachine.grammar.left_over import may_be_left_over, read_left_over
+from statemachine.grammar.objects import emit_plain_array, enter_object, open_plain_object
+from statemachine.grammar.saying import blanks, emit_text, line_ends, scanner_of
+from statemachine.machine.machine import CODE, INSIDE, QUOTE, START, Machine
+from statemachine.machine.states import Input
+from statemachine.stream.buffer import Grammar
+from statemachine.stream.emitter import Sink
+from statemachine.stream.runs import Run
 
 KEYWORD = r"[A-Za-z_]\w{0,127}+[ \t]{0,16}+(?:\Z|=(?:\Z|(?!=)()))"
 ARGUMENTS = rf"\([ \t\r\n]{{0,64}}+(?:\Z|(\))|{KEYWORD})"
 list_begins = re.compile(rf"\[[ \t\r\n]{{0,64}}+(?:\Z|[A-Za-z_][\w.]{{0,127}}+[ \t]{{0,16}}+(?:\Z|{ARGUMENTS}))").match
-"""A list of call expressions, up to the end of its first call's arguments or to its first keyword."""
+"""Matches a list of call expressions, up to the end of the first call's arguments or to its first keyword."""
 
 
 def read(machine: Machine) -> Grammar:
-    """Text, until something else begins or what is around ends."""
-    reader, past = machine.reader, machine.past
+    """Read text until something else begins or the surrounding frame ends."""
+    reader, past = machine.reader, machine.text_state
     reader.sink = machine.frames.top.sink
     while True:
         if past.place is START and (yield from lines.read(machine)):
@@ -40,40 +39,45 @@ def read(machine: Machine) -> Grammar:
         scanner = scanner_of(machine)
         place = past.place
         run = scanner.code if place is CODE else (place is QUOTE and scanner.quote) or scanner.inside
+        # Once visible text has been seen, text no longer affects how later text is read, so it may flow without the
+        # grammar. Before that, each stretch passes through `emit_text`, which notes the first visible character: from
+        # that point on another scanner applies, because reasoning no longer opens.
         if past.text_seen and not past.at_message_start and place is not START:
             yield from reader.flow(run)
-            ran = reader.ran
+            ran = reader.last_run
             if ran is scanner.objects.members or ran is scanner.objects.string:
-                into_object(machine, quoted=ran is scanner.objects.string)
+                enter_object(machine, quoted=ran is scanner.objects.string)
                 return
+            # `feed` may have followed the text through several runs, so the place is derived from the run in which it
+            # stopped.
             place = START if ran is scanner.start else CODE if ran is scanner.code else INSIDE
             past.place = place = QUOTE if ran is scanner.quote else place
             if place is START and reader.at < len(reader.text):
                 continue
-        elif first_text(machine, scanner, run):
+        elif read_first_text(machine, scanner, run):
             continue
         place = past.place
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif place is CODE or place is QUOTE:
-            say(machine, int(place is CODE and reader.text[reader.at] == TICK))
+            emit_text(machine, int(place is CODE and reader.text[reader.at] == TICK))
             past.place = INSIDE
-        elif (yield from begins(machine, scanner.at)):
+        elif (yield from read_beginning(machine, scanner.at)):
             return
 
 
-def first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
-    """Text up to the next place, while it matters whether something visible has come.
+def read_first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
+    """Read text up to the next place where something may begin, while it still matters whether the text is visible.
 
-    True if now it has, or if something stands at the start of a line.
+    Return whether the first visible text was seen, or the start of a line was reached.
     """
-    reader, past = machine.reader, machine.past
+    reader, past = machine.reader, machine.text_state
     found = run.match(reader.text, reader.at)
     if found is None:
         return False
     before, group = (past.text_seen, past.at_message_start), found.lastindex
-    say(machine, (found.end() if group is None else found.start(group)) - reader.at)
-    into = run.others.get(group or 0)
+    emit_text(machine, (found.end() if group is None else found.start(group)) - reader.at)
+    into = run.next_runs.get(group or 0)
     if into is scanner.start:
         past.place = START
     elif into is scanner.code:
@@ -86,18 +90,21 @@ def first_text(machine: Machine, scanner: Scanner, run: Run) -> bool:
     return line_begins or before != (past.text_seen, past.at_message_start)
 
 
-def begins(machine: Machine, markers: Markers[Marked]) -> Generator[None, None, bool]:
-    """Something may begin here, line ends perhaps before it: true if it did, and the state says what is next."""
+def read_beginning(machine: Machine, markers: Markers[Marked]) -> Generator[None, None, bool]:
+    """Read whatever may begin here, possibly after newlines. Return whether the state has changed."""
     reader, line = machine.reader, machine.tables.line
+    # Newlines before an opener are markup, so they wait until it is known what follows. There are three cases: more
+    # than MAX_NEWLINES newlines are text; a marker that counts at the start of a line is read by `lines.read`; any
+    # other marker is read here, together with its newlines.
     run = line_ends(reader.text, reader.at)
     newlines = (run.end() if run else reader.at) - reader.at
     start = reader.at + newlines
     if start >= len(reader.text) or (reader.text[start] == "\r" and start + 1 >= len(reader.text)):
-        say(machine, len(reader.text) - reader.at - MAX_NEWLINES)
+        emit_text(machine, len(reader.text) - reader.at - MAX_NEWLINES)
         yield from reader.more()
         return False
     if newlines > MAX_NEWLINES:
-        say(machine, newlines - MAX_NEWLINES)
+        emit_text(machine, newlines - MAX_NEWLINES)
         return False
     if newlines:
         after = blanks(reader.text, start)
@@ -107,82 +114,86 @@ def begins(machine: Machine, markers: Markers[Marked]) -> Generator[None, None, 
             if reader.text[begin] == ">"
             else begin > start and line.match(reader.text, begin)
         ):
-            say(machine, begin - reader.at)
-            machine.past.place = START
+            emit_text(machine, begin - reader.at)
+            machine.text_state.place = START
             return False
         found = line.match(reader.text, start)
         if found is not None:
             if found.lastindex is None:
                 yield from reader.more()
-            elif reader.text[start] == TICK and opens_plain_fence(machine, newlines):
+            elif reader.text[start] == TICK and open_plain_fence(machine, newlines):
                 return True
-            machine.past.place = START
+            machine.text_state.place = START
             return False
     found = markers.match(reader.text, start)
     if found is None:
-        say(machine, newlines + 1)
+        emit_text(machine, newlines + 1)
         return False
     if found.lastindex is None:
         yield from reader.more()
         return False
     value, length = markers.values[found.lastindex - 1], found.end() - reader.at
-    del found  # a match of so many groups takes more room than the rest of the parser
-    return (yield from marker(machine, value, newlines, length))
+    del found  # a match with this many groups takes more memory than the rest of the parser
+    return (yield from read_marker(machine, value, newlines, length))
 
 
-def marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generator[None, None, bool]:
-    """A marker stands here up to `end`, after line ends; true if the state says what is next."""
+def read_marker(machine: Machine, value: Marked, newlines: int, end: int) -> Generator[None, None, bool]:
+    """Read the marker that ends at `end`, after newlines. Return whether the state has changed."""
     reader = machine.reader
-    if value is Found.TICK:
-        say(machine, end)
-        machine.past.place = CODE
+    if value is TextFinding.TICK:
+        emit_text(machine, end)
+        machine.text_state.place = CODE
         return False
-    if value is Found.TAG:
-        machine.past.tags_shown = True
-        say(machine, newlines + 1)
+    if value is TextFinding.TAG:
+        machine.text_state.call_markup_shown = True
+        emit_text(machine, newlines + 1)
         return False
+    # A string is a closer. The tests come in this order: a call closer without an opener, a special token that closes
+    # nothing, a reasoning closer without an opener. Any other closer closes the frame around it, or is text.
     if isinstance(value, str):
         if may_be_left_over(machine, value):
-            yield from left_over(machine, value, newlines, end)
+            yield from read_left_over(machine, value, newlines, end)
             return False
-        if value in machine.tables.closers.strays and not (
-            yield from closers.ends_something(machine, value, newlines, end)
+        if value in machine.tables.closers.special and not (
+            yield from closers.is_markup(machine, value, newlines, end)
         ):
             return False
-        if (yield from closers.closes_nothing(machine, value, newlines, end)):
-            closers.drop(machine, value, newlines, end)
+        if (yield from closers.is_stray(machine, value, newlines, end)):
+            closers.drop_stray(machine, value, newlines, end)
             return False
-        return closers.in_text(machine, value, newlines, end)
+        return closers.read_in_text(machine, value, newlines, end)
     if isinstance(value, Section):
-        if machine.frames.reasoning or (machine.past.text_seen and value.anchor is Anchor.REPLY):
-            machine.past.shown.add(value.close)
-            say(machine, newlines + 1)
+        if machine.frames.reasoning or (machine.text_state.text_seen and value.anchor is Anchor.REPLY):
+            machine.text_state.shown_closers.add(value.close)
+            emit_text(machine, newlines + 1)
             return False
-        section(machine, value, end)
-    elif value is Found.LIST and not (yield from begins_list(machine, newlines)):
+        open_section(machine, value, end)
+    elif value is TextFinding.LIST and not (yield from begins_list(machine, newlines)):
         return False
-    elif value is Found.BARE and opens_plain_object(machine, newlines):
+    elif value is TextFinding.BARE and open_plain_object(machine, newlines):
         return True
-    elif value is Found.BARE and opens_plain_array(machine, newlines):
+    elif value is TextFinding.BARE and emit_plain_array(machine, newlines):
         return False
-    elif value is Found.BARE and scanner_of(machine).begun(reader.text, reader.text.find("{", reader.at + newlines)):
+    elif value is TextFinding.BARE and scanner_of(machine).begun(
+        reader.text, reader.text.find("{", reader.at + newlines)
+    ):
         yield from reader.more()
         return False
     else:
-        machine.open()
+        machine.open_candidate()
         if newlines:
-            machine.past.opens_line = True
+            machine.text_state.opens_line = True
             reader.take(newlines)
         yield from call.read(machine, value, end - newlines)
     return True
 
 
 def begins_list(machine: Machine, newlines: int) -> Generator[None, None, bool]:
-    """True if a list of call expressions may begin here; else the bracket is text."""
+    """Return whether a list of call expressions may begin here; if not, emit the bracket as text."""
     reader = machine.reader
     found = list_begins(reader.text, reader.at + newlines)
     if found is None:
-        say(machine, newlines + 1)
+        emit_text(machine, newlines + 1)
     elif found.lastindex:
         return True
     else:
@@ -190,12 +201,12 @@ def begins_list(machine: Machine, newlines: int) -> Generator[None, None, bool]:
     return False
 
 
-def section(machine: Machine, found: Section, end: int) -> None:
-    """The opener of reasoning, or of text that stands between markers, with the line ends before it."""
+def open_section(machine: Machine, found: Section, end: int) -> None:
+    """Open reasoning or a section of text: consume its opener, along with the newlines before it, as markup."""
     machine.reader.sink = Sink.SYNTAX
     machine.reader.take(end)
     if found.text:
-        machine.frames.wrap((found.close,))
-        machine.past.place = START
+        machine.frames.open_wrappers((found.close,))
+        machine.text_state.place = START
     else:
-        machine.frames.go(Input.THINK, found.close, *machine.tables.closers.implied.get(found.close, ()))
+        machine.frames.apply(Input.THINK, found.close, *machine.tables.closers.implied.get(found.close, ()))

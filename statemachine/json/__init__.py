@@ -1,9 +1,11 @@
 """Tolerant JSON in, strict JSON out, piece by piece.
 
-text       the transducer: what is strict passes as it stands, the rest is mended where it stands
-numbers    numbers, their spelling kept
-nested     JSON that stands inside of a JSON string
-literals   strings and words as other languages write them
+text       the transducer: strict input passes unchanged, anything else is repaired in place
+numbers    numbers, with their spelling preserved
+nested     JSON inside a JSON string
+literals   strings and words in the notation of other languages
+quotes     whether a double quote ends its string
+bare       strings without quotes
 typed      values whose type contradicts the tool's schema
-state      what is known of one JSON text while it is read
+state      state of one JSON text while it is being read
 """

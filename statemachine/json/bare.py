@@ -1,6 +1,7 @@
-"""Values in which strings need no quotes: between markers (Gemma), or behind flags. Strict JSON out.
+"""Values whose strings need no quotes: between markers (Gemma), or after flags. Emits strict JSON.
 
-What is neither a number nor a word of JSON or Python is the text of a string, to where the value ends (`bare_word`).
+Anything other than a number or a word of JSON or Python is read as a string, up to the end of the value (repair
+`bare_word`).
 """
 
 import re
@@ -8,81 +9,80 @@ from collections.abc import Callable, Generator
 from functools import lru_cache
 from re import Match
 
-from statemachine.buffer import Grammar
 from statemachine.formats.format import Expression
-from statemachine.formats.markers import Markers, flowing_run
+from statemachine.formats.markers import Markers, text_run
 from statemachine.json.literals import (
     BRACKETS,
-    KEY,
     KINDS,
+    MAX_KEY,
     PYTHON,
     WORD_KINDS,
     LiteralOpening,
     Python,
+    full_match,
     python_begins,
     string,
-    whole,
     word,
 )
 from statemachine.json.numbers import number
 from statemachine.json.state import WORDS, JsonState
-from statemachine.reader import Reader
-from statemachine.runs import quote
+from statemachine.stream.buffer import Grammar
+from statemachine.stream.reader import Reader
+from statemachine.stream.runs import json_escape
 
 bare_text = re.compile(r"[\w/~.*$%&!?+\\#-](?:[^:,<>{}()\[\]\"\r\n]++|:(?:[/\\]|\Z))*+").match
-"""Text without quotes, to the end of its value; a colon in it is that of an address or of a drive."""
+"""Matches unquoted text up to the end of its value; a colon is accepted only as part of a URL or a drive path."""
 flag_text = re.compile(r"[\w/~.*$%@&!?+\\#-](?:[^\s,{}\[\]]++|[ \t]++(?!--))*+").match
-"""Text without quotes behind a flag, to the next one or to the end of the line."""
+"""Matches unquoted text after a flag, up to the next flag, a separator or the end of the line."""
 NUMBER = (
     r"[+-]?+[\d_.]{64}()|[+-]?+\.?+\Z|"
     r"(?:[+-](?:[A-Za-z]{0,8}+\Z|Infinity|NaN|inf|nan)|[+-]?+0[xXoObB][\da-fA-F_]{0,64}+|"
     r"[+-]?+(?=\.?\d)[\d_]*+\.?+[\d_]*+(?:[eE][+-]?+\d{0,64}+)?+)"
 )
 number_text = re.compile(NUMBER + r"[ \t]{0,16}+(?:\Z|()[,{}()\[\]<>\r\n])").match
-"""A number, and what may follow it; or so long a beginning that nothing else has it."""
+"""Matches a number with the delimiter after it, or a prefix that is too long to be anything else."""
 flag_number = re.compile(NUMBER + r"(?:\Z|()[\s,}\]])").match
-"""A number behind a flag, and what may follow it."""
+"""Matches a number after a flag, with the delimiter after it."""
 marked_key = re.compile(r"[^:,<>{}\[\]\"'\r\n]++").match
 
 
 class Bare(Python):
-    """Values in which strings need no quotes: what is no literal is a string, to the end of its text."""
+    """Dialect whose strings need no quotes: anything but a literal is a string up to the end of the value."""
 
     __slots__ = ()
 
     brackets = BRACKETS
     trailing_comma = False
     comments = False
-    bare = True
     sets = False
-    key_mend = ""
+    key_repair = ""
     text = bare_text
     number = number_text
 
     def kind(self, reader: Reader) -> Generator[None, None, str]:
-        """The JSON type of the value that begins here."""
+        """Return the JSON type of the value that begins here."""
         if reader.text[reader.at] in self.brackets:
             return KINDS[reader.text[reader.at]]
         if (yield from self.begins(reader)):
             return "string"
         if (yield from is_number(reader, self.number)):
             return "number"
-        text = yield from whole(reader, self.text, KEY)
+        text = yield from full_match(reader, self.text, MAX_KEY)
         return WORD_KINDS.get(WORDS.get(text.rstrip(), ""), "string")
 
     def scalar(self, reader: Reader, state: JsonState) -> Grammar:
-        """A string, a number or a word; what is neither of the last two is a string without quotes."""
+        """Read a string, a number or a word; anything else is read as a string without quotes."""
         found = yield from self.begins(reader)
         if found is not None:
             yield from string(reader, state, found)
         elif (yield from is_number(reader, self.number)):
             yield from number(reader, state)
         else:
-            yield from word(reader, state, self.text, KEY)
+            yield from word(reader, state, self.text, MAX_KEY)
 
 
-class Marked(Bare):
-    """Values whose strings stand between two equal markers, in which nothing is escaped; keys are bare."""
+class MarkedBare(Bare):
+    """Dialect whose strings are enclosed between two identical markers, without escapes, and whose keys are bare."""
 
     __slots__ = ("marker", "marks")
 
@@ -90,11 +90,11 @@ class Marked(Bare):
 
     def __init__(self, marker: str) -> None:
         self.marker = marker
-        run = flowing_run(Markers([(marker, marker)]), convert=quote)
+        run = text_run(Markers([(marker, marker)]), convert=json_escape)
         self.marks = LiteralOpening(len(marker), marker, run, raw=True)
 
     def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
-        """How the string that begins here is read; None if none begins here."""
+        """Return how to read the string that begins here; None if none begins here."""
         while True:
             text = reader.text[reader.at : reader.at + len(self.marker)]
             if text == self.marker:
@@ -105,7 +105,7 @@ class Marked(Bare):
 
 
 class Flags(Bare):
-    """Values behind flags."""
+    """Dialect for values that follow flags."""
 
     __slots__ = ()
 
@@ -118,14 +118,14 @@ FLAGS = Flags()
 
 @lru_cache(maxsize=32)
 def dialect_of(body: Expression) -> Python:
-    """How the values of an expression are written."""
+    """Return the dialect of an expression's values."""
     if body.flag:
         return FLAGS
-    return Marked(body.quote) if body.quote else PYTHON
+    return MarkedBare(body.quote) if body.quote else PYTHON
 
 
 def is_number(reader: Reader, pattern: Callable[[str, int], Match[str] | None]) -> Generator[None, None, bool]:
-    """True if what stands here is a number, and not text that begins like one."""
+    """Return whether a number begins here, rather than text that only looks like one."""
     while reader.text[reader.at] in "+-.0123456789":
         found = pattern(reader.text, reader.at)
         if found is None or found.lastindex or reader.ended:

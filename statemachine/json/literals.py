@@ -1,14 +1,15 @@
-"""Values as other languages than JSON write them: Python's literals. Strict JSON out.
+r"""Literals of languages other than JSON, mainly Python. Emits strict JSON.
 
-Theory of operation. Containers are alike everywhere and are read in `text.py`; what differs is a `Dialect` in
-`JsonState`: which brackets there are, how keys, strings and words are written. Strings flow in runs that convert what
-they take (`converted`); only escapes that a run cannot convert by themselves (`\\x41`, octal ones, `\\U0001F600`) are
-read one by one.
+Theory of operation. Containers are alike in all languages and are read in `text.py`; the differences are defined by the
+`Dialect` in `JsonState`: which brackets exist, and how keys, strings and words are written. Strings stream in runs that
+convert their text (`python_to_json`); only escapes that a run cannot convert (`\x41`, octal escapes, `\U0001F600`) are
+read one at a time.
 
-What is legal in the language is no mend. What is not, and is read all the same, is named: `bare_word` (a word that is
-no literal, where a string may stand), `unquoted_key`, `control_character` (a line end in a string of one line),
-`plain_quotes` (quotes where the language has markers: `bare.py`), `inner_quote` (a quote inside of a string, before a
-word), `trailing_comma`, `python_literal` (`NaN` and kin, which are null). `(…)` is an array, also around one value.
+Anything that is legal in the language is not a repair. Tolerated deviations are recorded by name: `bare_word` (a word
+that is not a literal, where a string is allowed), `unquoted_key`, `control_character` (a line break in a single-line
+string), `plain_quotes` (quotes where the language uses markers: `bare.py`), `inner_quote` (a quote inside a string,
+before a word), `trailing_comma`, `python_literal` (`NaN` and similar words, which become null). `(…)` is always an
+array, even around a single value.
 """
 
 import re
@@ -19,15 +20,15 @@ from re import Match
 
 from attrs import frozen
 
-from statemachine.buffer import Grammar, Mismatch
 from statemachine.json.numbers import number
-from statemachine.json.state import WORD, WORDS, JsonState
+from statemachine.json.state import MAX_WORD, WORDS, JsonState
 from statemachine.json.text import skip
-from statemachine.reader import Reader
-from statemachine.runs import Run, quote
+from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.reader import Reader
+from statemachine.stream.runs import Run, json_escape
 
-KEY = 256
-"""Characters of a bare key."""
+MAX_KEY = 256
+"""Maximum length of a bare key, in characters."""
 BRACKETS: Mapping[str, str] = {"{": "}", "[": "]"}
 KINDS = {"{": "object", "[": "array", "(": "array", **dict.fromkeys("+-.0123456789", "number")}
 WORD_KINDS = {"true": "boolean", "false": "boolean", "null": "null"}
@@ -44,7 +45,7 @@ ESCAPED = {
     "\\f": "\\f",
     "\\v": "\\u000b",
 }
-"""Python's escapes of one character, in JSON."""
+"""JSON spellings of Python's single-character escapes."""
 escapes = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)|[\"\x00-\x1f]", re.DOTALL).sub
 odd = re.compile(r"\\[^nrtbfu\"']|[\x01-\x08\x0b\x0c\x0e-\x1f]").search
 coded = re.compile(r"\\(?:x([0-9a-fA-F]{2})|U([0-9a-fA-F]{8})|([0-7]{1,3})|\r?\n)").match
@@ -52,54 +53,56 @@ begun = re.compile(
     r"\\(?:x[0-9a-fA-F]?+|U[0-9a-fA-F]{0,7}+|u[0-9a-fA-F]{0,3}+|[0-7]{1,2}+|\r)?+\Z",
 ).match
 inner = re.compile(r"(\w)|[ \t]{0,16}+(?:\Z|(\w))").match
-"""What follows a quote, if a word does, directly or after blanks."""
+"""Matches the text after a quote if a word follows, either immediately (group 1) or after blanks (group 2)."""
 prefix = re.compile(r"[rRbBuUfF]{0,2}+").match
 bare_word = re.compile(r"[A-Za-z_][\w.-]*+").match
 python_key = re.compile(r"[A-Za-z_$][\w$-]*+|[0-9-][0-9.]*+").match
 
 
-def converted(text: str) -> str:
-    """Text of a Python string, its escapes whole and of two characters or `\\uXXXX`, as text of a JSON string.
+def python_to_json(text: str) -> str:
+    r"""Convert the text of a Python string to the text of a JSON string. Its escapes must be complete, and either short
+    or `\uXXXX`.
 
-    Most escapes are those of JSON. The few that differ and the quotes are replaced all at once, four times as fast as
-    one by one; a pair of backslashes stands aside meanwhile, so that what follows a backslash is escaped by it.
+    Most escapes are the same in JSON. The few that differ, and the quotes, are replaced in bulk, which is four times as
+    fast as one at a time. Pairs of backslashes are set aside meanwhile, so that each remaining backslash escapes the
+    character after it.
     """
     if "\\" not in text:
         return encode_basestring(text)[1:-1]
     aside = text.replace("\\\\", "\0")
     if "\0" in text or odd(aside):
-        return escapes(in_json, text)
+        return escapes(escape_to_json, text)
     aside = aside.replace("\\'", "'").replace('\\"', '"').replace('"', '\\"')
     return aside.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r").replace("\0", "\\\\")
 
 
-def in_json(found: Match[str]) -> str:
-    """An escape, or a character that JSON escapes, as JSON writes it."""
+def escape_to_json(found: Match[str]) -> str:
+    """Return the JSON spelling of an escape, or of a character that JSON escapes."""
     text = found[0]
     known = ESCAPED.get(text)
     if known is not None:
         return known
-    return text if text[1:2] == "u" else quote(text)
+    return text if text[1:2] == "u" else json_escape(text)
 
 
 @frozen
 class LiteralOpening:
-    """How a string is read."""
+    """Opener of a string, with the information needed to read the string."""
 
     length: int
-    """Of its opener."""
+    """Length of the opener."""
     closer: str
     run: Run
     lenient: Run | None = None
-    """The run once a line end stood in it that may not; None: line ends may stand in it."""
+    """Run used after a line break that is not allowed; None if line breaks are allowed."""
     raw: bool = False
-    """Nothing is escaped."""
-    mend: str = ""
-    """The name of the mend that it is to be read at all."""
+    """Whether escapes are disabled."""
+    repair: str = ""
+    """Name of the repair needed to read the string at all."""
 
 
 def python_run(closer: str, *, raw: bool, lines: bool) -> Run:
-    """The text of a Python string up to its closer; without `lines`, up to a line end too."""
+    """Return the run for a Python string's text. It stops at the closer and, unless `lines` is set, at a line break."""
     mark = closer[0]
     stops = "" if lines else r"\r\n"
     plain = rf"[^{mark}\\{stops}]*+"
@@ -112,56 +115,54 @@ def python_run(closer: str, *, raw: bool, lines: bool) -> Run:
     pattern = rf"{plain}(?:(?:{'|'.join(ways)}){plain})*+((?:{'|'.join(waits)})\Z)?+"
     return Run(
         pattern,
-        convert=quote if raw else converted,
+        convert=json_escape if raw else python_to_json,
         search=re.compile(rf"[{mark}\"\\\x00-\x1f]").search,
     )
 
 
 @lru_cache(maxsize=32)
-def python_opening(length: int, closer: str, *, raw: bool, mend: str = "") -> LiteralOpening:
-    """How a string of Python is read."""
+def python_opening(length: int, closer: str, *, raw: bool, repair: str = "") -> LiteralOpening:
+    """Return how to read a Python string."""
     whole = python_run(closer, raw=raw, lines=True)
     if len(closer) == 3:
-        return LiteralOpening(length, closer, whole, raw=raw, mend=mend)
-    return LiteralOpening(length, closer, python_run(closer, raw=raw, lines=False), whole, raw=raw, mend=mend)
+        return LiteralOpening(length, closer, whole, raw=raw, repair=repair)
+    return LiteralOpening(length, closer, python_run(closer, raw=raw, lines=False), whole, raw=raw, repair=repair)
 
 
 class Python:
-    """Literals of Python; those of JSON are read too."""
+    """Dialect of Python literals; it also reads JSON literals."""
 
     __slots__ = ()
 
     brackets: Mapping[str, str] = {**BRACKETS, "(": ")"}
     trailing_comma = True
     comments = True
-    bare = False
-    """Strings need no quotes."""
     sets = True
-    """Braces may hold items in place of members: a set, which is an array."""
+    """Whether braces may contain items instead of members: a set, which becomes an array."""
     bare_key: Callable[[str, int], Match[str] | None] = python_key
-    key_mend = "unquoted_key"
+    key_repair = "unquoted_key"
 
     def begins(self, reader: Reader) -> Generator[None, None, LiteralOpening | None]:
-        """How the string that begins here is read; None if none begins here."""
+        """Return how to read the string that begins here; None if none begins here."""
         return (yield from python_begins(reader, ""))
 
     def opening(self, reader: Reader) -> Generator[None, None, tuple[int, tuple[str, ...]] | None]:
-        """Length of the opener of the string that begins here, and what closes it; None if none begins."""
+        """Return the length of the opener and the closers of the string that begins here; None if none begins here."""
         found = yield from self.begins(reader)
         return (found.length, (found.closer,)) if found else None
 
     def kind(self, reader: Reader) -> Generator[None, None, str]:
-        """The JSON type of the value that begins here; "" if no word of the language stands here."""
+        """Return the JSON type of the value that begins here; "" if it is not a word of the language."""
         known = KINDS.get(reader.text[reader.at])
         if known:
             return known
         if (yield from self.begins(reader)):
             return "string"
-        word = yield from whole(reader, bare_word, WORD)
+        word = yield from full_match(reader, bare_word, MAX_WORD)
         return WORD_KINDS.get(WORDS.get(word, ""), "")
 
     def scalar(self, reader: Reader, state: JsonState) -> Grammar:
-        """A string, a number or a word."""
+        """Read a string, a number or a word."""
         if reader.text[reader.at] in "+-.0123456789":
             yield from number(reader, state)
             return
@@ -172,36 +173,38 @@ class Python:
             yield from string(reader, state, found)
 
     def string(self, reader: Reader, state: JsonState) -> Grammar:
-        """A string."""
+        """Read a string."""
         found = yield from self.begins(reader)
         if found is None:
             raise Mismatch
         yield from string(reader, state, found)
 
     def key(self, reader: Reader, state: JsonState) -> Grammar:
-        """A member's key, a string or bare, and its colon."""
+        """Read a member's key, quoted or bare, and its colon."""
         found = yield from self.begins(reader)
         if found is None:
-            name = (yield from whole(reader, self.bare_key, KEY)).rstrip()
+            name = (yield from full_match(reader, self.bare_key, MAX_KEY)).rstrip()
             if reader.at + len(name) >= len(reader.text):
-                yield from reader.more()  # a key that the end cuts is none
-            if self.key_mend:
-                state.mend(self.key_mend)
+                yield from reader.more()  # a key that is cut off by the end of the text is not a key
+            if self.key_repair:
+                state.add_repair(self.key_repair)
             reader.take(len(name), "argument")
-            reader.out(encode_basestring(name))
+            reader.emit_arguments(encode_basestring(name))
         else:
             yield from string(reader, state, found)
         yield from skip(reader, state)
         if reader.text[reader.at] != ":":
             raise Mismatch
-        reader.keep(1)
+        reader.take_arguments(1)
 
 
 PYTHON = Python()
 
 
-def python_begins(reader: Reader, mend: str) -> Generator[None, None, LiteralOpening | None]:
-    """How the Python string that begins here is read, its prefix and quotes; None if none begins here."""
+def python_begins(reader: Reader, repair: str) -> Generator[None, None, LiteralOpening | None]:
+    """Return how to read the Python string that begins here with an optional prefix and quotes; None if none begins
+    here.
+    """
     while True:
         letters = prefix(reader.text, reader.at)
         at = letters.end() if letters else reader.at
@@ -213,45 +216,48 @@ def python_begins(reader: Reader, mend: str) -> Generator[None, None, LiteralOpe
             if len(quotes) == 3 or quotes[1:] not in ("", mark) or reader.ended:
                 closer = quotes if quotes == mark * 3 else mark
                 raw = "r" in reader.text[reader.at : at].lower()
-                return python_opening(at - reader.at + len(closer), closer, raw=raw, mend=mend)
+                return python_opening(at - reader.at + len(closer), closer, raw=raw, repair=repair)
         elif reader.ended:
             return None
         yield from reader.more()
 
 
 def string(reader: Reader, state: JsonState, found: LiteralOpening) -> Grammar:
-    """A string of which it is known how it is read."""
+    """Read a string whose opener has been recognized."""
     state.quoted = True
-    if found.mend:
-        state.mend(found.mend)
+    if found.repair:
+        state.add_repair(found.repair)
     run, again = found.run, False
     reader.take(found.length, "argument")
-    reader.out('"')
+    reader.emit_arguments('"')
     while True:
         yield from reader.flow(run)
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif reader.text.startswith(found.closer, reader.at):
-            if len(found.closer) > 1 or found.raw or not (yield from inside(reader, again=again)):
+            if len(found.closer) > 1 or found.raw or not (yield from quote_is_text(reader, again=again)):
                 break
-            state.mend("inner_quote")
+            state.add_repair("inner_quote")
             again = True
             reader.take(1, "repair")
-            reader.out('\\"' if found.closer == '"' else found.closer)
+            reader.emit_arguments('\\"' if found.closer == '"' else found.closer)
         elif reader.text[reader.at] == "\\" and not found.raw:
             yield from escape(reader)
         elif reader.text[reader.at] in "\r\n" and found.lenient is not None:
-            state.mend("control_character")
+            state.add_repair("control_character")
             run = found.lenient
         else:
             yield from reader.more()
     state.quoted = False
     reader.take(len(found.closer), "argument")
-    reader.out('"')
+    reader.emit_arguments('"')
 
 
-def inside(reader: Reader, *, again: bool) -> Generator[None, None, bool]:
-    """True if a quote that could close its string stands inside of a word (`it's`); after another, before a word."""
+def quote_is_text(reader: Reader, *, again: bool) -> Generator[None, None, bool]:
+    """Return whether a quote that could close its string is inside a word (`it's`).
+
+    `again`: such a quote came earlier, so a quote that is followed by blanks and a word is part of the text too.
+    """
     while not reader.ended and (rest := inner(reader.text, reader.at + 1)) and not rest.lastindex:
         yield from reader.more()
     found = inner(reader.text, reader.at + 1)
@@ -259,7 +265,7 @@ def inside(reader: Reader, *, again: bool) -> Generator[None, None, bool]:
 
 
 def escape(reader: Reader) -> Grammar:
-    """A backslash that the run leaves: an escape with a number, a line end; any other one is a backslash."""
+    """Read a backslash that stopped the run: a numeric escape, a line continuation, or a literal backslash."""
     while not reader.ended and begun(reader.text, reader.at):
         yield from reader.more()
     found = coded(reader.text, reader.at)
@@ -267,24 +273,27 @@ def escape(reader: Reader) -> Grammar:
         if begun(reader.text, reader.at):
             yield from reader.more()
         reader.take(1, "argument")
-        reader.out("\\\\")
+        reader.emit_arguments("\\\\")
         return
     code = int(found[found.lastindex], 8 if found.lastindex == 3 else 16) if found.lastindex else -1
     length = len(found[0])
     if code > 0x10FFFF:
         reader.take(1, "argument")
-        reader.out("\\\\")
+        reader.emit_arguments("\\\\")
         return
     reader.take(length, "argument")
     if code >= 0:
-        reader.out(f"\\u{code:04x}" if 0xD800 <= code < 0xE000 else quote(chr(code)))
+        reader.emit_arguments(f"\\u{code:04x}" if 0xD800 <= code < 0xE000 else json_escape(chr(code)))
 
 
 def word(
-    reader: Reader, state: JsonState, pattern: Callable[[str, int], Match[str] | None] = bare_word, limit: int = WORD
+    reader: Reader,
+    state: JsonState,
+    pattern: Callable[[str, int], Match[str] | None] = bare_word,
+    limit: int = MAX_WORD,
 ) -> Grammar:
-    """A literal; text that is none is a string where the schema allows one."""
-    text = yield from whole(reader, pattern, limit)
+    """Read a literal; any other word is a string where the schema allows one."""
+    text = yield from full_match(reader, pattern, limit)
     name = text.rstrip()
     strict = WORDS.get(name)
     if strict is None:
@@ -293,21 +302,22 @@ def word(
         ):
             raise Mismatch
         if reader.at + len(text) >= len(reader.text):
-            yield from reader.more()  # the text ends here: it may be half a word
-        state.mend("bare_word")
+            yield from reader.more()  # the text may have been cut inside the word
+        state.add_repair("bare_word")
         strict = encode_basestring(name)
     elif strict == "null" and name not in ("None", "null"):
-        state.mend("python_literal")
+        state.add_repair("python_literal")
     reader.take(len(name), "argument" if name == strict else "repair")
-    reader.out(strict)
+    reader.emit_arguments(strict)
 
 
-def whole(reader: Reader, pattern: Callable[[str, int], Match[str] | None], limit: int) -> Generator[None, None, str]:
-    """What the pattern finds here, to its end, not consumed.
+def full_match(
+    reader: Reader, pattern: Callable[[str, int], Match[str] | None], limit: int
+) -> Generator[None, None, str]:
+    """Return the complete match of the pattern at this position, without consuming it.
 
     Raises:
-        Mismatch: it finds nothing, or more than the limit.
-
+        Mismatch: the pattern does not match, or the match exceeds the limit.
     """
     while True:
         found = pattern(reader.text, reader.at)

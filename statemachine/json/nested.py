@@ -1,50 +1,50 @@
-"""JSON that stands inside of a JSON string: arguments given as a string, once or more often.
+"""JSON inside a JSON string: arguments given as a string, encoded once or several times.
 
-The escapes of the outer string are decoded piece by piece (`Decoder`), and a second reader (`Nested`) mends the inner
-JSON in the same pass. Nothing is collected: what arrives in a piece of the outer string leaves with it.
+The escapes of the outer string are decoded piece by piece (`Decoder`), and a second reader (`Nested`) repairs the inner
+JSON in the same pass. Nothing accumulates: each piece of the outer string is emitted as it arrives.
 """
 
 import re
 from collections.abc import Callable, Generator
-from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs lack the function that json itself uses
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs lack this function, which json itself uses
 from json.encoder import encode_basestring
 
-from statemachine.buffer import Ended, Grammar, Mismatch
-from statemachine.emitter import Sink
 from statemachine.json.state import JsonState
 from statemachine.json.text import CLOSERS, QUOTES, escape, skip, string_run, value
-from statemachine.reader import UNLIMITED, Reader
+from statemachine.stream.buffer import EndOfText, Grammar, Mismatch
+from statemachine.stream.emitter import Sink
+from statemachine.stream.reader import UNLIMITED, Reader
 
-half_pair = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
+high_surrogate = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z").search
 quotes = re.compile(r'\\.|"').sub
 
 
 def unescape(text: str) -> str:
-    """The text of a piece of a JSON string, its escapes valid and whole."""
+    """Return the text of a piece of a JSON string whose escapes are valid and complete."""
     return str(scanstring(text + '"', 0, False)[0]) if "\\" in text else text
 
 
 def unescape_loose(text: str) -> str:
-    """The same for a string in other quotes: double quotes may stand in it as they are."""
+    """Unescape a piece of a string in other quotes, inside which double quotes need not be escaped."""
     return unescape(quotes(lambda found: '\\"' if found[0] == '"' else found[0], text))
 
 
-def whole_escapes(text: str) -> tuple[str, str]:
-    """The text without the first half of a surrogate pair at its end, and that half."""
-    found = half_pair(text, max(0, len(text) - 64)) if text[-6:-4] == "\\u" else None
+def split_surrogate(text: str) -> tuple[str, str]:
+    """Split off the first half of a surrogate pair at the end of the text."""
+    found = high_surrogate(text, max(0, len(text) - 64)) if text[-6:-4] == "\\u" else None
     return (text[: found.start(1)], found[1]) if found else (text, "")
 
 
-def an_object(reader: Reader, state: JsonState) -> Grammar:
-    """One JSON object, or a string that holds one; an empty text is an object without members."""
+def possibly_encoded_object(reader: Reader, state: JsonState) -> Grammar:
+    """Read one JSON object, or a string that contains one; empty text is an object without members."""
     try:
         yield from skip(reader, state)
-    except Ended:
-        reader.out("{}")
+    except EndOfText:
+        reader.emit_arguments("{}")
         return
     if reader.text[reader.at] in QUOTES:
-        yield from holds_object(reader)
-        yield from doubled(reader, state, "double_encoded")
+        yield from check_holds_object(reader)
+        yield from encoded_object(reader, state, "double_encoded")
     elif reader.text[reader.at] == "{":
         yield from value(reader, state)
     else:
@@ -52,22 +52,24 @@ def an_object(reader: Reader, state: JsonState) -> Grammar:
 
 
 class Nested:
-    """JSON inside of a JSON string: `push` takes decoded pieces of the string and gives back strict JSON."""
+    """Reader for JSON inside a JSON string: `push` takes decoded pieces of the string and returns strict JSON."""
 
     __slots__ = ("_grammar", "_reader", "broken", "complete")
 
-    def __init__(self, state: JsonState, inner: Callable[[Reader, JsonState], Grammar] = an_object) -> None:
+    def __init__(
+        self, state: JsonState, inner: Callable[[Reader, JsonState], Grammar] = possibly_encoded_object
+    ) -> None:
         self.complete = False
-        """True once the inner value is complete."""
+        """Whether the inner value is complete."""
         self.broken = False
-        """True once the inner text cannot be read."""
+        """Whether the inner text cannot be read."""
         self._reader = reader = Reader()
-        reader.sink, reader.target, reader.room = Sink.SYNTAX, True, UNLIMITED
+        reader.sink, reader.target, reader.remaining = Sink.SYNTAX, True, UNLIMITED
         self._grammar = self._read(state, inner(reader, state))
         next(self._grammar)
 
     def _read(self, state: JsonState, inner: Grammar) -> Grammar:
-        """The inner value, then white space."""
+        """Read the inner value, then whitespace."""
         reader = self._reader
         yield
         try:
@@ -77,18 +79,18 @@ class Nested:
             self.broken = True
         except Mismatch:
             self.broken = True
-        except Ended:
+        except EndOfText:
             pass
         while not reader.ended:
             reader.at = len(reader.text)
             yield
 
     def readable(self) -> bool:
-        """True if all that came was one whole object."""
+        """Return whether the input was exactly one complete value."""
         return self.complete and not self.broken
 
     def push(self, text: str) -> str:
-        """The strict JSON that this piece brings."""
+        """Return the strict JSON that this piece yields."""
         reader = self._reader
         scan = reader.scan
         if scan is not None and scan(text) is None:
@@ -96,7 +98,7 @@ class Nested:
         run = reader.run
         if run is not None and run.convert is None:
             whole = reader.text + text if reader.text else text
-            found = run.whole(whole)
+            found = run.fullmatch(whole)
             if found is not None:
                 if found.lastindex is None:
                     reader.text, reader.scan = "", run.search
@@ -107,7 +109,7 @@ class Nested:
         return self._advance(text)
 
     def finish(self) -> str:
-        """What the end of the string brings."""
+        """Return the strict JSON that the end of the string yields."""
         self._reader.ended = True
         return self._advance("")
 
@@ -125,12 +127,11 @@ opens_object = re.compile(
 ).match
 
 
-def holds_object(reader: Reader) -> Generator[None, None, None]:
-    """Nothing, if the string that begins here holds an object, a string again, or nothing.
+def check_holds_object(reader: Reader) -> Generator[None, None, None]:
+    """Check that the string that begins here contains an object, another string, or nothing.
 
     Raises:
-        Mismatch: it holds something else.
-
+        Mismatch: it contains something else.
     """
     while True:
         found = opens_object(reader.text, reader.at)
@@ -141,19 +142,18 @@ def holds_object(reader: Reader) -> Generator[None, None, None]:
         yield from reader.more()
 
 
-def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
-    """A JSON object given as a JSON string: decoded and mended in one pass, and emitted as the object.
+def encoded_object(reader: Reader, state: JsonState, name: str) -> Grammar:
+    """Read a JSON object given as a JSON string: decode and repair it in one pass, and emit it as an object.
 
-    `name` is what to call this mend; "" if it is none. While the object is open, a quote that is not escaped is the
-    object's.
+    `name` is the repair to record; "" if the string form is not a repair. While the object is open, an unescaped quote
+    is part of the object.
 
     Raises:
-        Mismatch: the string holds no object.
-
+        Mismatch: the string does not contain an object.
     """
     quote = reader.text[reader.at]
     if name:
-        state.mend(name)
+        state.add_repair(name)
     state.around = None
     inner, level = Nested(state), len(state.stack)
     target = reader.target
@@ -172,9 +172,9 @@ def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
         if char in CLOSERS[quote]:
             if len(state.stack) <= level:
                 break
-            state.mend("unescaped_quote")  # it belongs to what the string holds
+            state.add_repair("unescaped_quote")  # part of the inner JSON
             reader.take(1, "repair")
-            reader.out(decoder.decode('\\"' if char == '"' else char))
+            reader.emit_arguments(decoder.decode('\\"' if char == '"' else char))
         elif char == "\\":
             captured: list[str] = []
             reader.target = captured
@@ -182,11 +182,11 @@ def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
                 yield from escape(reader, state)
             finally:
                 reader.target = target
-            reader.out(decoder.decode("".join(captured)))
+            reader.emit_arguments(decoder.decode("".join(captured)))
         else:
-            state.mend("control_character")
-            reader.out(decoder.decode(encode_basestring(reader.take(1, "repair"))[1:-1]))
-    reader.out(decoder.rest() + inner.finish())
+            state.add_repair("control_character")
+            reader.emit_arguments(decoder.decode(encode_basestring(reader.take(1, "repair"))[1:-1]))
+    reader.emit_arguments(decoder.rest() + inner.finish())
     if not inner.readable():
         raise Mismatch
     state.cut = state.quoted = False
@@ -194,23 +194,25 @@ def doubled(reader: Reader, state: JsonState, name: str) -> Grammar:
 
 
 class Decoder:
-    """The conversion of a run: the text of a string, decoded, through the inner reader. Joins surrogate escapes."""
+    """Decodes the text of a string for a run and feeds it to the inner reader. Joins surrogate pairs that arrive in two
+    pieces.
+    """
 
-    __slots__ = ("half", "inner", "unescape")
+    __slots__ = ("high_surrogate", "inner", "unescape")
 
     def __init__(self, inner: Nested, unescape: Callable[[str], str]) -> None:
         self.inner = inner
         self.unescape = unescape
-        self.half = ""
+        self.high_surrogate = ""
 
     def decode(self, text: str) -> str:
-        """Strict JSON of the inner value that this piece of the outer string brings."""
-        if self.half or "\\" in text:
-            text, self.half = whole_escapes(self.half + text)
+        """Return the strict JSON of the inner value that results from this piece of the outer string."""
+        if self.high_surrogate or "\\" in text:
+            text, self.high_surrogate = split_surrogate(self.high_surrogate + text)
             text = self.unescape(text)
         return self.inner.push(text) if text else ""
 
     def rest(self) -> str:
-        """What a lone half brings."""
-        half, self.half = self.half, ""
+        """Return the strict JSON that results from a trailing unpaired surrogate."""
+        half, self.high_surrogate = self.high_surrogate, ""
         return self.inner.push(self.unescape(half)) if half else ""

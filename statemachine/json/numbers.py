@@ -1,14 +1,14 @@
-"""JSON numbers, piece by piece: their spelling is kept, digits flow, what may lack its digits waits.
+"""JSON numbers, piece by piece: spelling is preserved, digits stream, and a part that may still lack its digits waits.
 
-Numbers of a `Dialect` may be spelled as Python spells them (`1_000`, `.5`, `5.`, `+1`, `0x10`); there that is no mend.
+In a `Dialect`, numbers may be spelled as in Python (`1_000`, `.5`, `5.`, `+1`, `0x10`) without being repaired.
 """
 
 import re
 from collections.abc import Callable, Generator
 
-from statemachine.buffer import Grammar, Mismatch
-from statemachine.json.state import WORD, WORDS, JsonState, word
-from statemachine.reader import Reader
+from statemachine.json.state import MAX_WORD, WORDS, JsonState, word
+from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.reader import Reader
 
 whole = re.compile(r"-?(?:0|[1-9][0-9]*+)").match
 digits = re.compile(r"[0-9]++").match
@@ -20,7 +20,7 @@ BASES = {"x": 16, "o": 8, "b": 2}
 
 
 def number(reader: Reader, state: JsonState) -> Grammar:
-    """A number, its spelling kept; digits flow, what may lack its digits waits."""
+    """Read a number and preserve its spelling. Digits stream; a part that may still lack its digits waits."""
     while True:
         found = whole(reader.text, reader.at)
         end = found.end() if found else reader.at
@@ -32,34 +32,34 @@ def number(reader: Reader, state: JsonState) -> Grammar:
     after = reader.text[end : end + 1]
     odd = "" if state.dialect is None or found is None or found[0] not in ("0", "-0") else "xXoObB_"
     if found is None or after.isdigit() or (after and after in odd):
-        yield from mended_number(reader, state)
+        yield from nonstandard_number(reader, state)
         return
-    reader.keep(end - reader.at)
+    reader.take_arguments(end - reader.at)
     yield from more_digits(reader, state)
     for part in (fraction, exponent):
         yield from number_part(reader, state, part)
 
 
 def number_part(reader: Reader, state: JsonState, part: Callable[[str, int], re.Match[str] | None]) -> Grammar:
-    """The fraction or the exponent of a number, if it has one; a point or an `e` without digits is dropped."""
+    """Read the fraction or the exponent of a number, if present; drop a point or an `e` without digits."""
     starts = "." if part is fraction else "eE"
     if (yield from peek_number(reader, state)) not in starts:
         return
     while not (found := part(reader.text, reader.at)):
         begun = reader.text[reader.at :]
         if len(begun) > 2 or (len(begun) == 2 and (part is fraction or begun[1] not in "+-")):
-            mend(state)
+            record_number_repair(state)
             reader.take(2 if part is exponent and len(begun) > 2 and begun[1] in "+-" else 1, "repair")
             return
         state.cut = False
         yield from reader.more()
         state.cut = True
-    reader.keep(len(found[0]))
+    reader.take_arguments(len(found[0]))
     yield from more_digits(reader, state)
 
 
 def more_digits(reader: Reader, state: JsonState) -> Grammar:
-    """Digits after digits; `_` between them is dropped where a dialect has it."""
+    """Read the digits that follow other digits; in any dialect, drop a `_` between digits."""
     while True:
         char = yield from peek_number(reader, state)
         if char == "_" and state.dialect is not None:
@@ -68,48 +68,47 @@ def more_digits(reader: Reader, state: JsonState) -> Grammar:
         more = digits(reader.text, reader.at)
         if not more:
             return
-        reader.keep(len(more[0]))
+        reader.take_arguments(len(more[0]))
 
 
 def peek_number(reader: Reader, state: JsonState) -> Generator[None, None, str]:
-    """The character after digits; the number is whole if the text ends here."""
+    """Return the character after the digits; the number is complete if the text ends here."""
     state.cut = False
     char = yield from reader.peek()
     state.cut = True
     return char
 
 
-def mend(state: JsonState) -> None:
-    """A number is not spelled as JSON spells it: a mend, unless the dialect has that spelling."""
+def record_number_repair(state: JsonState) -> None:
+    """Record the repair of a number with nonstandard spelling, unless a dialect is set and allows it."""
     if state.dialect is None:
-        state.mend("number")
+        state.add_repair("number")
 
 
-def mended_number(reader: Reader, state: JsonState) -> Grammar:
-    """A number as other languages write it (`.5`, `+1`, `007`), read whole and written strictly."""
+def nonstandard_number(reader: Reader, state: JsonState) -> Grammar:
+    """Read a complete number in the spelling of another language (`.5`, `+1`, `007`), then emit it as strict JSON."""
     pattern = odd_number if state.dialect is None else python_number
     while True:
         if reader.text[reader.at] in "+-" and word(reader.text, reader.at + 1):
             yield from signed_word(reader, state)
             return
         found = pattern(reader.text, reader.at)
-        if found is None or len(found[0]) > WORD:
+        if found is None or len(found[0]) > MAX_WORD:
             raise Mismatch
         if found.end() < len(reader.text):
             break
         yield from reader.more()
-    strict = spelled(found[0].replace("_", ""))
-    mend(state)
+    strict = strict_number(found[0].replace("_", ""))
+    record_number_repair(state)
     reader.take(len(found[0]), "repair")
-    reader.out(strict)
+    reader.emit_arguments(strict)
 
 
-def spelled(body: str) -> str:
-    """A number as JSON spells it.
+def strict_number(body: str) -> str:
+    """Return a number in its JSON spelling.
 
     Raises:
-        Mismatch: it is none.
-
+        Mismatch: the text is not a number.
     """
     sign = "-" if body.startswith("-") else ""
     plain = body.lstrip("+-").replace("E", "e")
@@ -128,16 +127,16 @@ def spelled(body: str) -> str:
 
 
 def signed_word(reader: Reader, state: JsonState) -> Grammar:
-    """`-Infinity` and kin: JSON has no such numbers."""
+    """Read `-Infinity` and similar words as null, because JSON has no such numbers."""
     while True:
         found = word(reader.text, reader.at + 1)
-        if not found or found.end() - reader.at > WORD:
+        if not found or found.end() - reader.at > MAX_WORD:
             raise Mismatch
         if found.end() < len(reader.text):
             break
         yield from reader.more()
     if WORDS.get(found[0]) != "null":
         raise Mismatch
-    state.mend("python_literal")
+    state.add_repair("python_literal")
     reader.take(1 + len(found[0]), "repair")
-    reader.out("null")
+    reader.emit_arguments("null")

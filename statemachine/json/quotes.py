@@ -1,47 +1,63 @@
-"""Whether a double quote ends its string, or stands in it unescaped (`"She said "yes" to me"`).
+r"""Decides whether a double quote ends its string or is unescaped text inside it (`"She said "yes" to me"`).
 
-Theory of operation. A quote ends its string if what follows can follow a string where it stands: a comma and what may
-stand behind one there, or the brackets of what is open and, once all of it is closed, anything but a quote or a
-backslash. What stands around the text (`state.Around`) counts too, and so does what ends a call whose brackets are
-missing. Any other quote is text of the string. JSON that is valid is never read in another way.
+Theory of operation. A quote ends its string if the text after it can follow a string in that position: either a comma
+with a suitable next element, or the closers of open containers and, once all of them are closed, anything but a quote
+or a backslash. The text around the JSON (`state.Around`) counts too, and so does anything that ends a call with missing
+brackets. Any other quote is text of the string. Valid JSON is never read differently.
 
-The decision waits for what it needs and no longer: behind a comma for a key and its colon, else for the first character
-that is no bracket. White space or a key that goes on for too long ends the string.
+The decision waits for no more text than it needs: after a comma, for a key and its colon; otherwise, for the first
+character that is not a bracket. If the whitespace or a key is too long, the quote ends the string.
+
+    ends    = closers "," next / closers [ WSP ] outside / closers comment / WSP key ":"
+    closers = *( WSP / "}" / "]" )             ; each must be open; an inner one may be missing
+    next    = key ":" / value / "}" / "]"      ; a key in an object, a value in an array, a closer in both
+    outside = any character except DQUOTE and "\"     ; only after the outermost closer
 """
 
 import re
 from collections.abc import Generator
 
 from statemachine.json.state import WORDS, Around, JsonState, word
-from statemachine.reader import Reader
+from statemachine.stream.reader import Reader
 
-KEY = 64
-"""Characters of the longest key that is looked at; what is longer is taken for one."""
+MAX_KEY = 64
+"""Maximum length of a key to look for; longer text is assumed to be a key."""
 
-next_key = re.compile(rf'"[ \t\r\n]{{0,64}}+,[ \t\r\n]{{0,64}}+"[^"\\\x00-\x1f]{{0,{KEY}}}+"[ \t\r\n]{{0,64}}+:').match
-"""The usual case in an object: the quote, a comma, a key and its colon."""
-key_text = re.compile(rf'[^"\\\x00-\x1f]{{0,{KEY}}}+').match
+next_key = re.compile(
+    rf'"[ \t\r\n]{{0,64}}+,[ \t\r\n]{{0,64}}+"[^"\\\x00-\x1f]{{0,{MAX_KEY}}}+"[ \t\r\n]{{0,64}}+:'
+).match
+"""Matches the usual case in an object: the quote, a comma, and a key with its colon."""
+key_text = re.compile(rf'[^"\\\x00-\x1f]{{0,{MAX_KEY}}}+').match
 
 
-def ends_string(reader: Reader, state: JsonState, around: Around, *, mended: bool) -> Generator[None, None, bool]:
-    """True if the double quote here ends its string, which is a value.
+def ends_string(
+    reader: Reader, state: JsonState, around: Around, *, had_unescaped_quote: bool
+) -> Generator[None, None, bool]:
+    """Return whether the double quote here, in a string that began with one, ends the string.
 
-    `mended`: another quote did not. Then the brackets must fit what is open; else there may be one too many.
+    `had_unescaped_quote`: the string contains an earlier quote that did not end it. The brackets must then match the
+    open containers exactly; otherwise there may be one too many.
     """
+    # The common case first: one regular expression decides most quotes without simulating the stack.
     stack = state.stack
     if stack and stack[-1] == "}" and next_key(reader.text, reader.at):
         return True
     outside = len(around.stack)
+    # The stack begins with the closers of the surrounding text, such as an envelope, because a quote may be followed by
+    # closers of the JSON text and of its surroundings. `outside` marks the border: at or below it, the JSON text itself
+    # has been closed.
     stack = [*around.stack, *stack]
     offset = 1
     while True:
         begin = offset
-        offset = yield from reader.past_blanks(begin)
+        offset = yield from reader.whitespace_end(begin)
         char = reader.text[reader.at + offset : reader.at + offset + 1]
         if offset < 0 or not char:
             return True
         if not stack:
-            return char not in ('"\\}]' if mended else '"\\')
+            return char not in ('"\\}]' if had_unescaped_quote else '"\\')
+        # Closers are popped from a copy. Popping past others mirrors `text.close`, which repairs missing inner closers:
+        # the two must agree, or a quote would count as an end that the reader then rejects.
         if char in "}]":
             if char not in stack:
                 return len(stack) <= outside
@@ -49,55 +65,57 @@ def ends_string(reader: Reader, state: JsonState, around: Around, *, mended: boo
                 pass
             offset += 1
         elif char == ",":
-            return (yield from another(reader, offset + 1, stack[-1], around))
+            return (yield from may_follow_comma(reader, offset + 1, stack[-1], around))
         elif char in "/#":
             return offset > begin  # a comment
         elif char == '"' and stack[-1] == "}":
-            return offset > begin and (yield from is_key(reader, offset))  # the comma is missing
+            return offset > begin and (yield from is_key_with_colon(reader, offset))  # the comma is missing
         elif len(stack) <= outside and "\n" in reader.text[reader.at + begin : reader.at + offset]:
-            return char not in '"\\'  # the brackets around are missing
+            return char not in '"\\'  # the brackets around the JSON text are missing
         else:
             return (yield from around.follows(offset))
 
 
-def another(reader: Reader, offset: int, closer: str, around: Around) -> Generator[None, None, bool]:
-    """True if what stands `offset` characters on may stand behind a comma, in what this closes."""
-    offset = yield from reader.past_blanks(offset)
+def may_follow_comma(reader: Reader, offset: int, closer: str, around: Around) -> Generator[None, None, bool]:
+    """Return whether the text at `offset` may follow a comma in the container that `closer` closes."""
+    offset = yield from reader.whitespace_end(offset)
     char = reader.text[reader.at + offset : reader.at + offset + 1]
     if offset < 0 or not char or char in "}]/#'\u201c\u2018":
         return True
+    # In an object, a string after a comma proves nothing (`"a", "b"` may be text), so it must be a key with its colon;
+    # in an array, any value may follow.
     if closer == "]" and char in '"{[-+.0123456789':
         return True
     if char == '"':
-        return (yield from is_key(reader, offset))
+        return (yield from is_key_with_colon(reader, offset))
     if char.isalpha() or char in "_$":
         text, offset = yield from whole_word(reader, offset)
         if closer == "]":
             return text in WORDS
-        offset = yield from reader.past_blanks(offset)
+        offset = yield from reader.whitespace_end(offset)
         return offset < 0 or reader.text.startswith(":", reader.at + offset)
     return (yield from around.follows(offset))
 
 
-def is_key(reader: Reader, offset: int) -> Generator[None, None, bool]:
-    """True if the quote that stands `offset` characters on begins a key, with its colon."""
+def is_key_with_colon(reader: Reader, offset: int) -> Generator[None, None, bool]:
+    """Return whether the quote at `offset` begins a key with its colon, or a text too long to check."""
     while True:
         end = key_text(reader.text, reader.at + offset + 1).end()  # type: ignore[union-attr]  # {0,} always matches
         if end < len(reader.text) or reader.ended:
             break
         yield
     if not reader.text.startswith('"', end):
-        return True  # long, cut, or escaped
-    offset = yield from reader.past_blanks(end + 1 - reader.at)
+        return True  # too long, cut off, or escaped
+    offset = yield from reader.whitespace_end(end + 1 - reader.at)
     return offset < 0 or reader.text[reader.at + offset : reader.at + offset + 1] in (":", "")
 
 
 def whole_word(reader: Reader, offset: int) -> Generator[None, None, tuple[str, int]]:
-    """The word that stands `offset` characters on, and where it ends; "" if none stands there, or a very long one."""
+    """Return the word at `offset` and the offset of its end; "" if no word is there or it is too long."""
     while True:
         found = word(reader.text, reader.at + offset)
         text = found[0] if found else ""
-        if len(text) > KEY:
+        if len(text) > MAX_KEY:
             return "", offset
         if not text or reader.at + offset + len(text) < len(reader.text) or reader.ended:
             return text, offset + len(text)

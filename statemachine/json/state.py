@@ -1,4 +1,4 @@
-"""What is known of one JSON text while it is read: its depth, what was mended, what would be missing at its end."""
+"""State of one JSON text while it is being read: its depth, its repairs, and the closers that are still missing."""
 
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -6,12 +6,12 @@ from typing import Protocol
 
 from attrs import define, field
 
-from statemachine.buffer import Grammar
-from statemachine.reader import Reader
+from statemachine.stream.buffer import Grammar
+from statemachine.stream.reader import Reader
 
-DEPTH = 128
-WORD = 64
-"""Characters of the longest word that is not a string."""
+MAX_DEPTH = 128
+MAX_WORD = 64
+"""Maximum length of a word that is not a string."""
 
 word = re.compile(r"[A-Za-z_$][\w$-]*+").match
 WORDS = {
@@ -29,98 +29,101 @@ WORDS = {
 
 
 CLOSES = {"}": "}", "]": "]", ")": "]", '"': '"'}
-"""What a closer on the stack closes in JSON."""
+"""JSON closer for each closer on the stack."""
 
 
 class Dialect(Protocol):
-    """How values are written where they are not JSON; `literals.py` has them."""
+    """Notation of values that are not written as JSON; implemented in `literals.py`."""
 
     brackets: Mapping[str, str]
-    """Closers of containers by their openers."""
+    """Closers of containers, by opener."""
     trailing_comma: bool
-    """One may stand before a closer."""
+    """Whether a comma may precede a closer."""
     comments: bool
-    """Comments may stand between values; else what begins like one is a value."""
+    """Whether comments are allowed between values; if not, text that begins like a comment is a value."""
 
     def key(self, reader: Reader, state: "JsonState") -> Grammar:
-        """Reads a member's key and its colon."""
+        """Read a member's key and its colon."""
 
     def scalar(self, reader: Reader, state: "JsonState") -> Grammar:
-        """Reads a value that is no container."""
+        """Read a value that is not a container."""
 
     def string(self, reader: Reader, state: "JsonState") -> Grammar:
-        """Reads a string."""
+        """Read a string."""
 
     def kind(self, reader: Reader) -> Generator[None, None, str]:
-        """The JSON type of the value that begins here; "" if no word of the language stands here."""
+        """Return the JSON type of the value that begins here; "" if it is not a word of the language."""
 
     def opening(self, reader: Reader) -> Generator[None, None, tuple[int, tuple[str, ...]] | None]:
-        """Length of the opener of the string that begins here, and what closes it; None if none begins."""
+        """Return the length of the opener and the closers of the string that begins here; None if none begins here."""
 
 
 class Typing(Protocol):
-    """What a schema says of the values of one JSON text, told of each step into it; `typed.py` has it."""
+    """Schema of the values in one JSON text, notified of every step into it; implemented in `typed.py`."""
 
-    def odd(self, char: str) -> bool:
-        """True if a value that begins so may contradict the schema: then `coerced` has to be asked."""
+    def may_contradict(self, char: str) -> bool:
+        """Return whether a value beginning with this character may contradict the schema and needs `read_repaired`."""
 
     def allows(self, kind: str) -> bool:
-        """True if the value that comes next may have this type."""
+        """Return whether the next value may have this type."""
 
-    def mended(self, reader: Reader, state: "JsonState") -> Generator[None, None, bool]:
-        """Reads the value that comes next as one of an allowed type; false if it is to be read as it is."""
+    def read_repaired(self, reader: Reader, state: "JsonState") -> Generator[None, None, bool]:
+        """Read the next value, converted to an allowed type; return False, with nothing consumed, if it needs no
+        change.
+        """
 
     def enter(self, depth: int) -> None:
-        """The value that comes next is a container, and `depth` of them are around it."""
+        """Record that the next value is a container with `depth` containers around it."""
 
     def key(self, reader: Reader, state: "JsonState") -> Grammar:
-        """Reads a member's key and its colon."""
+        """Read a member's key and its colon."""
 
     def item(self, depth: int) -> None:
-        """An item of the array that `depth` containers stand around comes next."""
+        """Record that the next value is an item of the array with `depth` containers around it."""
 
 
 class Around(Protocol):
-    """What stands around one JSON text, and says where its strings can end; see `quotes.py`."""
+    """Text around one JSON text, which limits where the strings inside can end; see `quotes.py`."""
 
     @property
     def stack(self) -> Sequence[str]:
-        """Closers of what is open around the text, outermost first."""
+        """Closers of the containers around the text, outermost first."""
 
     def follows(self, offset: int) -> Generator[None, None, bool]:
-        """True if a marker that can only follow the text stands here, `offset` characters on."""
+        """Return whether a marker at `offset` can only follow the JSON text."""
 
 
 @define
 class JsonState:
-    """What is known of one JSON text while it is read."""
+    """State of one JSON text while it is being read."""
 
     repairs: dict[str, None] = field(factory=dict)
-    """Names of mends, each once, in order of first use."""
+    """Names of repairs, each listed once, in order of first use."""
     stack: list[str] = field(factory=list)
-    """Closers of what is open, outermost first."""
+    """Closers of open containers, outermost first."""
     quoted: bool = False
-    """True inside a string."""
+    """Whether the reader is inside a string."""
     cut: bool = False
-    """True while a stop here would cut something (a string, a word, a number, a pair, a container without members):
-    closers cannot mend that."""
-    depth: int = DEPTH
+    """Whether the text ending here would cut something off (a string, a word, a number, a pair, a container without
+    members). Closers cannot repair that.
+    """
+    depth: int = MAX_DEPTH
     dialect: Dialect | None = None
-    """None: JSON."""
+    """Notation of the values; None means JSON."""
     typed: Typing | None = None
-    """None: no schema."""
+    """Schema of the values; None without a schema."""
     around: Around | None = None
-    """None: the first quote ends a string."""
+    """Text around this one; None: the first quote ends a string."""
 
     @property
     def comments(self) -> bool:
-        """Comments may stand between values."""
+        """Whether comments are allowed between values."""
         return self.dialect is None or self.dialect.comments
 
-    def mend(self, name: str) -> None:
-        """Records a mend."""
+    def add_repair(self, name: str) -> None:
+        """Record a repair."""
         self.repairs[name] = None
 
     def missing(self) -> str | None:
-        """The closers that would make the output whole if the text ended here; None if they would not."""
+        """Return the closers that would complete the output if the text ended here; None if closers are not enough."""
         return None if self.cut else "".join(CLOSES[closer] for closer in reversed(self.stack))

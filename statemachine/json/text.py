@@ -1,16 +1,17 @@
-"""Tolerant JSON in, strict JSON out, piece by piece, never re-reading.
+"""Tolerant JSON in, strict JSON out, piece by piece, without re-reading.
 
-Theory of operation. `value` is a transducer over a `Reader`: what is already strict is kept (number spelling, key
-order, escapes, white space), the rest is mended where it stands, and each kind of mend is named once in `JsonState`.
-The output is at every moment a prefix of strict JSON: a comma waits until something follows it, a number's sign, point
-or exponent until its digit. Strings flow in runs. What no mend explains raises `Mismatch` at that character.
+Theory of operation. `value` is a transducer over a `Reader`: strict input is kept (number spelling, key order, escapes,
+whitespace), everything else is repaired in place, and each kind of repair is recorded once in `JsonState`. At every
+moment the output is a prefix of strict JSON: a comma waits until something follows it, and a number's sign, point or
+exponent waits for its digit. Strings stream in runs. Input that no repair can explain raises `Mismatch` at the first
+such character.
 
-Nesting is an explicit stack of closers in `JsonState`, so that depth is bounded by a number and not by Python, and so
-that a text that ends early knows what is missing.
+Nesting is tracked in an explicit stack of closers in `JsonState`: depth is limited by a number, not by Python's call
+stack, and the missing closers are known if the text ends early.
 
-Containers are read here in every language; the strings, words and keys of others than JSON by the `Dialect` in
-`JsonState` (`literals.py`). Numbers are read in `numbers.py`; JSON that stands inside of a JSON string in `nested.py`;
-values that contradict their schema in `typed.py`, by way of `JsonState.typed`.
+Containers are read here for all languages; strings, words and keys of languages other than JSON are read by the
+`Dialect` in `JsonState` (`literals.py`). Numbers are read in `numbers.py`, JSON inside a JSON string in `nested.py`,
+and values that contradict their schema in `typed.py`, through `JsonState.typed`.
 """
 
 import json
@@ -18,33 +19,35 @@ import re
 from collections.abc import Callable, Generator
 from json.encoder import encode_basestring
 
-from statemachine.buffer import Grammar, Mismatch, space
 from statemachine.json.numbers import number
 from statemachine.json.quotes import ends_string
-from statemachine.json.state import CLOSES, WORD, WORDS, Around, JsonState, word
-from statemachine.reader import Reader
-from statemachine.runs import Run
+from statemachine.json.state import CLOSES, MAX_WORD, WORDS, Around, JsonState, word
+from statemachine.stream.buffer import Grammar, Mismatch, match_whitespace
+from statemachine.stream.reader import Reader
+from statemachine.stream.runs import Run
 
 COMMENT_LINE = Run(r"[^\r\n]*+")
 COMMENT_BLOCK = Run(r"(?:[^*]++|\*(?!/|\Z))*+(\*\Z)?+")
 begins_comment = re.compile(r"//|/\*|#").match
 
-# The text of a string in its quotes. Valid escapes pass; half an escape at the end of the text waits.
+# Text of a quoted string. Valid escapes pass; an incomplete escape at the end of the text waits.
 TEXT_OF = r"[^{quotes}\\\x00-\x1f]*+(?:\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{{4}})[^{quotes}\\\x00-\x1f]*+)*+"
 WAITS = r"(\\(?:u[0-9a-fA-F]{0,3}+)?+\Z)?+"
 
 
 def string_run(quotes: str, convert: Callable[[str], str] | None = None) -> Run:
-    """The run of a string's text that ends at one of the quotes."""
+    """Return the run for a string's text up to one of the quotes."""
     search = re.compile(rf"[{quotes}\\\x00-\x1f]").search if convert is None else None
     return Run(TEXT_OF.format(quotes=quotes) + WAITS, convert=convert, search=search)
 
 
 STRICT = string_run('"')
-BEGINS = "<[`\r\n"
-"""How what can only follow a call begins."""
-MENDED = string_run('"' + BEGINS)
-"""The run of a string that held a quote unescaped."""
+MARKUP_STARTS = "<[`\r\n"
+"""First characters of markup that can only follow a call."""
+AFTER_UNESCAPED_QUOTE = string_run('"' + MARKUP_STARTS)
+"""Run for a string that has contained an unescaped quote."""
+# Closers by opener. A left double quote is also accepted as a closer, since models write “ on both sides; `string` adds
+# the plain double quote to all typographic ones.
 CLOSERS = {'"': '"', "'": "'", "\u201c": "\u201d\u201c", "\u201d": "\u201d", "\u2018": "\u2019", "\u2019": "\u2019"}
 LOOSE = {quote: string_run('"' + closers) for quote, closers in CLOSERS.items()}
 QUOTE_NAMES = {"'": "single_quotes"}
@@ -56,17 +59,17 @@ SIMPLE = frozenset('"\\/bfnrt')
 
 BRACKETS = {"{": "}", "[": "]"}
 plain_key = re.compile(r'"[^"\\\x00-\x1f]*+"[ \t\r\n]*+:').match
-"""A key that is already strict, and its colon."""
+"""Matches a key that is already strict, and its colon."""
 NUMBER_CHARS = frozenset("-+.0123456789eE")
 STRICT_WORDS = frozenset(("true", "false", "null"))
 
 
 def skip(reader: Reader, state: JsonState) -> Grammar:
-    """White space is kept, comments are dropped; then a character is there."""
+    """Keep whitespace and drop comments, up to the next character."""
     while True:
-        end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
+        end = match_whitespace(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
         if end > reader.at:
-            reader.keep(end - reader.at)
+            reader.take_arguments(end - reader.at)
         if reader.at >= len(reader.text):
             yield from reader.more()
         elif reader.text[reader.at] in "/#" and state.comments:
@@ -76,12 +79,12 @@ def skip(reader: Reader, state: JsonState) -> Grammar:
 
 
 def comment(reader: Reader, state: JsonState) -> Grammar:
-    """A comment is dropped."""
+    """Drop a comment."""
     while not (found := begins_comment(reader.text, reader.at)):
         if reader.text[reader.at :] != "/":
             raise Mismatch
         yield from reader.more()
-    state.mend("comment")
+    state.add_repair("comment")
     target, reader.target = reader.target, False
     try:
         reader.take(len(found[0]), "repair")
@@ -99,24 +102,25 @@ def comment(reader: Reader, state: JsonState) -> Grammar:
 
 
 def value(reader: Reader, state: JsonState) -> Grammar:
-    """One JSON value, to its end.
+    """Read one complete JSON value.
 
     Raises:
-        Mismatch: at the first character that no mend explains; nested deeper than `state.depth`.
-
+        Mismatch: at the first character that no repair explains, or if the value is nested deeper than `state.depth`.
     """
     stack, dialect, typed = state.stack, state.dialect, state.typed
     brackets = BRACKETS if dialect is None else dialect.brackets
     base = len(stack)
+    # One loop reads values at every depth. `stack[:base]` belongs to the caller, which may have containers open; the
+    # value has ended when the stack is back at `base`.
     while True:
         yield from skip(reader, state)
         char = reader.text[reader.at]
-        if typed is not None and typed.odd(char):
+        if typed is not None and typed.may_contradict(char):
             state.cut = True
-            mended = yield from typed.mended(reader, state)
+            repaired = yield from typed.read_repaired(reader, state)
         else:
-            mended = False
-        if mended:
+            repaired = False
+        if repaired:
             pass
         elif char in brackets:
             if len(stack) >= state.depth:
@@ -130,6 +134,8 @@ def value(reader: Reader, state: JsonState) -> Grammar:
                 return
             continue
         else:
+            # A scalar counts as cut off until it has been read to its end; only then can closers alone complete the
+            # output.
             state.cut = True
             if dialect is not None:
                 yield from dialect.scalar(reader, state)
@@ -145,7 +151,7 @@ def value(reader: Reader, state: JsonState) -> Grammar:
 
 
 def member(reader: Reader, state: JsonState, base: int, *, first: bool) -> Generator[None, None, bool]:
-    """Goes on in the innermost container, to where a value must come (true) or past the last closer (false)."""
+    """Continue in the innermost container; return True where a value must follow, False after the last closer."""
     stack = state.stack
     while len(stack) > base:
         yield from skip(reader, state)
@@ -155,16 +161,18 @@ def member(reader: Reader, state: JsonState, base: int, *, first: bool) -> Gener
             first = False
             continue
         if not first:
-            if reader.target is True and not reader.room:
+            # At the limit, fail before the comma is consumed: it would count as an argument without being emitted.
+            if reader.target is True and not reader.remaining:
                 raise Mismatch
             comma = yield from comma_and_space(reader, state)
             if reader.text[reader.at] in "}])":
                 if state.dialect is None or not state.dialect.trailing_comma:
-                    state.mend("trailing_comma")
-                reader.out(comma[1:])
+                    state.add_repair("trailing_comma")
+                # After a trailing comma, only its whitespace is emitted, and another comma is not allowed.
+                reader.emit_arguments(comma[1:])
                 first = True
                 continue
-            reader.out(comma)
+            reader.emit_arguments(comma)
             state.cut = True
         typed = state.typed
         if stack[-1] == "}":
@@ -177,23 +185,22 @@ def member(reader: Reader, state: JsonState, base: int, *, first: bool) -> Gener
 
 
 def comma_and_space(reader: Reader, state: JsonState) -> Generator[None, None, str]:
-    """The comma that stands here and the white space after it, consumed: not arguments until something follows.
+    """Consume and return the comma here and the whitespace after it, which are emitted only once something follows.
 
-    Between the members of an object it may be missing.
+    Between the members of an object, the comma may be missing.
 
     Raises:
-        Mismatch: something else stands here.
-
+        Mismatch: neither a comma nor the next key is here.
     """
     char = reader.text[reader.at]
     if char == '"' and state.stack[-1] == "}" and state.around is not None:
-        state.mend("missing_comma")
+        state.add_repair("missing_comma")
         return ","
     if char != ",":
         raise Mismatch
     comma = [reader.take(1, "argument")]
     while True:
-        end = space(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
+        end = match_whitespace(reader.text, reader.at).end()  # type: ignore[union-attr]  # * always matches
         if end > reader.at:
             comma.append(reader.take(end - reader.at, "argument"))
         if reader.at >= len(reader.text):
@@ -205,54 +212,55 @@ def comma_and_space(reader: Reader, state: JsonState) -> Generator[None, None, s
 
 
 def bracket(reader: Reader, strict: str) -> None:
-    """Consumes a bracket, and emits the one that JSON has in its place."""
+    """Consume a bracket and emit its JSON equivalent."""
     if reader.text[reader.at] == strict:
-        reader.keep(1)
+        reader.take_arguments(1)
     else:
         reader.take(1, "repair")
-        reader.out(strict)
+        reader.emit_arguments(strict)
 
 
 def close(reader: Reader, state: JsonState, char: str, base: int) -> None:
-    """A closer; inner containers that lack theirs are closed first."""
+    """Consume a closer; first close inner containers that lack their own closers."""
     stack = state.stack
+    # Only closers above `base` count: a closer of the surrounding text must not be consumed as one of ours.
     if char not in stack[base:]:
         raise Mismatch
     while stack[-1] != char:
-        state.mend("missing_closer")
-        reader.out(CLOSES[stack.pop()])
+        state.add_repair("missing_closer")
+        reader.emit_arguments(CLOSES[stack.pop()])
     bracket(reader, CLOSES[stack.pop()])
     state.cut = False
 
 
 def key(reader: Reader, state: JsonState) -> Grammar:
-    """A member's key and its colon."""
+    """Read a member's key and its colon."""
     if state.dialect is not None:
         yield from state.dialect.key(reader, state)
         return
     found = plain_key(reader.text, reader.at)
     if found is not None:
-        reader.keep(found.end() - reader.at)
+        reader.take_arguments(found.end() - reader.at)
         return
     char = reader.text[reader.at]
     if char in QUOTES:
         yield from string(reader, state)
     else:
         bare = yield from bare_word(reader)
-        state.mend("unquoted_key")
+        state.add_repair("unquoted_key")
         reader.take(len(bare), "repair")
-        reader.out(encode_basestring(bare))
+        reader.emit_arguments(encode_basestring(bare))
     yield from skip(reader, state)
     if reader.text[reader.at] != ":":
         raise Mismatch
-    reader.keep(1)
+    reader.take_arguments(1)
 
 
 def bare_word(reader: Reader) -> Generator[None, None, str]:
-    """The word that stands here, whole, not consumed."""
+    """Return the complete word here, without consuming it."""
     while True:
         found = word(reader.text, reader.at)
-        if not found or found.end() - reader.at > WORD:
+        if not found or found.end() - reader.at > MAX_WORD:
             raise Mismatch
         if found.end() < len(reader.text) or reader.ended:
             return found[0]
@@ -260,92 +268,111 @@ def bare_word(reader: Reader) -> Generator[None, None, str]:
 
 
 def literal(reader: Reader, state: JsonState) -> Grammar:
-    """`true`, `false`, `null`, and what other languages write for them."""
+    """Read `true`, `false`, `null`, or the equivalent word of another language."""
     name = yield from bare_word(reader)
     if name not in WORDS:
         raise Mismatch
     if name in STRICT_WORDS:
-        reader.keep(len(name))
+        reader.take_arguments(len(name))
     else:
-        state.mend("python_literal")
+        state.add_repair("python_literal")
         reader.take(len(name), "repair")
-        reader.out(WORDS[name])
+        reader.emit_arguments(WORDS[name])
 
 
 def string(reader: Reader, state: JsonState, around: Around | None = None) -> Grammar:
-    """A string; other quotes become double quotes, raw control characters and stray backslashes are escaped.
+    """Read a string: turn other quotes into double quotes, and escape raw control characters and stray backslashes.
 
-    With `around`, a double quote that cannot end the string is escaped too. From there on, what can only follow the
-    call ends the reading: the string may be one whose end was missed.
+    With `around`, a double quote that cannot end the string is escaped too. From that point on, reading stops at markup
+    that can only follow the call, since the end of the string may have been missed.
 
     Raises:
-        Mismatch: a string that held such a quote meets what can only follow the call.
-
+        Mismatch: a string with such a quote reaches that markup.
     """
     quote = reader.text[reader.at]
     state.quoted = True
     if quote == '"':
         run, closers = STRICT, '"'
-        reader.keep(1)
+        reader.take_arguments(1)
     else:
         run, closers = LOOSE[quote], CLOSERS[quote] + ('"' if quote != "'" else "")
-        state.mend(QUOTE_NAMES.get(quote, "smart_quotes"))
+        state.add_repair(QUOTE_NAMES.get(quote, "smart_quotes"))
         reader.take(1, "repair")
-        reader.out('"')
+        reader.emit_arguments('"')
     while True:
         yield from reader.flow(run)
         if reader.at >= len(reader.text):
             yield from reader.more()
             continue
         char = reader.text[reader.at]
-        if char in closers and (yield from ends(reader, state, quote, around, mended=run is MENDED)):
+        if char in closers and (
+            yield from quote_ends_string(reader, state, quote, around, had_unescaped_quote=run is AFTER_UNESCAPED_QUOTE)
+        ):
             state.quoted = False
             if quote == '"':
-                reader.keep(1)
+                reader.take_arguments(1)
             else:
                 reader.take(1, "repair")
-                reader.out('"')
+                reader.emit_arguments('"')
             return
         if char == '"':
+            # From here on, the run also stops at `MARKUP_STARTS`. The quote may have been the real end, followed by
+            # broken JSON; without these stops, the remainder of the reply, including any calls, would become part of
+            # the string.
             if quote == '"':
-                state.mend("unescaped_quote")
-                run = MENDED
+                state.add_repair("unescaped_quote")
+                run = AFTER_UNESCAPED_QUOTE
             reader.take(1, "repair")
-            reader.out('\\"')
-        elif run is MENDED and char in BEGINS and around is not None and (yield from around.follows(0)):
+            reader.emit_arguments('\\"')
+        elif (
+            run is AFTER_UNESCAPED_QUOTE
+            and char in MARKUP_STARTS
+            and around is not None
+            and (yield from around.follows(0))
+        ):
             raise Mismatch
         elif char == "\\":
             yield from escape(reader, state)
         elif char < " ":
-            state.mend("control_character")
+            state.add_repair("control_character")
             reader.take(1, "repair")
-            reader.out(CONTROL.get(char, f"\\u{ord(char):04x}"))
+            reader.emit_arguments(CONTROL.get(char, f"\\u{ord(char):04x}"))
         else:
-            reader.keep(1)
+            reader.take_arguments(1)
 
 
-def ends(
-    reader: Reader, state: JsonState, quote: str, around: Around | None, *, mended: bool
+def quote_ends_string(
+    reader: Reader, state: JsonState, quote: str, around: Around | None, *, had_unescaped_quote: bool
 ) -> Generator[None, None, bool]:
-    """True if the closing quote here ends its string, which began with this quote; `mended`: and held one unescaped."""
+    """Return whether the closing quote here ends its string, which began with `quote`.
+
+    `had_unescaped_quote`: the string contained an unescaped quote.
+    """
     if quote in "'\u2018":
-        return (yield from ends_single(reader))
-    return around is None or quote != '"' or (yield from ends_string(reader, state, around, mended=mended))
+        return (yield from apostrophe_ends_string(reader))
+    return (
+        around is None
+        or quote != '"'
+        or (yield from ends_string(reader, state, around, had_unescaped_quote=had_unescaped_quote))
+    )
 
 
-def ends_single(reader: Reader) -> Generator[None, None, bool]:
-    """True if the apostrophe here closes its string: only if what may follow a string follows."""
+def apostrophe_ends_string(reader: Reader) -> Generator[None, None, bool]:
+    """Return whether the apostrophe here closes its string, which it does only if the text after it may follow a
+    string.
+    """
     while True:
         found = closes_single(reader.text, reader.at)
         if found is None:
             return False
+        # At the end of the text, the apostrophe closes the string; if more text may come, the next character decides.
         if found.lastindex is None or reader.ended:
             return True
         yield from reader.more()
 
 
 def escape(reader: Reader, state: JsonState) -> Grammar:
-    """A backslash that does not begin a valid escape."""
+    """Read a backslash that stopped the run; escape it unless it begins a valid escape."""
     while len(reader.text) - reader.at < 2:
         yield from reader.more()
     char = reader.text[reader.at + 1]
@@ -355,12 +382,12 @@ def escape(reader: Reader, state: JsonState) -> Grammar:
         ):
             yield from reader.more()
         if char in SIMPLE or (length >= 6 and re.match(r"[0-9a-fA-F]{4}", reader.text[reader.at + 2 : reader.at + 6])):
-            reader.keep(2 if char in SIMPLE else 6)
+            reader.take_arguments(2 if char in SIMPLE else 6)
             return
-    state.mend("escape")
+    state.add_repair("escape")
     if char == "'":
         reader.take(2, "repair")
-        reader.out("'")
+        reader.emit_arguments("'")
         return
     if char == "x":
         while len(reader.text) - reader.at < 4 and re.fullmatch(r"x[0-9a-fA-F]*", reader.text[reader.at + 1 :]):
@@ -368,14 +395,14 @@ def escape(reader: Reader, state: JsonState) -> Grammar:
         code = re.match(r"[0-9a-fA-F]{2}", reader.text[reader.at + 2 : reader.at + 4])
         if code:
             reader.take(4, "repair")
-            reader.out(f"\\u00{code[0]}")
+            reader.emit_arguments(f"\\u00{code[0]}")
             return
     reader.take(1, "repair")
-    reader.out("\\\\")
+    reader.emit_arguments("\\\\")
 
 
 def read_string(reader: Reader, state: JsonState) -> Generator[None, None, str]:
-    """A string's value, whole; not part of the arguments."""
+    """Read a string that is not part of the arguments, and return its value."""
     target = reader.target
     text: list[str] = []
     reader.target = text

@@ -1,18 +1,20 @@
-"""JSON whose types contradict the tool's schema, mended as it streams: `"12"` for a number, `12` for a string.
+"""JSON that contradicts the tool's schema, repaired as it streams: `"12"` for a number, `12` for a string.
 
-Theory of operation. `text.py` tells a `Typed` where it is (a key was read, a container opened, an item comes) and
-asks it before each value. Most values begin with a character of an allowed type: one look-up, and they are read as
-they are. Else (`typed_value` names each of these mends):
+Theory of operation. `text.py` notifies a `Typed` of its position (a key was read, a container opened, an item follows)
+and consults it before each value. Most values begin with a character of an allowed type: after one lookup, they are
+read unchanged. The others are repaired (each of these repairs is recorded as `typed_value`):
 
-* a string where none is allowed is held while it may still hold a number, `true`, `false` or `null` that is allowed
-  (a few characters: at the first other one it flows as the string that it is). If it does hold one, that goes out. If
-  it begins with a bracket that may stand here, it is decoded as it comes and the JSON in it goes out;
-* braces in which items stand and no members are a set of Python, which is an array, where the language has sets
-  (`sets`): what stands first in braces is held until a colon, a comma or the brace follows it;
-* another value where only a string is allowed goes out as a string of its JSON text, in the `feed` that brings it. A
-  `null` for a parameter that is not required stays: models write it for "not given".
+* A string where none is allowed is buffered while its content may still be an allowed number, `true`, `false` or
+  `null`. This takes a few characters: at the first one that rules all of them out, the value streams as a string. If
+  the content is such a scalar, the scalar is emitted. If it begins with a bracket that is allowed here, it is decoded
+  as it arrives, and the JSON inside is emitted.
+* Braces that contain items rather than members are a Python set, which becomes an array, if the language has sets
+  (`sets`). The first element in braces is buffered until a colon, a comma or the closing brace follows.
+* Any other value where only a string is allowed is emitted as a string that contains its JSON text, without delay. A
+  `null` for an optional parameter is kept: models use it to mean "not given".
 
-What is neither stays as it is; `3.0` is an integer to JSON Schema. What was emitted is never contradicted later.
+Everything else is kept unchanged; `3.0` is an integer in JSON Schema. Output that has been emitted is never
+contradicted by later output.
 """
 
 import re
@@ -22,16 +24,16 @@ from json import JSONDecoder
 from re import Match
 
 from statemachine import schema
-from statemachine.buffer import Grammar, Mismatch
 from statemachine.json import text as json_text
-from statemachine.json.nested import Nested, unescape, whole_escapes
+from statemachine.json.nested import Nested, split_surrogate, unescape
 from statemachine.json.state import WORDS, JsonState
-from statemachine.reader import Reader
-from statemachine.runs import quote
 from statemachine.schema import Node
+from statemachine.stream.buffer import Grammar, Mismatch
+from statemachine.stream.reader import Reader
+from statemachine.stream.runs import json_escape
 
-KEY = 4096
-"""Characters of the longest key that is looked up."""
+MAX_KEY = 4096
+"""Maximum length of a key to look up."""
 KINDS = {
     "{": "object",
     "[": "array",
@@ -44,24 +46,25 @@ KINDS = {
     **dict.fromkeys(json_text.QUOTES, "string"),
     **dict.fromkeys("+-.0123456789", "number"),
 }
-"""Types of JSON values by their first character."""
+"""Types of JSON values, by their first characters."""
 
-held = re.compile(
+scalar_prefix = re.compile(
     r"[ \t\r\n]{0,16}+"
     r"(?:([{\[])|([A-Za-z]{1,5}+|(-?+(?:(?:0|[1-9][0-9]{0,39}+)(\.[0-9]{0,39}+)?+([eE][+-]?+[0-9]{0,3}+)?+)?+))"
     r"[ \t\r\n]{0,16}+)"
 ).match
-"""The beginning of a string's text: a bracket (1); or a scalar (2), or what may become one: a number (3), its
-fraction (4), its exponent (5)."""
-FIRST = 256
-"""Characters of the longest string that is looked over to see whether braces hold items."""
+"""Matches the beginning of a string's text: a bracket (group 1), or a scalar or a prefix of one (group 2); if it is a
+number, group 3 is the number, group 4 its fraction and group 5 its exponent.
+"""
+MAX_FIRST = 256
+"""Maximum length of a string that is examined to decide whether braces contain items."""
 set_begins = re.compile(
     rf"\{{[ \t\r\n]{{0,64}}+(?:\Z|\(()|"
-    rf"(?:\"(?:[^\"\\]|\\.){{0,{FIRST}}}+(?:\\?\Z|\")|'(?:[^'\\]|\\.){{0,{FIRST}}}+(?:\\?\Z|')|[\w.+-]{{1,64}}+)"
+    rf"(?:\"(?:[^\"\\]|\\.){{0,{MAX_FIRST}}}+(?:\\?\Z|\")|'(?:[^'\\]|\\.){{0,{MAX_FIRST}}}+(?:\\?\Z|')|[\w.+-]{{1,64}}+)"
     r"[ \t\r\n]{0,64}+(?:\Z|()[,}]))",
     re.DOTALL,
 ).match
-"""Braces whose first item is no key; or what may become such a beginning."""
+"""Matches braces whose first item is not a key, or a prefix of such text."""
 decode = JSONDecoder().raw_decode
 units = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL).findall
 number = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?").fullmatch
@@ -69,108 +72,112 @@ integer = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.0+)?").fullmatch
 
 
 @lru_cache(maxsize=256)
-def plain(types: frozenset[str]) -> frozenset[str]:
-    """The characters with which a value of one of these types begins, and no other."""
+def first_characters(types: frozenset[str]) -> frozenset[str]:
+    """Return the first characters of values of these types."""
     return frozenset(char for char, kind in KINDS.items() if fits(kind, types))
 
 
 def fits(kind: str, types: frozenset[str]) -> bool:
-    """True if a value of this kind may be of one of these types."""
+    """Return whether a value of this kind may have one of these types."""
     return kind in types or (kind == "number" and "integer" in types)
 
 
-def typing(parameters: object) -> "Typed | None":
-    """What the schema of a tool's parameters says of arguments; None if it says nothing."""
-    found = schema.node(parameters)
+def typing_of(parameters: object) -> "Typed | None":
+    """Return the typing of arguments for a tool's parameter schema; None if the schema constrains nothing."""
+    found = schema.described_node(parameters)
     return None if found is None else Typed(found)
 
 
 class Typed:
-    """What a schema says of the values of one JSON text; see `state.Typing`."""
+    """Schema of the values in one JSON text; see `state.Typing`."""
 
     __slots__ = ("_levels", "_next", "_root", "_sets")
 
     def __init__(self, root: Node, *, sets: bool = False) -> None:
         self._root = root
         self._sets = sets
-        """Braces may hold the items of a set."""
+        """Whether braces may contain the items of a set."""
         self._next: Node | None = root
-        """Of the value that comes next."""
+        """Schema of the next value."""
         self._levels: dict[int, Node | None] = {}
-        """Of the open containers, by how many are around them."""
+        """Schemas of the open containers, keyed by the number of containers around them."""
 
-    # ---- where the text is
+    # ---- the position in the text
 
     def enter(self, depth: int) -> None:
-        """The value that comes next is a container, and `depth` of them are around it."""
+        """Record that the next value is a container with `depth` containers around it."""
         self._levels[depth] = self._next if self._next is not None and self._next.deep else None
 
     def item(self, depth: int) -> None:
-        """An item of the array that `depth` containers stand around comes next."""
+        """Record that the next value is an item of the array with `depth` containers around it."""
         around = self._levels.get(depth)
         self._next = None if around is None else around.items()
 
     def member(self, name: str) -> None:
-        """The argument with this name comes next."""
+        """Record that the next value is the argument with this name."""
         self._next = self._root.member(name)
 
     def key(self, reader: Reader, state: JsonState) -> Grammar:
-        """Reads a member's key and its colon."""
+        """Read a member's key and its colon."""
         around = self._levels.get(len(state.stack) - 1)
         if around is None:
             self._next = None
             yield from json_text.key(reader, state)
             return
-        seen = Seen(reader)
+        seen = KeyRecorder(reader)
         yield from json_text.key(reader, state)
         seen.end()
         self._next = around.member(decode("".join(seen.pieces))[0]) if seen.room >= 0 else None
 
-    # ---- what comes
+    # ---- the next value
 
-    def odd(self, char: str) -> bool:
-        """True if a value that begins so may contradict the schema, or be a set."""
-        return (self._sets and char == "{") or (self._next is not None and char not in plain(self._next.types))
+    def may_contradict(self, char: str) -> bool:
+        """Return whether a value that begins with this character may contradict the schema or be a set."""
+        return (self._sets and char == "{") or (
+            self._next is not None and char not in first_characters(self._next.types)
+        )
 
     def allows(self, kind: str) -> bool:
-        """True if the value that comes next may have this type."""
+        """Return whether the next value may have this type."""
         return self._next is None or kind in self._next.types
 
-    def mended(self, reader: Reader, state: JsonState) -> Generator[None, None, bool]:
-        """Reads the value that comes next as one of an allowed type; false if it is to be read as it is."""
+    def read_repaired(self, reader: Reader, state: JsonState) -> Generator[None, None, bool]:
+        """Read the next value, converted to an allowed type; return False, with nothing consumed, if it needs no
+        change.
+        """
         node = self._next
         dialect = state.dialect
         char = reader.text[reader.at]
         if self._sets and char == "{" and (yield from is_set(reader)):
-            yield from self.items(reader, state)
+            yield from self.set_as_array(reader, state)
             return True
         kind = KINDS.get(char, "") if dialect is None else (yield from dialect.kind(reader))
         if node is None or not kind or fits(kind, node.types):
             return False
         if kind == "string":
-            return (yield from self.unquoted(reader, state, node))
+            return (yield from self.string_as_value(reader, state, node))
         if node.types - {"null"} != schema.STRING or (kind == "null" and node.optional):
             return False
         self._next = None
-        yield from quoted(reader, state)
+        yield from value_as_string(reader, state)
         return True
 
-    def items(self, reader: Reader, state: JsonState) -> Grammar:
-        """A set as the array of its items."""
+    def set_as_array(self, reader: Reader, state: JsonState) -> Grammar:
+        """Read a set as an array of its items."""
         stack = state.stack
         if len(stack) >= state.depth:
             raise Mismatch
         self.enter(len(stack))
         stack.append("]")
         reader.take(1, "repair")
-        reader.out("[")
+        reader.emit_arguments("[")
         separator = ""
         while True:
             yield from json_text.skip(reader, state)
             if reader.text[reader.at] == "}":
                 break
             state.cut = True
-            reader.out(separator)
+            reader.emit_arguments(separator)
             self.item(len(stack) - 1)
             yield from json_text.value(reader, state)
             yield from json_text.skip(reader, state)
@@ -180,10 +187,12 @@ class Typed:
                 raise Mismatch
         stack.pop()
         reader.take(1, "repair")
-        reader.out("]")
+        reader.emit_arguments("]")
 
-    def unquoted(self, reader: Reader, state: JsonState, node: Node) -> Generator[None, None, bool]:
-        """A string where none is allowed, read as what it holds; false if that is not allowed either."""
+    def string_as_value(self, reader: Reader, state: JsonState, node: Node) -> Generator[None, None, bool]:
+        """Read a string where none is allowed as the value it contains; return False if that value is not allowed
+        either.
+        """
         dialect = state.dialect
         if dialect is None:
             opening: tuple[int, tuple[str, ...]] | None = (1, tuple(json_text.CLOSERS[reader.text[reader.at]]))
@@ -193,14 +202,14 @@ class Typed:
             return False
         length, closers = opening
         while True:
-            found = held(reader.text, reader.at + length)
+            found = scalar_prefix(reader.text, reader.at + length)
             if found is None:
                 return False
             if found[1]:
                 if ("object" if found[1] == "{" else "array") not in node.types:
                     return False
-                state.mend("typed_value")
-                yield from unwrapped(reader, state, node)
+                state.add_repair("typed_value")
+                yield from string_as_json(reader, state, node)
                 return True
             if not may_be(found, node.types):
                 return False
@@ -211,17 +220,17 @@ class Typed:
             if reader.ended or (rest and not any(closer.startswith(rest) for closer in closers)):
                 return False
             yield from reader.more()
-        strict = scalar(found[2], node.types)
+        strict = scalar_json(found[2], node.types)
         if strict is None:
             return False
-        state.mend("typed_value")
+        state.add_repair("typed_value")
         reader.take(found.end() + len(closer) - reader.at, "repair")
-        reader.out(strict)
+        reader.emit_arguments(strict)
         return True
 
 
 def is_set(reader: Reader) -> Generator[None, None, bool]:
-    """True if the braces that open here hold items, and no members."""
+    """Return whether the braces that open here contain items rather than members."""
     while True:
         found = set_begins(reader.text, reader.at)
         if found is None or found.lastindex:
@@ -230,7 +239,7 @@ def is_set(reader: Reader) -> Generator[None, None, bool]:
 
 
 def may_be(found: Match[str], types: frozenset[str]) -> bool:
-    """True if what a string holds so far may become a scalar of one of these types."""
+    """Return whether the string's content so far may still become a scalar of one of these types."""
     if found[3] is not None:
         if found[3] == "":
             return True
@@ -239,8 +248,10 @@ def may_be(found: Match[str], types: frozenset[str]) -> bool:
     return any(word.startswith(found[2]) for word in words)
 
 
-def scalar(text: str, types: frozenset[str]) -> str | None:
-    """The JSON of a scalar of one of these types, spelled so; None if it is none."""
+def scalar_json(text: str, types: frozenset[str]) -> str | None:
+    """Return the JSON of a scalar of one of these types, with its spelling preserved; None if the text is not such a
+    scalar.
+    """
     if "number" in types and number(text):
         return text
     if "integer" in types and integer(text):
@@ -250,43 +261,42 @@ def scalar(text: str, types: frozenset[str]) -> str | None:
 
 
 def kind_of(strict: str) -> str:
-    """The type of a word of JSON."""
+    """Return the type of a JSON word."""
     return "null" if strict == "null" else "boolean"
 
 
-def quoted(reader: Reader, state: JsonState) -> Grammar:
-    """A value that is no string as a string of its JSON text."""
-    state.mend("typed_value")
-    reader.out('"')
+def value_as_string(reader: Reader, state: JsonState) -> Grammar:
+    """Read a value that is not a string as a string that contains its JSON text."""
+    state.add_repair("typed_value")
+    reader.emit_arguments('"')
     state.stack.append('"')
-    text = Text(reader)
+    text = StringEscaper(reader)
     yield from json_text.value(reader, state)
     text.end()
     state.stack.pop()
-    reader.out('"')
+    reader.emit_arguments('"')
 
 
-def unwrapped(reader: Reader, state: JsonState, node: Node) -> Grammar:
-    """A string that holds JSON: decoded, mended, and emitted as the JSON that it holds.
+def string_as_json(reader: Reader, state: JsonState, node: Node) -> Grammar:
+    """Read a string that contains JSON: decode it, repair it, and emit the JSON itself.
 
     Raises:
-        Mismatch: what it holds cannot be read.
-
+        Mismatch: its content cannot be read.
     """
     inner = Nested(JsonState(state.repairs, depth=state.depth - len(state.stack), typed=Typed(node)), json_text.value)
-    text = Held(reader, inner)
+    text = StringDecoder(reader, inner)
     yield from json_text.string(reader, state) if state.dialect is None else state.dialect.string(reader, state)
     text.end()
-    reader.out(inner.finish())
+    reader.emit_arguments(inner.finish())
     if not inner.readable():
         raise Mismatch
 
 
-class Through:
-    """A target that does something with what it takes, and passes something on to the one before.
+class FilterTarget:
+    """Target that processes pieces and passes its output on to the previous target.
 
-    Where the arguments reach their limit is found unit by unit, so that it does not depend on how the text arrives;
-    the rest of what passes is dropped, and `end` raises.
+    The limit on the arguments is applied to individual characters and escapes, so that the result does not depend on
+    how the text arrives. Output beyond the limit is dropped, and `end` raises Mismatch.
     """
 
     __slots__ = ("full", "reader", "target")
@@ -298,73 +308,72 @@ class Through:
         reader.target = self
 
     def append(self, piece: str) -> None:
-        """Takes a piece of strict JSON."""
+        """Process a piece of strict JSON."""
         raise NotImplementedError
 
-    def on(self, piece: str) -> None:
-        """Passes a piece on."""
+    def pass_on(self, piece: str) -> None:
+        """Pass a piece on to the previous target."""
         reader = self.reader
         reader.target = self.target
-        for part in units(piece) if self.target is True and len(piece) > reader.room else (piece,):
-            self.full = self.full or (self.target is True and len(part) > reader.room)
+        for part in units(piece) if self.target is True and len(piece) > reader.remaining else (piece,):
+            self.full = self.full or (self.target is True and len(part) > reader.remaining)
             if not self.full:
-                reader.out(part)
+                reader.emit_arguments(part)
         reader.target = self
 
     def end(self) -> None:
-        """What was to pass has passed.
+        """Restore the previous target.
 
         Raises:
             Mismatch: the arguments exceed their limit.
-
         """
         self.reader.target = self.target
         if self.full:
             raise Mismatch
 
 
-class Seen(Through):
-    """Remembers what passes: a key."""
+class KeyRecorder(FilterTarget):
+    """Target that records the key that passes through it."""
 
     __slots__ = ("pieces", "room")
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
         self.pieces: list[str] = []
-        self.room = KEY
+        self.room = MAX_KEY
 
     def append(self, piece: str) -> None:
-        """Takes a piece of strict JSON."""
+        """Process a piece of strict JSON."""
         self.room -= len(piece)
         if self.room >= 0:
             self.pieces.append(piece)
-        self.on(piece)
+        self.pass_on(piece)
 
 
-class Text(Through):
-    """Makes text of a JSON string of what passes."""
+class StringEscaper(FilterTarget):
+    """Target that escapes the JSON passing through it as the text of a JSON string."""
 
     __slots__ = ()
 
     def append(self, piece: str) -> None:
-        """Takes a piece of strict JSON."""
-        self.on(quote(piece))
+        """Process a piece of strict JSON."""
+        self.pass_on(json_escape(piece))
 
 
-class Held(Through):
-    """Decodes the JSON string that passes, and reads the JSON in it."""
+class StringDecoder(FilterTarget):
+    """Target that decodes the JSON string passing through it, and reads the JSON inside."""
 
-    __slots__ = ("half", "inner")
+    __slots__ = ("high_surrogate", "inner")
 
     def __init__(self, reader: Reader, inner: Nested) -> None:
         super().__init__(reader)
         self.inner = inner
-        self.half = ""
+        self.high_surrogate = ""
 
     def append(self, piece: str) -> None:
-        """Takes a piece of a strict JSON string. Where it breaks, the rest passes unread."""
+        """Process a piece of a strict JSON string; once the JSON inside is broken, ignore all further pieces."""
         if piece == '"' or self.inner.broken:
             return
-        piece, self.half = whole_escapes(self.half + piece)
+        piece, self.high_surrogate = split_surrogate(self.high_surrogate + piece)
         if piece:
-            self.on(self.inner.push(unescape(piece)))
+            self.pass_on(self.inner.push(unescape(piece)))

@@ -1,1 +1,3 @@
-"""The arguments of a call as the bodies write them; `statemachine.writer` puts the call around them."""
+"""Writers for a call's arguments, one for each kind of body; `statemachine.writing.writer` adds the markers of the
+call.
+"""

@@ -1,4 +1,4 @@
-"""Arguments on their way into a format: checked, and taken apart without changing how they are spelled."""
+"""Preparation of arguments for a format: they are validated, and split without changing how they are spelled."""
 
 import json
 import re
@@ -8,27 +8,29 @@ from typing import Protocol
 scan = json.JSONDecoder().raw_decode
 space = re.compile(r"[ \t\r\n]*+").match
 piece = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\w.+-]++|[^\s]')
-"""A string, a word, a number or a sign."""
+"""Matches a string, a word, a number or a punctuation mark."""
 
 
 class Written(Protocol):
-    """What can be written: a name and JSON text of its arguments; an `id` is written where the format has a place."""
+    """Call to be written: a name and the JSON text of its arguments.
+
+    If the call has an `id`, it is written in formats that have a place for it.
+    """
 
     @property
     def name(self) -> str:
-        """The tool."""
+        """Name of the tool."""
 
     @property
     def arguments(self) -> str:
-        """JSON text of one object; "" is an object without members."""
+        """JSON text of one object; an empty string stands for an object without members."""
 
 
 def arguments_of(call: Written) -> str:
-    """The arguments on one line, everything else as it stands.
+    """Return the arguments on one line, but otherwise unchanged.
 
     Raises:
         ValueError: they are not one JSON object.
-
     """
     text = call.arguments.strip() or "{}"
     try:
@@ -37,46 +39,46 @@ def arguments_of(call: Written) -> str:
         whole = False
     if not whole:
         raise ValueError(f"the arguments of {call.name!r} are not a JSON object: {text[:60]}")
-    # strict JSON has no line end inside of a string, so each one here is white space
+    # strict JSON has no line breaks inside strings, so each one here is whitespace
     return text.replace("\r", " ").replace("\n", " ")
 
 
 def members(text: str) -> Iterator[tuple[str, object, str]]:
-    """The members of an object that is strict JSON: key, value, and the value's own text."""
+    """Yield the members of a strict JSON object: key, value, and the value's original text."""
     at = skip(text, 1)
     while text[at] != "}":
         key, at = scan(text, at)
         at = skip(text, skip(text, at) + 1)
         value, end = scan(text, at)
         yield str(key), value, text[at:end]
-        at = next_one(text, end)
+        at = skip_comma(text, end)
 
 
 def items(text: str) -> Iterator[tuple[object, str]]:
-    """The items of an array that is strict JSON: value, and the value's own text."""
+    """Yield the items of a strict JSON array: value, and the value's original text."""
     at = skip(text, 1)
     while text[at] != "]":
         value, end = scan(text, at)
         yield value, text[at:end]
-        at = next_one(text, end)
+        at = skip_comma(text, end)
 
 
-def next_one(text: str, at: int) -> int:
-    """Past a comma, and to what comes next."""
+def skip_comma(text: str, at: int) -> int:
+    """Return the position after an optional comma and the whitespace around it."""
     at = skip(text, at)
     return skip(text, at + 1) if text[at] == "," else at
 
 
 def skip(text: str, at: int) -> int:
-    """Past white space."""
+    """Return the position after whitespace."""
     found = space(text, at)
     return found.end() if found else at
 
 
-def retold(text: str, string: Callable[[str], str], key: Callable[[str], str], others: Mapping[str, str]) -> str:
-    """Strict JSON in another language: `string` and `key` write strings, `others` says what else is written otherwise.
+def rewrite_json(text: str, string: Callable[[str], str], key: Callable[[str], str], others: Mapping[str, str]) -> str:
+    """Rewrite strict JSON in another language; `string` and `key` convert strings, `others` maps all other tokens.
 
-    White space between the parts is not kept. Takes one pass, however deep the text is.
+    Whitespace between tokens is dropped. One pass is enough, however deeply the JSON is nested.
     """
     out: list[str] = []
     last = ""

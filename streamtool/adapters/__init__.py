@@ -1,6 +1,6 @@
-"""The parser where others keep theirs, in engines and frameworks. Each module imports one of them, nothing else does.
+"""Adapters that use the parser in place of the one in an engine or framework. Each module is for one of them.
 
-`openai_deltas` is for whoever writes a server: deltas of Chat Completions out of the model's text.
+`openai_deltas` is for your own servers: it turns the model's text into Chat Completions deltas.
 """
 
 from streamtool.adapters.deltas import Delta, OpenAIDeltas, openai_deltas

@@ -1,4 +1,4 @@
-"""What a parser finds, as deltas of Chat Completions: what stands under `choices[0].delta` of a chunk.
+"""Parser events as Chat Completions deltas: the values of `choices[0].delta` in chunks.
 
     deltas = openai_deltas(Parser(tools))
     for piece in model_text:
@@ -8,13 +8,15 @@
         …
     finish_reason = deltas.finish_reason
 
-A delta holds one thing: `content`, `reasoning_content`, or one entry of `tool_calls` (the first of a call has its id,
-its type and its name; those that follow have pieces of the arguments). What the parser discards is left out.
+A delta contains one thing: `content`, `reasoning_content`, or one entry of `tool_calls`. A call's first entry contains
+its id, type and name; later entries contain pieces of the arguments. Text that the parser discards is left out.
 """
 
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
+
+from attrs import define, field
 
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, Parser, ReasoningDelta, TextDelta
 
@@ -23,53 +25,56 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 def new_call_id() -> str:
-    """An id as OpenAI's API gives them."""
+    """Return an id in the format that the OpenAI API uses."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def openai_deltas(
     parser: Parser, *, new_id: Callable[[], str] = new_call_id, reasoning: str | None = "reasoning_content"
 ) -> "OpenAIDeltas":
-    """What this parser finds, as deltas. Without `reasoning`, the field of a delta in which it stands, it is left out.
+    """Return a converter from this parser's events to deltas.
 
-    `new_id` makes the id of a call to which the model gave none, or that of another call.
+    `reasoning` is the name of the delta field for reasoning; None leaves reasoning out. `new_id` creates the id of a
+    call if the model wrote no id for it, or repeated the id of an earlier call.
     """
     return OpenAIDeltas(parser, new_id=new_id, reasoning=reasoning)
 
 
+@define(eq=False)
 class OpenAIDeltas:
-    """The deltas of one reply."""
+    """Deltas of one reply."""
 
-    __slots__ = ("_new_id", "_parser", "_reason", "_reasoning", "calls", "ids", "incomplete")
-
-    def __init__(self, parser: Parser, *, new_id: Callable[[], str], reasoning: str | None) -> None:
-        self._parser = parser
-        self._new_id = new_id
-        self._reasoning = reasoning
-        self._reason: str | None = None
-        self.calls = 0
-        """How many calls have begun."""
-        self.ids: list[str] = []
-        """Their ids."""
-        self.incomplete: list[str] = []
-        """The ids of those that were cut, or could not be read to their end."""
+    _parser: Parser
+    _new_id: Callable[[], str] = field(kw_only=True)
+    _reasoning: str | None = field(kw_only=True)
+    _reason: str | None = field(default=None, init=False)
+    calls: int = field(default=0, init=False)
+    """Number of calls that have begun."""
+    ids: list[str] = field(factory=list, init=False)
+    """Ids of the calls, in order."""
+    incomplete: list[str] = field(factory=list, init=False)
+    """Ids of the calls that were cut off or could not be read to their end."""
 
     def feed(self, text: str) -> list[Delta]:
-        """The deltas that this piece of the reply brings; [] if all of it has to wait."""
+        """Return the deltas for this piece of the reply; [] if all of it has to be buffered."""
         return self.deltas(self._parser.feed(text))
 
     def close(self, reason: str | None = None) -> list[Delta]:
-        """The last deltas. `reason` is the model's own finish reason; None or "stop": it stopped by itself."""
+        """Return the last deltas. `reason` is the model's own finish reason; None and "stop" mean that it stopped on
+        its own.
+        """
         self._reason = reason
         return self.deltas(self._parser.close(reason))
 
     def deltas(self, events: Iterable[Event]) -> list[Delta]:
-        """Events of the parser as deltas."""
+        """Convert parser events to deltas."""
         return [delta for event in events if (delta := self._delta(event)) is not None]
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Of the reply, once it is closed: `tool_calls` only if a call was made and each is complete."""
+        """Finish reason of the reply, once it is closed. `tool_calls` only if a call was made and every call is
+        complete.
+        """
         if self.incomplete or self._reason not in (None, "stop", "tool_calls"):
             return "length"
         return "tool_calls" if self.calls else "stop"
@@ -100,8 +105,8 @@ def _call(entry: dict[str, Any]) -> Delta:
     return {"tool_calls": [entry]}
 
 
-def joined(deltas: Iterable[Delta]) -> Delta:
-    """Deltas as one: texts joined, and one entry for each call."""
+def merge_deltas(deltas: Iterable[Delta]) -> Delta:
+    """Merge deltas into one: text is joined, and each call becomes one entry."""
     message: Delta = {}
     calls: dict[int, Delta] = {}
     for delta in deltas:
@@ -116,8 +121,8 @@ def joined(deltas: Iterable[Delta]) -> Delta:
 
 
 def message_of(deltas: Iterable[Delta]) -> Delta:
-    """Deltas as the message of a whole reply, whose calls have no index."""
-    message = joined(deltas)
+    """Merge deltas into the message of a complete reply, whose calls have no index."""
+    message = merge_deltas(deltas)
     for call in message.get("tool_calls", ()):
         del call["index"]
     return message

@@ -1,9 +1,9 @@
-"""An output parser of LangChain: chunks of text in, chunks of messages with pieces of calls out.
+"""Output parser for LangChain that converts chunks of text to message chunks with pieces of calls.
 
     chain = model | ToolCallParser(tools)
 
-`model` is any chat model or LLM that writes its calls as text. What else its chunks carry (id, usage, metadata, blocks
-that are no text) travels on. Reasoning stands in `additional_kwargs["reasoning_content"]`, where LangChain looks.
+`model` is any chat model or LLM that writes its calls as text. Everything else in its chunks (id, usage, metadata,
+non-text blocks) is passed on. Reasoning is in `additional_kwargs["reasoning_content"]`, where LangChain expects it.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -21,17 +21,19 @@ from streamtool.adapters.deltas import Delta, OpenAIDeltas, new_call_id
 
 Piece = str | BaseMessage
 REASONS = ("finish_reason", "stop_reason", "done_reason")
-"""Where the integrations put why the model stopped, in the metadata of a response."""
+"""Keys that integrations use in response metadata to report why the model stopped."""
 NATURAL = {"stop", "end_turn", "stop_sequence", "eos_token", "complete", "completed", "tool_calls", "tool_use"}
-"""What they say there, in whatever case, of a model that stopped by itself."""
+"""Values of these keys, in lower case, for a model that stopped on its own."""
 INCOMPLETE = "incomplete_tool_calls"
-"""Where the ids of calls that were cut stand, in the metadata of the last chunk."""
+"""Key in the last chunk's metadata for the ids of calls that were cut off."""
 
 
 class ToolCallParser(RunnableGenerator[Piece, AIMessage]):
-    """Streams `AIMessageChunk`s; `invoke` gives an `AIMessage`, whose `invalid_tool_calls` are those that were cut.
+    """Streams `AIMessageChunk`s. `invoke` returns an `AIMessage` whose `invalid_tool_calls` include the calls that were
+    cut off.
 
-    `tools` are those of LangChain, or of `Parser`, whose options are taken as well; `bind` replaces any of them.
+    `tools` are LangChain tools or any tools that `Parser` accepts. `options` are options of `Parser`. `bind` can
+    replace any of them.
     """
 
     def __init__(self, tools: Tools = None, **options: Any) -> None:
@@ -39,13 +41,13 @@ class ToolCallParser(RunnableGenerator[Piece, AIMessage]):
         super().__init__(self._read, self._aread, name=type(self).__name__)
 
     def _read(self, pieces: Iterator[Piece], **options: Any) -> Iterator[AIMessage]:
-        reply = _Reply(**{**self.options, **options})
+        reply = _ReplyChunks(**{**self.options, **options})
         for piece in pieces:
             yield from reply.feed(piece)
         yield from reply.close()
 
     async def _aread(self, pieces: AsyncIterator[Piece], **options: Any) -> AsyncIterator[AIMessage]:
-        reply = _Reply(**{**self.options, **options})
+        reply = _ReplyChunks(**{**self.options, **options})
         async for piece in pieces:
             for chunk in reply.feed(piece):
                 yield chunk
@@ -53,20 +55,22 @@ class ToolCallParser(RunnableGenerator[Piece, AIMessage]):
             yield chunk
 
     def invoke(self, input: Piece, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:  # noqa: A002
-        """The whole message."""
+        """Return the complete message."""
         return whole_message(super().invoke(input, config, **kwargs))
 
     async def ainvoke(self, input: Piece, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:  # noqa: A002
-        """The whole message."""
+        """Return the complete message."""
         return whole_message(await super().ainvoke(input, config, **kwargs))
 
 
 def whole_message(merged: AIMessage) -> AIMessage:
-    """Merged chunks as a message: LangChain takes the beginning of a call for a call, here it is an invalid one."""
+    """Convert merged chunks to a message. Calls that were cut off become invalid calls, whereas LangChain would treat
+    them as valid ones.
+    """
     cut = merged.response_metadata.get(INCOMPLETE, ())
     written = {chunk["id"]: chunk["args"] for chunk in getattr(merged, "tool_call_chunks", ())}
     message = message_chunk_to_message(merged)
-    assert isinstance(message, AIMessage)  # noqa: S101  what a chunk of one becomes
+    assert isinstance(message, AIMessage)  # noqa: S101  the chunk was created from an AIMessageChunk
     calls = message.tool_calls
     message.tool_calls = [call for call in calls if call["id"] not in cut]
     message.invalid_tool_calls += [
@@ -77,8 +81,8 @@ def whole_message(merged: AIMessage) -> AIMessage:
     return message
 
 
-class _Reply:
-    """The chunks of one reply."""
+class _ReplyChunks:
+    """Chunks of one reply."""
 
     def __init__(self, tools: Tools, **options: Any) -> None:
         self._deltas = OpenAIDeltas(Parser(_plain(tools), **options), new_id=new_call_id, reasoning="reasoning_content")
@@ -86,7 +90,7 @@ class _Reply:
         self._reason: str | None = None
 
     def feed(self, piece: Piece) -> Iterator[AIMessageChunk]:
-        """What a piece of the reply brings; then what else it carries."""
+        """Yield the chunks for a piece of the reply, then one with everything else that the piece contains."""
         if isinstance(piece, str):
             yield from self._chunks(self._deltas.feed(piece))
             return
@@ -101,7 +105,7 @@ class _Reply:
             yield rest
 
     def close(self) -> Iterator[AIMessageChunk]:
-        """The last chunks."""
+        """Yield the last chunks."""
         yield from self._chunks(self._deltas.close(None if self._reason in NATURAL else self._reason))
         cut = {INCOMPLETE: self._deltas.incomplete} if self._deltas.incomplete else {}
         yield AIMessageChunk(content="", id=self._id, chunk_position="last", response_metadata=cut)
@@ -120,7 +124,9 @@ class _Reply:
 
 
 def _plain(tools: Tools) -> Tools:
-    """Tools as the parser takes them: those of LangChain, and classes that describe one, as OpenAI writes them."""
+    """Convert LangChain tools, and classes that describe a tool, to the OpenAI format. Other tools are returned
+    unchanged.
+    """
     if tools is None or isinstance(tools, (str, Mapping)):
         return tools
     return [convert_to_openai_tool(tool) if isinstance(tool, (BaseTool, type)) else tool for tool in tools]

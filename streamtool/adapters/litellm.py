@@ -1,10 +1,11 @@
-"""A provider of LiteLLM that gives tools to any other of its models: `streamtool/` before the model's name.
+"""Provider for LiteLLM that adds tool calling to any of its other models: put `streamtool/` before the model's name.
 
     litellm.custom_provider_map = [{"provider": "streamtool", "custom_handler": ToolProvider()}]
     litellm.completion("streamtool/ollama/qwen3:8b", messages, tools=tools, stream=True)
 
-A request runs through the transport as if it went to a server of Chat Completions. In the place of the network is
-LiteLLM itself: it asks the model behind the prefix, which is streamed and receives text only.
+A request passes through the transport as if it were sent to a Chat Completions server. LiteLLM itself takes the place
+of the network: it sends the request to the model named after the prefix, always streams the reply, and passes text
+only.
 """
 
 import json
@@ -16,21 +17,23 @@ import litellm
 from litellm.llms.custom_llm import CustomLLM, CustomLLMError
 from litellm.types.utils import GenericStreamingChunk, ModelResponse, ModelResponseStream
 
-from streamtool.http.transport import SyncToolTransport, ToolTransport
+from streamtool.core.sse import SseReader
 from streamtool.observe.observers import OnExchange
 from streamtool.settings import Settings
-from streamtool.sse import SseReader
+from streamtool.transport import SyncToolTransport, ToolTransport
 
 URL = "http://litellm/v1/chat/completions"
-"""What the transport takes for the address; nothing is there."""
-ASKED = "litellm"
-"""The extension of a request in which stands how the model is reached."""
+"""URL for the transport. Nothing is served there."""
+MODEL_OPTIONS = "litellm"
+"""Name of the request extension that contains the options for reaching the model."""
 DONE = b"[DONE]"
 Chunk: TypeAlias = ModelResponseStream | GenericStreamingChunk
 
 
 class ToolProvider(CustomLLM):
-    """Answers LiteLLM's four kinds of completions. `settings`, `on_exchange` and options are those of the transport."""
+    """Provides LiteLLM's four kinds of completion. `settings`, `on_exchange` and `options` are passed to the
+    transport.
+    """
 
     def __init__(
         self, *, settings: Settings | None = None, on_exchange: OnExchange | None = None, **options: Any
@@ -41,24 +44,24 @@ class ToolProvider(CustomLLM):
         self._async = ToolTransport(_Model(), **told)
 
     def completion(self, *_: Any, **asked: Any) -> ModelResponse:
-        """A whole reply."""
+        """Return a complete reply."""
         response = self._sync.handle_request(_request(asked, stream=False))
-        return _whole(response.status_code, response.read())
+        return _complete_response(response.status_code, response.read())
 
     async def acompletion(self, *_: Any, **asked: Any) -> ModelResponse:
-        """A whole reply."""
+        """Return a complete reply."""
         response = await self._async.handle_async_request(_request(asked, stream=False))
-        return _whole(response.status_code, await response.aread())
+        return _complete_response(response.status_code, await response.aread())
 
     def streaming(self, *_: Any, **asked: Any) -> Iterator[Chunk]:
-        """The chunks of a reply, which has begun: an error before it is raised at once."""
+        """Return the chunks of a reply once it has begun. An error before that is raised immediately."""
         response = self._sync.handle_request(_request(asked, stream=True))
         if response.status_code != httpx.codes.OK:
             raise _error(response.status_code, response.read())
         return _read(response)
 
     async def astreaming(self, *_: Any, **asked: Any) -> AsyncIterator[Chunk]:
-        """The chunks of a reply."""
+        """Yield the chunks of a reply."""
         response = await self._async.handle_async_request(_request(asked, stream=True))
         try:
             if response.status_code != httpx.codes.OK:
@@ -81,21 +84,21 @@ def _read(response: httpx.Response) -> Iterator[Chunk]:
 
 
 class _Model(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """LiteLLM as a transport."""
+    """LiteLLM as an httpx transport."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            chunks = litellm.completion(**_asked(request))
-        except Exception as error:  # noqa: BLE001  whatever its providers raise
-            return _failed(error)
-        return _streamed(_Events(chunks))
+            chunks = litellm.completion(**_completion_arguments(request))
+        except Exception as error:  # noqa: BLE001  any error of its providers
+            return _error_response(error)
+        return _stream_response(_Events(chunks))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            chunks = await litellm.acompletion(**_asked(request))
-        except Exception as error:  # noqa: BLE001  the same
-            return _failed(error)
-        return _streamed(_AsyncEvents(chunks))
+            chunks = await litellm.acompletion(**_completion_arguments(request))
+        except Exception as error:  # noqa: BLE001  as above
+            return _error_response(error)
+        return _stream_response(_AsyncEvents(chunks))
 
 
 class _Events(httpx.SyncByteStream):
@@ -122,35 +125,35 @@ class _AsyncEvents(httpx.AsyncByteStream):
 
 
 def _request(asked: dict[str, Any], *, stream: bool) -> httpx.Request:
-    """What LiteLLM hands to a provider, as a request of Chat Completions."""
+    """Convert the arguments that LiteLLM passes to a provider to a Chat Completions request."""
     body = {**asked["optional_params"], "model": asked["model"], "messages": asked["messages"], "stream": stream}
     reached = {
         key: value for key in ("api_base", "api_key", "client", "headers", "timeout") if (value := asked.get(key))
     }
     if (retries := body.pop("max_retries", None)) is not None:
         reached["max_retries"] = retries
-    return httpx.Request("POST", URL, json=body, extensions={ASKED: reached})
+    return httpx.Request("POST", URL, json=body, extensions={MODEL_OPTIONS: reached})
 
 
-def _asked(request: httpx.Request) -> dict[str, Any]:
-    """What LiteLLM is asked for in turn."""
-    return {**json.loads(request.content), **request.extensions[ASKED]}
+def _completion_arguments(request: httpx.Request) -> dict[str, Any]:
+    """Convert a request from `_request` to arguments for `litellm.completion`."""
+    return {**json.loads(request.content), **request.extensions[MODEL_OPTIONS]}
 
 
 def _event(chunk: Any) -> bytes:
     return b"data: %b\n\n" % (DONE if chunk is None else chunk.model_dump_json(exclude_none=True).encode())
 
 
-def _streamed(stream: Any) -> httpx.Response:
+def _stream_response(stream: Any) -> httpx.Response:
     return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=stream)
 
 
-def _failed(error: Exception) -> httpx.Response:
-    """The error with the status that LiteLLM gives it."""
+def _error_response(error: Exception) -> httpx.Response:
+    """Return an error response with LiteLLM's status."""
     return httpx.Response(getattr(error, "status_code", 500), json={"error": {"message": str(error)}})
 
 
-def _whole(status: int, body: bytes) -> ModelResponse:
+def _complete_response(status: int, body: bytes) -> ModelResponse:
     if status != httpx.codes.OK:
         raise _error(status, body)
     return ModelResponse(**json.loads(body))
@@ -163,7 +166,7 @@ def _chunks(reader: SseReader, data: bytes) -> Iterator[Chunk]:
         told = json.loads(event.data)
         if "error" in told:
             raise _error(500, event.data)
-        if (usage := told.get("usage")) and not told["choices"]:  # LiteLLM drops it in its own kind of chunk
+        if (usage := told.get("usage")) and not told["choices"]:  # LiteLLM drops it in a ModelResponseStream
             yield GenericStreamingChunk(text="", is_finished=False, finish_reason="", usage=usage)
         else:
             yield ModelResponseStream(**told)

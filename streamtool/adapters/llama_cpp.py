@@ -1,12 +1,13 @@
-"""llama-cpp-python: a chat handler named `streamtool`, which streams calls of every format.
+"""llama-cpp-python: a chat handler named `streamtool`, which streams calls in any format.
 
     import streamtool.adapters.llama_cpp
     llama = Llama(path, chat_format="streamtool")
 
-The model's own chat template writes the prompt, with the tools; `reading` puts the parser behind any other handler. A
-named tool (`tool_choice`) stays with the handler behind it: its grammar lets the model write nothing but arguments.
+The model's own chat template writes the prompt, including the tools; `reading` adds the parser to any other handler. If
+`tool_choice` names a tool, the wrapped handler's reply is returned unchanged, because its grammar allows the model to
+write only arguments.
 
-llama-cpp-python takes control tokens out of the text, so a format whose markers are control tokens is not found.
+llama-cpp-python removes control tokens from the text, so a format whose markers are control tokens is not found.
 """
 
 from collections.abc import Iterator
@@ -19,11 +20,13 @@ from streamtool.adapters.deltas import OpenAIDeltas, message_of, openai_deltas
 
 NAME = "streamtool"
 OWN_TEMPLATE, OTHERWISE = "chat_template.default", "chatml"
-"""The handler of the template that stands in the model's file, and the one for a model without."""
+"""The handler for the template in the model's file, and the handler for a model without a template."""
 
 
 def reading(inner: Any = None) -> Any:
-    """A chat handler that reads calls out of what another one returns; None: the one of the model's own template."""
+    """Wrap a chat handler so that calls are read from its replies. None means the handler for the model's own
+    template.
+    """
 
     def handler(*, llama: Any, tools: list[Any] | None = None, tool_choice: Any = None, **options: Any) -> Any:
         asked = inner or llama._chat_handlers.get(OWN_TEMPLATE) or get_chat_completion_handler(OTHERWISE)  # noqa: SLF001
@@ -31,13 +34,13 @@ def reading(inner: Any = None) -> Any:
         if not tools or tool_choice == "none" or isinstance(tool_choice, dict):
             return reply
         deltas = openai_deltas(Parser(tools))
-        return whole(reply, deltas) if isinstance(reply, dict) else streamed(reply, deltas)
+        return complete_reply(reply, deltas) if isinstance(reply, dict) else stream_reply(reply, deltas)
 
     return handler
 
 
-def streamed(chunks: Iterator[Any], deltas: OpenAIDeltas) -> Iterator[Any]:
-    """The chunks with what the parser finds in their text."""
+def stream_reply(chunks: Iterator[Any], deltas: OpenAIDeltas) -> Iterator[Any]:
+    """Replace the text in the chunks with what the parser finds in it."""
     for chunk in chunks:
         (choice,) = chunk["choices"]
         reason, delta = choice["finish_reason"], choice["delta"]
@@ -52,8 +55,8 @@ def streamed(chunks: Iterator[Any], deltas: OpenAIDeltas) -> Iterator[Any]:
             yield chunk | {"choices": [choice | {"delta": {}, "finish_reason": deltas.finish_reason}]}
 
 
-def whole(reply: Any, deltas: OpenAIDeltas) -> Any:
-    """The reply with the calls that the parser finds in its text."""
+def complete_reply(reply: Any, deltas: OpenAIDeltas) -> Any:
+    """Replace the text of a complete reply with what the parser finds in it."""
     (choice,) = reply["choices"]
     found = deltas.feed(choice["message"]["content"] or "") + deltas.close(choice["finish_reason"])
     message = choice["message"] | {"content": None} | message_of(found)

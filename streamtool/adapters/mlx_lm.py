@@ -1,12 +1,12 @@
-"""mlx-lm: tool parsers that its server finds by name, one for each format with markers around its calls.
+"""mlx-lm: tool parsers that its server finds by name, one for each format that puts markers around calls.
 
     "tool_parser_type": "streamtool_qwen3_coder"          in the model's tokenizer_config.json
-    python -m streamtool.adapters.mlx_lm --model …        in place of mlx_lm.server
+    python -m streamtool.adapters.mlx_lm --model …        instead of mlx_lm.server
 
-mlx-lm imports the module `mlx_lm.tool_parsers.NAME`, so this one enters modules of those names.
+mlx-lm imports the module `mlx_lm.tool_parsers.NAME`, so this module registers modules under those names.
 
-mlx-lm looks for the two markers itself, and hands over what stands between them when the second has come, or the text
-has ended. So calls are not streamed. Any format with these markers is read.
+mlx-lm itself looks for the two markers, and passes on the text between them once the second has arrived or the reply
+has ended. So calls are not streamed. Any format with these markers can be read.
 """
 
 import json
@@ -16,27 +16,27 @@ from typing import Any
 
 from statemachine import Call, parse, tools_of
 from statemachine.formats import FORMATS, Format
-from statemachine.formats.markers import spelled
+from statemachine.formats.markers import spell
 
 PACKAGE = "mlx_lm.tool_parsers"
 
 
 def markers(form: Format) -> tuple[str, str] | None:
-    """What a format writes before and behind its calls; None if there is nothing on one of the sides."""
+    """Return the markers that a format writes before and after its calls, or None unless it writes both."""
     around = form.around or form.around_each
     opener = around or next(iter(form.openers), "")
     closer = dict(form.wrappers).get(around, form.close)
-    return (spelled(opener), spelled(closer)) if opener and closer and not form.by_tool else None
+    return (spell(opener), spell(closer)) if opener and closer and not form.by_tool else None
 
 
 def as_dict(call: Call) -> dict[str, Any]:
-    """A call as mlx-lm takes it."""
+    """Convert a call to the dict that mlx-lm expects."""
     found = {"name": call.name, "arguments": json.loads(call.arguments)}
     return found if call.id is None else {**found, "id": call.id}
 
 
 class ToolParserModule(ModuleType):
-    """A module with the three names that mlx-lm asks for."""
+    """Module with the three names that mlx-lm looks up."""
 
     def __init__(self, name: str, start: str, end: str) -> None:
         super().__init__(name, "Made by streamtool.")
@@ -44,21 +44,20 @@ class ToolParserModule(ModuleType):
         self.tool_call_end = end
 
     def parse_tool_call(self, text: str, tools: list[Any] | None = None) -> dict[str, Any] | list[dict[str, Any]]:
-        """The call that stands between the markers, or a list if there are several.
+        """Return the call between the markers, or a list if there are several calls.
 
         Raises:
-            ValueError: none is complete. mlx-lm logs that and goes on.
-
+            ValueError: no call is complete. mlx-lm logs the error and continues.
         """
         _, calls = parse(self.tool_call_start + text + self.tool_call_end, tools_of(tools or None))
         found = [as_dict(call) for call in calls if call.complete]
         if not found:
-            raise ValueError("this is no complete call of an offered tool")
+            raise ValueError("the text contains no complete call to an offered tool")
         return found[0] if len(found) == 1 else found
 
 
 def register() -> list[str]:
-    """Enters a module for each format that has markers. Returns the values of `tool_parser_type`."""
+    """Register a module for each format that has both markers. Return the values to use for `tool_parser_type`."""
     names = []
     for form in FORMATS.values():
         if (pair := markers(form)) is not None:

@@ -1,7 +1,8 @@
-"""The reasoning of a reply, for engines that read it apart from the calls: a reasoning parser, then a tool parser.
+"""Separates reasoning from the remaining reply, for engines that run a reasoning parser first and then a tool parser.
 
-The same parser reads both, so here it is told of no tool. It knows all formats and their reasoning, and each call is
-one of a tool that is not offered: its text comes out as it was written, and the tool parser reads it.
+Both use the same `Parser` class. For reasoning, it gets no tools: it knows all formats and their reasoning sections,
+but every call is to a tool that is not offered. The text of a call is therefore emitted verbatim, and the tool parser
+reads it.
 """
 
 import re
@@ -11,10 +12,10 @@ from attrs import frozen
 
 from statemachine import Event, Parser, ReasoningDelta, TextDelta
 from statemachine.formats import FORMATS, REASONING
-from streamtool.generation_prompt import OPENERS
+from streamtool.models.generation_prompt import OPENERS
 
 NO_TOOL = {"": None}
-"""Tools of which no call has the name."""
+"""Tools with no name that a call could use."""
 CLOSERS = tuple(
     {
         section.close.strip()
@@ -22,54 +23,60 @@ CLOSERS = tuple(
         if not section.text and "{" not in section.close
     }
 )
-"""The closers of reasoning."""
+"""Markers that close reasoning."""
 _PLAIN = re.compile(rf"[^{re.escape(''.join({closer[0] for closer in CLOSERS} | {'<'}))}]+")
-"""What cannot end reasoning."""
+"""Matches text that cannot close reasoning."""
 
 
 @frozen
-class Parted:
-    """A stretch of a reply."""
+class SplitText:
+    """A span of a reply, split into reasoning and other text."""
 
     reasoning: str = ""
     rest: str = ""
-    """Text and calls, as the model wrote them."""
+    """Text outside reasoning, including calls, verbatim."""
 
-    def __add__(self, other: "Parted") -> "Parted":
-        return Parted(self.reasoning + other.reasoning, self.rest + other.rest)
+    def __add__(self, other: "SplitText") -> "SplitText":
+        return SplitText(self.reasoning + other.reasoning, self.rest + other.rest)
 
 
 class ReasoningReader:
-    """Parts a reply into its reasoning and the rest. `prefix` is an opener of reasoning that stands in the prompt."""
+    """Separates a reply's reasoning from its other text. `prefix` is the reasoning opener at the end of the prompt, if
+    there is one.
+    """
 
-    __slots__ = ("_parser", "_tail", "over")
+    __slots__ = ("_held_text", "_parser", "ended")
 
     def __init__(self, prefix: str = "") -> None:
         self._parser = Parser(NO_TOOL, prefix=prefix)
-        self._tail = ""
-        self.over = False
-        """The rest has begun, and nothing more is looked at: the parser of calls knows reasoning too."""
+        self._held_text = ""
+        self.ended = False
+        """Whether text outside reasoning has begun. It is no longer examined from then on, because the tool parser also
+        recognizes reasoning.
+        """
 
-    def feed(self, text: str) -> Parted:
-        """What this piece of the reply brings."""
+    def feed(self, text: str) -> SplitText:
+        """Split this piece of the reply."""
         found: list[Event] = []
         at = 0
-        while not self.over and at < len(text):
+        while not self.ended and at < len(text):
             end = self._end_of_step(text, at)
             found += self._step(text[at:end])
             at = end
-        return parted(found) + Parted(rest=text[at:])
+        return split_events(found) + SplitText(rest=text[at:])
 
-    def close(self) -> Parted:
-        """What was held back."""
-        return parted(self._parser.close())
+    def close(self) -> SplitText:
+        """Return the text that was still buffered, split."""
+        return split_events(self._parser.close())
 
-    def read(self, text: str) -> Parted:
-        """A whole reply."""
+    def read(self, text: str) -> SplitText:
+        """Split a complete reply."""
         return self.feed(text) + self.close()
 
     def _end_of_step(self, text: str, at: int) -> int:
-        """How far to read at once, so that nothing of the rest is read: one character where reasoning may end."""
+        """Return the position to read to, so that no text after the reasoning is read. Where reasoning may end, this is
+        one character ahead.
+        """
         waits = self._parser.held or not self._parser.in_reasoning
         plain = None if waits else _PLAIN.match(text, at)
         return at + 1 if plain is None else plain.end()
@@ -77,20 +84,20 @@ class ReasoningReader:
     def _step(self, text: str) -> list[Event]:
         events = self._parser.feed(text)
         held = self._parser.held
-        self._tail = (self._tail + text)[-held:] if held else ""
-        self.over = any(isinstance(event, TextDelta) for event in events) or self._holds_no_reasoning()
-        return events + self._parser.close() if self.over else events
+        self._held_text = (self._held_text + text)[-held:] if held else ""
+        self.ended = any(isinstance(event, TextDelta) for event in events) or self._holds_no_reasoning()
+        return events + self._parser.close() if self.ended else events
 
     def _holds_no_reasoning(self) -> bool:
-        """What is held back, outside of reasoning, is not the beginning of any."""
-        held = "" if self._parser.in_reasoning else self._tail.strip()
+        """Return whether text is buffered outside reasoning and cannot open reasoning."""
+        held = "" if self._parser.in_reasoning else self._held_text.strip()
         return bool(held) and not any(opener.startswith(held) or held.startswith(opener) for opener in OPENERS)
 
 
-def parted(events: Iterable[Event]) -> Parted:
-    """What events say."""
+def split_events(events: Iterable[Event]) -> SplitText:
+    """Collect the reasoning and the other text from events."""
     events = list(events)
-    return Parted(
+    return SplitText(
         "".join(event.text for event in events if isinstance(event, ReasoningDelta)),
         "".join(event.text for event in events if isinstance(event, TextDelta)),
     )

@@ -1,28 +1,28 @@
-"""The calls of a reply in the two lists into which vLLM and SGLang look when it ends.
+"""Records sent calls in the two lists that vLLM and SGLang read when a reply ends.
 
-`prev_tool_call_arr` holds what was parsed and `streamed_args_for_tool` what was sent. The engines send the difference
-at the end. There is none: each piece of arguments is sent as it is parsed. So both lists receive the arguments when the
-call is over, and a long call is not copied with each of its pieces.
+`prev_tool_call_arr` contains the parsed arguments and `streamed_args_for_tool` the arguments that were sent. At the end
+of a reply, the engines send the difference. Here it is always empty, because each piece of the arguments is sent as it
+is parsed. So both lists are updated only when a call ends, which avoids copying a long call for each of its pieces.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
+from attrs import define, field
+
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Event
 
 
+@define(eq=False)
 class SentCalls:
-    """Keeps both lists."""
+    """Records calls in both lists."""
 
-    __slots__ = ("_parsed", "_pieces", "_sent")
-
-    def __init__(self, parsed: list[dict[str, Any]], sent: list[str]) -> None:
-        self._parsed = parsed
-        self._sent = sent
-        self._pieces: list[str] = []
+    _parsed: list[dict[str, Any]]
+    _sent: list[str]
+    _pieces: list[str] = field(factory=list, init=False)
 
     def note(self, events: Iterable[Event]) -> None:
-        """Enters what these events say of calls."""
+        """Record the calls in these events."""
         for event in events:
             match event:
                 case CallStart(name=name):

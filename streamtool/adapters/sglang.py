@@ -1,12 +1,12 @@
-"""SGLang: a detector of calls and one of reasoning, both named `streamtool`, for every format.
+"""SGLang: a tool call detector and a reasoning detector, both named `streamtool`, for every format.
 
     sglang serve … --tool-call-parser streamtool --reasoning-parser streamtool
 
-SGLang calls `register` itself: it is an entry point of `sglang.srt.plugins`. Versions without plugins need one import
-of this module before the arguments are read.
+SGLang calls `register` itself, through an entry point in the group `sglang.srt.plugins`. In versions without plugins,
+import this module before SGLang parses its arguments.
 
-SGLang says when the text is over (`finish`), but not why. A detector has no place for reasoning; what the detector of
-reasoning has not taken out is left out.
+SGLang reports the end of the text (`finish`), but not the finish reason. The result of a tool call detector has no
+field for reasoning, so any reasoning that the reasoning detector did not remove is left out.
 """
 
 import json
@@ -20,16 +20,16 @@ from sglang.srt.parser.reasoning_parser import BaseReasoningFormatDetector, Reas
 from sglang.srt.parser.reasoning_parser import StreamingParseResult as ReasoningParseResult
 
 from statemachine import ArgumentsDelta, CallStart, Event, Parser, TextDelta, parse, tools_of
-from streamtool.adapters.reasoning import Parted, ReasoningReader
+from streamtool.adapters.reasoning import ReasoningReader, SplitText
 from streamtool.adapters.sent_calls import SentCalls
 
 NAME = "streamtool"
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-"""The format to which SGLang's grammar holds a model that has to call."""
+"""Markers of the format that SGLang's grammar uses when the model must call a tool."""
 
 
 class StreamtoolDetector(BaseFormatDetector):  # type: ignore[misc]  # SGLang has no types here
-    """Reads the calls of one reply."""
+    """Reads the calls in one reply."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,29 +37,31 @@ class StreamtoolDetector(BaseFormatDetector):  # type: ignore[misc]  # SGLang ha
         self._sent = SentCalls(self.prev_tool_call_arr, self.streamed_args_for_tool)
 
     def has_tool_call(self, text: str) -> bool:
-        """Whether a whole reply is to be parsed: only `detect_and_parse` is told the tools, so each is."""
+        """Return True, so that every complete reply is parsed. The tools are known only in `detect_and_parse`."""
         return True
 
     def detect_and_parse(self, text: str, tools: list[Any]) -> Any:
-        """The calls of a whole reply, and its text. `tool_index` is the place of the tool in the request."""
-        schemas = offered(tools)
+        """Return the calls and the text of a complete reply. `tool_index` is the tool's position in the request."""
+        schemas = schemas_of(tools)
         places = {name: place for place, name in enumerate(schemas)}
         visible, calls = parse(text, schemas)
         items = [ToolCallItem(tool_index=places[c.name], name=c.name, parameters=c.arguments) for c in calls]
         return StreamingParseResult(normal_text=visible, calls=items)
 
     def parse_streaming_increment(self, new_text: str, tools: list[Any]) -> Any:
-        """What this piece of a reply brings. `tool_index` is the number of the call."""
+        """Return the result for this piece of a reply. `tool_index` is the number of the call."""
         if self._parser is None:
-            self._parser = Parser(offered(tools))
+            self._parser = Parser(schemas_of(tools))
         return self._result(self._parser.feed(new_text))
 
     def finish(self, tools: list[Any]) -> Any:
-        """What was held back."""
+        """Return the result for the text that was still buffered."""
         return self._result([] if self._parser is None else self._parser.close())
 
     def structure_info(self) -> Callable[[str], Any]:
-        """What stands around the arguments of a call to which SGLang's grammar holds the model."""
+        """Return a function that maps a tool's name to the text that SGLang's grammar writes around a call's
+        arguments.
+        """
 
         def around(name: str) -> Any:
             begin = f'{OPEN}\n{{"name": {json.dumps(name)}, "arguments": '
@@ -84,35 +86,35 @@ class StreamtoolDetector(BaseFormatDetector):  # type: ignore[misc]  # SGLang ha
 
 
 class StreamtoolReasoningDetector(BaseReasoningFormatDetector):  # type: ignore[misc]  # SGLang has no types here
-    """Parts the reasoning of one reply from the rest. The markers are for SGLang's grammar."""
+    """Separates the reasoning in one reply from its other text. The markers are for SGLang's grammar."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("<think>", "</think>", **options)
         self._reader = ReasoningReader(self.think_start_token if self._in_reasoning else "")
 
     def detect_and_parse(self, text: str) -> Any:
-        """Reasoning, and the rest, of a whole reply."""
+        """Split a complete reply."""
         return self._part(self._reader.read(text))
 
     def parse_streaming_increment(self, new_text: str) -> Any:
-        """What this piece of a reply brings."""
+        """Split this piece of a reply."""
         return self._part(self._reader.feed(new_text))
 
     def finish(self) -> Any:
-        """What was held back."""
+        """Return the text that was still buffered, split."""
         return self._part(self._reader.close())
 
-    def _part(self, parted: Parted) -> Any:
+    def _part(self, parted: SplitText) -> Any:
         return ReasoningParseResult(normal_text=parted.rest, reasoning_text=parted.reasoning)
 
 
-def offered(tools: Iterable[Any]) -> dict[str, Any]:
-    """The schemas of a request's tools, by name."""
+def schemas_of(tools: Iterable[Any]) -> dict[str, Any]:
+    """Return the schemas of a request's tools, by name."""
     return dict(tools_of([tool.function for tool in tools]) or {})
 
 
 def register() -> None:
-    """Enters both into SGLang's tables."""
+    """Register both detectors in SGLang's tables."""
     FunctionCallParser.ToolCallParserEnum[NAME] = StreamtoolDetector
     ReasoningParser.DetectorMap[NAME] = StreamtoolReasoningDetector
 

@@ -1,10 +1,10 @@
-"""transformers: a tokenizer's `parse_response` with the parser behind it, for every format.
+"""transformers: replaces a tokenizer's `parse_response` with the parser, for every format.
 
     install(tokenizer)
     message = tokenizer.parse_response(output_ids, prefix=prompt, tools=tools)
 
-transformers describes a format by a template, which is data and has no place for a parser. So the method is replaced on
-this one tokenizer; pipelines and scripts that ask it receive the same kind of message.
+transformers describes a format by a template, which is pure data and cannot contain a parser. So the method is replaced
+on a single tokenizer; pipelines and scripts that call it get the same kind of message as before.
 """
 
 import json
@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from statemachine import ArgumentsDelta, CallEnd, CallStart, Parser, ReasoningDelta, TextDelta, tools_of
-from streamtool.generation_prompt import last_opener
+from streamtool.models.generation_prompt import last_opener
 
 
 def install(tokenizer: Any) -> None:
-    """Have a tokenizer parse replies with the parser. A template of its own is no longer read."""
+    """Make a tokenizer parse replies with the parser. The tokenizer's own template is no longer used."""
 
     def parse_response(response: Any, schema: Any = None, *, prefix: Any = None, tools: Any = None) -> Any:  # noqa: ARG001
-        replies, alone = texts(tokenizer, response)
-        prompts, _ = texts(tokenizer, "" if prefix is None else prefix)
+        replies, alone = decode_texts(tokenizer, response)
+        prompts, _ = decode_texts(tokenizer, "" if prefix is None else prefix)
         if len(prompts) <= 1:
             prompts = (prompts or [""]) * len(replies)
         messages = [message(reply, prompt, tools) for reply, prompt in zip(replies, prompts, strict=True)]
@@ -28,11 +28,11 @@ def install(tokenizer: Any) -> None:
 
     tokenizer.parse_response = parse_response
     if getattr(tokenizer, "response_template", None) is None:
-        tokenizer.response_template = {}  # pipelines ask only a tokenizer that has one
+        tokenizer.response_template = {}  # pipelines call the method only if the tokenizer has one
 
 
-def texts(tokenizer: Any, given: Any) -> tuple[list[str], bool]:
-    """Texts, or what they are decoded from; and whether it is one, not a batch."""
+def decode_texts(tokenizer: Any, given: Any) -> tuple[list[str], bool]:
+    """Return a list of texts, decoded if necessary, and whether `given` is a single text rather than a batch."""
     if isinstance(given, str):
         return [given], True
     if isinstance(given, list | tuple) and (not given or isinstance(given[0], str)):
@@ -42,9 +42,9 @@ def texts(tokenizer: Any, given: Any) -> tuple[list[str], bool]:
 
 
 def message(reply: str, prompt: str, tools: Iterable[Any] | None) -> dict[str, Any]:
-    """A reply as transformers has it: `role`, and `content`, `thinking` and `tool_calls` where there are any.
+    """Convert a reply to a transformers message: `role`, and `content`, `thinking` and `tool_calls` if present.
 
-    The arguments of a call are an object; of a call that was cut they are the text that came.
+    The arguments of a call are an object. If the call was cut off, they are the text received so far.
     """
     parser = Parser(tools_of(tools), prefix=last_opener(prompt))
     found: dict[str, Any] = {"role": "assistant"}

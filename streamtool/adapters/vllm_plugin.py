@@ -1,17 +1,17 @@
-"""vLLM: one tool parser and one reasoning parser, both named `streamtool`, for every format.
+"""vLLM: a tool parser and a reasoning parser, both named `streamtool`, for every format.
 
     vllm serve … --enable-auto-tool-choice --tool-parser-plugin FILE --tool-call-parser streamtool
                  --reasoning-parser-plugin FILE --reasoning-parser streamtool
 
-FILE is this file; `streamtool plugin vllm` prints its path. vLLM imports it under its own name, so it must not be
-called `vllm`.
+FILE is this file; `streamtool plugin vllm` prints its path. vLLM imports it under the file's name, so the file must not
+be called `vllm`.
 
-vLLM tells a parser that the text is over if `engine_based_streaming` is set (`finish_streaming`). Versions that do not
-know that are told the end by the token: the last one of a reply that ends by itself. It also says whether the model has
-stopped by itself, which vLLM does not.
+If a parser sets `engine_based_streaming`, vLLM reports the end of the text to it (`finish_streaming`). Versions of vLLM
+without this feature do not, and the end is recognized by the last token, provided that the model itself ended the
+reply. That token also shows whether the model stopped on its own, which vLLM does not report.
 
-The reasoning parser is asked until reasoning is over; what follows goes to the tool parser, which sends reasoning too
-if more of it comes.
+vLLM calls the reasoning parser until the reasoning ends. It passes the text after the reasoning to the tool parser,
+which also emits any further reasoning.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,22 +21,22 @@ from typing import Any
 from vllm.reasoning import ReasoningParser, ReasoningParserManager
 
 from statemachine import Event, Parser, tools_of
-from streamtool.adapters.deltas import OpenAIDeltas, joined, message_of, openai_deltas
-from streamtool.adapters.reasoning import CLOSERS, Parted, ReasoningReader
+from streamtool.adapters.deltas import OpenAIDeltas, merge_deltas, message_of, openai_deltas
+from streamtool.adapters.reasoning import CLOSERS, ReasoningReader, SplitText
 from streamtool.adapters.sent_calls import SentCalls
-from streamtool.generation_prompt import last_opener
+from streamtool.models.generation_prompt import last_opener
 
 Tokens = Sequence[int]
 NEAR = 32
-"""Tokens at the end of a prompt in which an opener or a closer of reasoning is looked for."""
+"""Number of tokens at the end of a prompt in which to search for a reasoning opener or closer."""
 
 
-def found(name: str, *places: str) -> Any:
-    """What has this name in the first of these modules; versions of vLLM differ in where they keep it.
+def import_first(name: str, *places: str) -> Any:
+    """Return the object with this name from the first of these modules that defines it, because versions of vLLM
+    differ.
 
     Raises:
-        ImportError: none of them has it.
-
+        ImportError: none of the modules defines it.
     """
     for place in places:
         try:
@@ -52,35 +52,35 @@ PROTOCOLS = (
     "vllm.entrypoints.openai.engine.protocol",
     "vllm.entrypoints.openai.protocol",
 )
-ToolParser = found("ToolParser", *PARSERS)
-ToolParserManager = found("ToolParserManager", *PARSERS)
-DeltaMessage = found("DeltaMessage", *PROTOCOLS)
-ExtractedToolCallInformation = found("ExtractedToolCallInformation", *PROTOCOLS)
+ToolParser = import_first("ToolParser", *PARSERS)
+ToolParserManager = import_first("ToolParserManager", *PARSERS)
+DeltaMessage = import_first("DeltaMessage", *PROTOCOLS)
+ExtractedToolCallInformation = import_first("ExtractedToolCallInformation", *PROTOCOLS)
 REASONING = "reasoning" if "reasoning" in DeltaMessage.model_fields else "reasoning_content"
 
 
 def keep_special_tokens(request: Any) -> Any:
-    """The request with special tokens in its text: many markers are some."""
+    """Keep special tokens in the text of the reply to a request, because many markers are special tokens."""
     request.skip_special_tokens = False
     return request
 
 
 class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # vLLM has no types here
-    """Reads the calls of one reply."""
+    """Reads the calls in one reply."""
 
     supports_required_and_named = False
     engine_based_streaming = True
     _deltas: OpenAIDeltas | None = None
     _ended_by: int | None = None
-    """The last token."""
+    """Last token received."""
 
     def adjust_request(self, request: Any) -> Any:
-        """The request as the engine gets it."""
+        """Return the request to pass to the engine."""
         request = super().adjust_request(request)
         return keep_special_tokens(request) if request.tools and request.tool_choice != "none" else request
 
     def extract_tool_calls(self, model_output: str, request: Any) -> Any:
-        """The calls of a whole reply, and its text."""
+        """Return the calls and the text of a complete reply."""
         deltas = openai_deltas(self._parser(request))
         message = message_of([*deltas.feed(model_output), *deltas.close()])
         calls = message.get("tool_calls", [])
@@ -96,7 +96,7 @@ class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # vLL
         delta_token_ids: Tokens,
         request: Any,
     ) -> Any:
-        """What this piece of a reply brings; None: nothing yet."""
+        """Return the message for this piece of a reply; None if there is nothing to send yet."""
         if self._deltas is None:
             self._reply = self._parser(request)
             self._deltas = openai_deltas(self._reply, reasoning=REASONING)
@@ -109,7 +109,7 @@ class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # vLL
         return self._message(events)
 
     def finish_streaming(self) -> Any:
-        """What was held back; vLLM calls it when the text is over."""
+        """Return the message for the text that was still buffered. vLLM calls this at the end of the text."""
         if self._deltas is None:
             return None
         stopped = self._ended_by in getattr(self.model_tokenizer, "all_special_ids", ())
@@ -120,53 +120,57 @@ class StreamtoolToolParser(ToolParser):  # type: ignore[misc, valid-type]  # vLL
         return getattr(self.model_tokenizer, "eos_token_id", None)
 
     def _parser(self, request: Any) -> Parser:
-        """A parser of the offered tools, as the server or, before vLLM 0.11, the request has them."""
+        """Return a parser for the offered tools, which vLLM passes to the tool parser or, before vLLM 0.11, with the
+        request.
+        """
         tools = getattr(self, "tools", None) or request.tools or ()
         named = [function for tool in tools if hasattr(function := getattr(tool, "function", tool), "name")]
         return Parser(tools_of(named))
 
     def _message(self, events: list[Event]) -> Any:
         self._sent.note(events)
-        message = joined(self._deltas.deltas(events)) if self._deltas is not None else {}
+        message = merge_deltas(self._deltas.deltas(events)) if self._deltas is not None else {}
         return DeltaMessage(**message) if message else None
 
 
 class StreamtoolReasoningParser(ReasoningParser):  # type: ignore[misc]  # vLLM has no types here
-    """Parts the reasoning of one reply from the rest."""
+    """Separates the reasoning in one reply from its other text."""
 
     engine_based_streaming = True
     _reader: ReasoningReader | None = None
     _prefix = ""
 
     def adjust_request(self, request: Any) -> Any:
-        """The request as the engine gets it."""
+        """Return the request to pass to the engine."""
         return keep_special_tokens(request)
 
     def set_prompt_token_ids(self, prompt_token_ids: Tokens) -> None:
-        """Whether the prompt has opened reasoning."""
+        """Record whether the prompt ends inside reasoning."""
         self._prefix = last_opener(self._end_of(prompt_token_ids, NEAR))
 
     adjust_initial_state_from_prompt = set_prompt_token_ids
 
     def is_reasoning_end(self, input_ids: Tokens) -> bool:
-        """Whether a prompt ends behind reasoning that it has closed: the model is not to think."""
+        """Return whether the prompt ends with closed reasoning, which means that the model should not think."""
         return self._end_of(input_ids, NEAR).rstrip().endswith(CLOSERS)
 
     def is_reasoning_end_streaming(self, input_ids: Tokens, delta_ids: Iterable[int]) -> bool:
-        """Whether reasoning has ended in these last tokens; closers may take several."""
+        """Return whether reasoning has ended within the last tokens. A closer may consist of several tokens."""
         text = self._end_of(input_ids, len(list(delta_ids)) + NEAR // 4)
         return any(closer in text for closer in CLOSERS)
 
     def has_engine_confirmed_reasoning_end(self) -> bool:
-        """Whether what follows is for the tool parser."""
-        return self._reader is not None and self._reader.over
+        """Return whether all further text is for the tool parser."""
+        return self._reader is not None and self._reader.ended
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        """The tokens of a piece in which reasoning has ended: nobody asks which are which."""
+        """Return all tokens of the piece in which reasoning has ended. vLLM does not need to know which of them are
+        reasoning.
+        """
         return input_ids
 
     def extract_reasoning(self, model_output: str, request: Any) -> tuple[str | None, str | None]:
-        """Reasoning, and the rest, of a whole reply."""
+        """Return the reasoning and the other text of a complete reply."""
         parted = ReasoningReader(self._prefix).read(model_output)
         return parted.reasoning or None, parted.rest or None
 
@@ -179,16 +183,16 @@ class StreamtoolReasoningParser(ReasoningParser):  # type: ignore[misc]  # vLLM 
         current_token_ids: Tokens,
         delta_token_ids: Tokens,
     ) -> Any:
-        """What this piece of a reply brings; None: nothing yet."""
+        """Return the message for this piece of a reply; None if there is nothing to send yet."""
         if self._reader is None:
             self._reader = ReasoningReader(self._prefix)
         return self._message(self._reader.feed(delta_text))
 
     def finish_streaming(self) -> Any:
-        """What was held back when reasoning, or the reply, was over."""
+        """Return the message for the text that was still buffered when the reasoning, or the reply, ended."""
         return None if self._reader is None else self._message(self._reader.close())
 
-    def _message(self, parted: Parted) -> Any:
+    def _message(self, parted: SplitText) -> Any:
         fields = {key: text for key, text in ((REASONING, parted.reasoning), ("content", parted.rest)) if text}
         return DeltaMessage(**fields) if fields else None
 

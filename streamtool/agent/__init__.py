@@ -1,7 +1,8 @@
-"""An agent: a thin runtime that lets a model call tools, and executes them.
+"""Agent: a thin runtime that lets a model call tools and executes the calls.
 
-`agent` is what programs use; `loop` is the loop, `model_client` one request and its reply, `execution` the calls of a
-reply, `functions` and `mcp_servers` the tools, `events` what a run tells.
+`agent` is the public interface and `loop` the loop itself. `model_client` sends one request and reads its reply,
+`execution` executes the calls in a reply, `functions` and `mcp_servers` provide the tools, and `events` defines the
+events of a run.
 """
 
 from streamtool.agent.agent import Agent, AgentRun

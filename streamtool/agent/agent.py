@@ -1,4 +1,4 @@
-"""`Agent`: an upstream, tools, and the loop between them.
+"""`Agent`: connects an upstream to tools, and runs the loop between them.
 
     agent = Agent("http://127.0.0.1:8000", [get_weather, McpServer("python notes.py")])
     print(await agent.ask("What is the weather in Paris?"))
@@ -6,9 +6,10 @@
     async with agent, agent.run("What is the weather in Paris?") as events:
         async for event in events: …
 
-A run is a task: it reads the model, executes calls, and hands each event over when somebody takes it, so a slow reader
-slows the model and nothing piles up. Leaving the block cancels whatever still runs, down to the tools, the servers and
-the upstream's connection. MCP servers and connections are opened for each run, or, inside of `async with agent`, once.
+A run is a background task that reads the model's replies and executes calls. It waits until each event is consumed, so
+a slow consumer slows the model down and nothing is queued. Leaving the block cancels everything that is still running:
+tools, servers and the connection to the upstream. MCP servers and connections are opened for each run, or once for all
+runs with `async with agent`.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -22,42 +23,43 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from attrs import evolve
 
 from streamtool.agent.events import Event, Final
-from streamtool.agent.loop import Approve, Loop, Plan
+from streamtool.agent.loop import Approve, Loop, LoopOptions
 from streamtool.agent.mcp_servers import McpServer
 from streamtool.agent.model_client import ModelClient
-from streamtool.agent.resources import OpenResources, Resources, given_tool
+from streamtool.agent.resources import OpenResources, Resources, as_tool
 from streamtool.agent.tool_names import Names
 from streamtool.agent.tools import ExecutableTool
-from streamtool.conversation import Conversation, Message, TextPart, Tool, ToolChoice
-from streamtool.errors import AgentError, SettingsError
-from streamtool.http.asgi import ASGIApp
-from streamtool.http.middleware import ToolMiddleware
+from streamtool.asgi.types import ASGIApp
+from streamtool.core.conversation import Conversation, Message, TextPart, Tool, ToolChoice
+from streamtool.core.errors import AgentError, SettingsError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Usage
+from streamtool.middleware import ToolMiddleware
 from streamtool.observe.observers import OnExchange
-from streamtool.prompting.one_object import is_whole
+from streamtool.prompting.one_object import is_one_object
 from streamtool.protocols import chat
 from streamtool.protocols.registry import CLIENTS, upstream_protocol_for
-from streamtool.reply import Usage
+from streamtool.schemas.validator import require_library
 from streamtool.settings import Settings, UpstreamSettings, with_options
-from streamtool.validation.validator import require_library
 
-Json = Any  # a decoded JSON value
 Messages = str | Sequence[Mapping[str, Json]]
 
 
 class Agent:
-    """Lets a model call tools.
+    """Runs a model with tools.
 
-    `upstream` is a URL, an ASGI app, `"sample"` (the embedded model), or None: the upstreams of `settings`; it speaks
-    `protocol`, and gets `key`. `tools` are Python functions, `McpServer`s, or what else is an `ExecutableTool`. A run
-    has at most `max_turns` replies, a call at most `timeout` seconds. `settings_options` are those of `Settings`
-    (`mode`, `format`); they replace the values of `settings`. Its `retries` also bounds how often replies and calls
-    that are not accepted are asked for again.
+    `upstream` is a URL, an ASGI app, `"sample"` (the embedded model), or None for the upstreams in `settings`.
+    `protocol` and `key` apply to the given upstream. `tools` are Python functions, `McpServer`s or other
+    `ExecutableTool`s. A run consists of at most `max_turns` replies, and a call takes at most `timeout` seconds.
+    `settings_options` are fields of `Settings` (`mode`, `format`) that override the ones in `settings`.
+    `Settings.retries` also limits how often a rejected reply or call is requested again.
 
-    `strict` holds for formats in which a whole reply is one object: anything outside of it is rejected, and asked for
-    again. `system` stands before all messages, `options` are further fields of Chat Completions (`temperature`).
-    `approve` is asked before a call is executed; it says True, False, or why not (a `Veto`). `on_exchange` gets the
-    `Record` of each exchange; `transport` replaces the network, `through` (a `middleware_of`) all of that; `headers` go
-    with each request. With `first_call` the first reply has to call a tool. Raises SettingsError.
+    `strict` applies to formats in which an entire reply is one object: a reply with anything outside the object is
+    rejected and requested again. `system` is placed before all messages, and `options` are further Chat Completions
+    fields (`temperature`). `approve` is called before each call is executed and returns True, False or a `Veto` with a
+    reason. `on_exchange` receives the `Record` of each exchange. `transport` replaces the network; `through`, a
+    middleware from `middleware_of`, replaces everything between the agent and the model. `headers` are sent with each
+    request. With `first_call`, the first reply must call a tool. Raises SettingsError.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Agent:
         first_call: bool = False,
         **settings_options: Any,
     ) -> None:
-        require_library("agent")  # each call is checked before it is executed
+        require_library("agent")  # arguments are validated before each call
         changed = dict(settings_options)
         app: ASGIApp | None = None
         if isinstance(upstream, str):
@@ -91,29 +93,29 @@ class Agent:
             app = upstream
             changed |= {"upstreams": {}, "app_protocol": None if protocol == "auto" else protocol}
         elif settings is None or not settings.upstreams:
-            raise SettingsError("an agent needs an upstream: a url, an ASGI app, or one in the settings")
+            raise SettingsError("an agent needs an upstream: a URL, an ASGI app, or one in the settings")
         self.settings = with_options(settings, changed)
         mine = self.settings.for_model(model)
         self._native = mine.mode != "emulate"
         if max_turns < 1:
             raise SettingsError(f"max_turns: an agent needs at least one turn, not {max_turns}", param="max_turns")
-        whole = strict and mine.mode != "native" and is_whole(mine.format)
-        self._plan = Plan(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
+        whole = strict and mine.mode != "native" and is_one_object(mine.format)
+        self._plan = LoopOptions(max_turns, self.settings.retries, timeout, mine.format if whole else None, approve)
         self._listens = upstream_protocol_for(CLIENTS["chat"], mine.protocol) if whole else None
         self._asked = Conversation("chat", model, (), include_usage=True, raw=dict(options or {}))
         self._system = () if system is None else (Message("system", (TextPart(system),)),)
         self._headers = tuple(headers)
         self._first = ToolChoice("required") if first_call else ToolChoice()
         self._resources = Resources(
-            self.settings, tuple(map(given_tool, tools)), model, app, on_exchange, transport, through
+            self.settings, tuple(map(as_tool, tools)), model, app, on_exchange, transport, through
         )
         self._opened: OpenResources | None = None
         self._stack: AsyncExitStack | None = None
-        """Of the block that the agent is entered in."""
+        """Exit stack for `async with agent`."""
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
-            raise AgentError("the agent is entered already; inside of one block it serves any number of runs")
+            raise AgentError("the agent is already entered; one block can serve any number of runs")
         self._stack = AsyncExitStack()
         try:
             self._opened = await self._stack.enter_async_context(self._resources.open())
@@ -134,18 +136,19 @@ class Agent:
 
     @property
     def tools(self) -> Mapping[str, ExecutableTool]:
-        """The tools by name, those of servers included; {} outside of `async with agent`."""
+        """Tools by name, including MCP tools; empty outside `async with agent`."""
         return {} if self._opened is None else self._opened.tools
 
     async def ask(self, messages: Messages) -> str:
-        """The final answer. Raises what `run` raises."""
+        """Run to completion and return the text of the final answer. Raises the same errors as `run`."""
         async with self.run(messages) as run:
             return (await run.final()).text
 
     def run_sync(self, messages: Messages) -> Final:
-        """The final answer and what it took, for code that is not asynchronous. Raises what `run` raises.
+        """Run to completion and return the final answer with its usage, for synchronous code. Raises the same errors as
+        `run`.
 
-        Inside of a running event loop it raises RuntimeError: there, `await agent.ask(…)` is the way.
+        Raises RuntimeError inside a running event loop; use `await agent.ask(…)` there.
         """
 
         async def main() -> Final:
@@ -156,10 +159,10 @@ class Agent:
 
     @asynccontextmanager
     async def run(self, messages: Messages) -> "AsyncIterator[AgentRun]":
-        """A run; inside of the block its events come out of it, the final answer last.
+        """Start a run and yield an iterator over its events; the last event is the final answer.
 
-        `messages` is a text, or messages of Chat Completions; they are read and never changed. The iteration raises
-        AgentError when there is no answer, RequestError and UpstreamError as an exchange does.
+        `messages` is a string or a list of Chat Completions messages; the list is never modified. The iteration raises
+        AgentError if the run ends without an answer, and RequestError and UpstreamError like an exchange.
         """
         if isinstance(messages, str):
             given: Sequence[Message] = (Message("user", (TextPart(messages),)),)
@@ -172,7 +175,7 @@ class Agent:
             tasks.start_soon(self._drive, (*self._system, *given), send, run)
             try:
                 yield run
-            except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside of the group
+            except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside the group
                 failed = error
             finally:
                 tasks.cancel_scope.cancel()
@@ -180,7 +183,7 @@ class Agent:
             raise failed
 
     async def _drive(self, messages: Sequence[Message], send: ObjectSendStream[Event], run: "AgentRun") -> None:
-        """The run itself; what it raises is raised by the iteration."""
+        """Execute the run. Store any exception, so that the iteration raises it."""
         async with send:
             try:
                 if self._opened is not None:
@@ -188,8 +191,8 @@ class Agent:
                 else:
                     async with self._resources.open() as found:
                         await self._loop(found, messages, send, run)
-            except Exception as error:  # noqa: BLE001  whatever it is
-                run._error = error  # noqa: SLF001  the two belong together
+            except Exception as error:  # noqa: BLE001  raised by the iteration
+                run._error = error  # noqa: SLF001  both classes are in this module
 
     async def _loop(
         self, found: OpenResources, messages: Sequence[Message], send: ObjectSendStream[Event], run: "AgentRun"
@@ -198,12 +201,12 @@ class Agent:
         names = Names(found.tools, restricted=self._native)
         asked = evolve(self._asked, tools=offered)
         talk = ModelClient(found.middleware, asked, names, self._listens, self._headers, choice=self._first)
-        run._loop = loop = Loop(talk, found.tools, self._plan, send.send)  # noqa: SLF001  the two belong together
+        run._loop = loop = Loop(talk, found.tools, self._plan, send.send)  # noqa: SLF001  both classes are in this module
         await send.send(await loop.run(messages))
 
 
 class AgentRun:
-    """The events of one run, as they happen."""
+    """Events of one run, as they occur."""
 
     def __init__(self, events: ObjectReceiveStream[Event]) -> None:
         self._events = events
@@ -212,16 +215,15 @@ class AgentRun:
 
     @property
     def messages(self) -> tuple[Mapping[str, Json], ...]:
-        """All that the run has added to the conversation so far, as messages of Chat Completions.
+        """Messages that the run has added to the conversation so far, in Chat Completions form.
 
-        Of a run that was left before its end, too: calls that got no result are among them, and a reply that was being
-        written is not.
+        If the run was abandoned, they include calls without results, but not a reply that was still being written.
         """
         return () if self._loop is None else tuple(chat.write_messages(self._loop.added))
 
     @property
     def usage(self) -> Usage:
-        """The tokens of all replies so far."""
+        """Token usage of all replies so far."""
         return Usage() if self._loop is None else self._loop.usage
 
     def __aiter__(self) -> Self:
@@ -231,14 +233,14 @@ class AgentRun:
         try:
             return await self._events.receive()
         except anyio.ClosedResourceError:
-            raise AgentError("the run is over: its events come inside of its block only") from None
+            raise AgentError("the run has ended; iterate over its events inside its block") from None
         except anyio.EndOfStream:
             if self._error is not None:
                 raise self._error from self._error.__cause__
             raise StopAsyncIteration from None
 
     async def final(self) -> Final:
-        """The last event, the final answer; those before it are passed over."""
+        """Skip to the last event, the final answer, and return it."""
         async for event in self:
             if isinstance(event, Final):
                 return event

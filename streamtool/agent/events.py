@@ -1,25 +1,26 @@
-"""What an agent tells while it runs. Each event is data; their order in one run:
+"""Events of an agent run, in this order:
 
-    (TurnStart (TextDelta | ReasoningDelta | CallStart ArgumentsDelta* CallEnd)* Rejected* (Progress | Result)*)* Final
+    (TurnStart
+     (OutputDelta | ThoughtDelta | ToolCallStart ToolArgumentsDelta* ToolCallEnd)*
+     Rejected* (Progress | ToolCallResult)*
+    )* Final
 
-A `Rejected` without a call says that the whole reply was not accepted: what was shown of it is void, and the model is
-asked again. Everything else that was shown stands. A run that ends without `Final` raises an error instead.
+A `Rejected` without an id rejects the whole reply: everything that was shown of the reply is void, and the model is
+asked again. All other output stays valid. A run that ends without `Final` raises an exception instead.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 
 from attrs import define, field, frozen
 
-from streamtool.conversation import Part, TextPart
-from streamtool.reply import Reason, Usage
-
-Json = Any  # a decoded JSON value
+from streamtool.core.conversation import Part, TextPart
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Reason, Usage
 
 
 @frozen
 class TurnStart:
-    """The model is asked for its next reply; 1 is the first."""
+    """Start of a turn: the model is asked for its next reply. Turns are numbered from 1."""
 
     turn: int
 
@@ -40,7 +41,7 @@ class ThoughtDelta:
 
 @frozen
 class ToolCallStart:
-    """The model begins to write a call."""
+    """Start of a call."""
 
     id: str
     name: str
@@ -48,7 +49,7 @@ class ToolCallStart:
 
 @define
 class ToolArgumentsDelta:
-    """A piece of the call's arguments."""
+    """A piece of a call's arguments."""
 
     id: str
     text: str
@@ -56,7 +57,7 @@ class ToolArgumentsDelta:
 
 @frozen
 class ToolCallEnd:
-    """The call is written; `complete` is False when it was cut off."""
+    """End of a call; `complete` is False if the call was truncated."""
 
     id: str
     name: str
@@ -66,26 +67,28 @@ class ToolCallEnd:
 
 @frozen
 class Veto:
-    """A "no" of `approve`, with a reason that the model reads."""
+    """Refusal of a call by `approve`, with a reason that the model reads."""
 
     reason: str
 
 
 @frozen
 class Rejected:
-    """A call that is not executed, or (without `id`) a whole reply that is not accepted; the model is told why."""
+    """A call that is not executed or, without an `id`, a whole reply that is not accepted. The model receives the
+    reason.
+    """
 
     why: str
-    """The cause of a failure that an agent detects (`streamtool/policy/failures.py`)."""
+    """Cause, as listed in the table of failures (`streamtool/policy/failures.py`)."""
     message: str
-    """What the model is told."""
+    """Message to the model."""
     id: str | None = None
     name: str | None = None
 
 
 @frozen
 class Progress:
-    """What a tool tells while it runs."""
+    """Progress reported by a tool while it runs."""
 
     id: str
     name: str
@@ -96,7 +99,7 @@ class Progress:
 
 @frozen
 class ToolCallResult:
-    """What a call gave back, or why it gave nothing."""
+    """Result of a call, or the error that replaces it."""
 
     id: str
     name: str
@@ -106,25 +109,25 @@ class ToolCallResult:
 
     @property
     def text(self) -> str:
-        """All text of it, joined by newlines."""
+        """All text of the result, joined by newlines."""
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
 
 @frozen
 class Final:
-    """The final answer, and what it took."""
+    """Final answer and the totals for the run."""
 
     text: str
     reason: Reason
-    """Why the reply ended: a length, for instance, says that the answer is cut."""
+    """Why the last reply ended; `length` means that the answer is truncated."""
     turns: int
     usage: Usage
     messages: tuple[Mapping[str, Json], ...] = field(repr=False)
-    """All that the run adds to the conversation, this answer included, as messages of Chat Completions."""
+    """All messages added by the run, including this answer, in Chat Completions form."""
 
     @property
     def output(self) -> str:
-        """The answer: `text`, by the name that other agents' results have for it."""
+        """The answer; an alias of `text` for compatibility with other agent libraries."""
         return self.text
 
 
@@ -140,3 +143,4 @@ Event = (
     | ToolCallResult
     | Final
 )
+Emit = Callable[[Event], Awaitable[None]]

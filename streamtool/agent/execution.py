@@ -1,47 +1,45 @@
-"""Calls of one reply, executed: all at once, each with its time limit, results in the order of the calls.
+"""Execution of the calls in one reply: concurrent, each with a timeout, with results in call order.
 
-Of more than a hundred calls some wait for others to end, before their time begins. Whatever a tool raises is its
-result. A call whose time is up is cancelled, and so is every call when the run ends.
+At most a hundred calls run at a time; a call's timeout starts when the call does. An exception raised by a tool becomes
+the result of the call. A call is canceled when it times out, and all calls are canceled when the run ends.
 """
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import anyio
 from attrs import frozen
 
-from streamtool.agent.events import Event, Progress, ToolCallResult
+from streamtool.agent.events import Emit, Progress, ToolCallResult
 from streamtool.agent.tools import ExecutableTool, Prepared
-from streamtool.conversation import Part, TextPart
-from streamtool.errors import StreamtoolError
+from streamtool.core.conversation import Part, TextPart
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.json_value import Json
 
-Json = Any  # a decoded JSON value
-Tell = Callable[[Event], Awaitable[None]]
-
-_AT_ONCE = 100
-"""Calls of a reply that run at the same time."""
+_MAX_CONCURRENT = 100
+"""Maximum number of calls from one reply that run concurrently."""
 
 _log = logging.getLogger("streamtool")
 
 
 @frozen
 class Task:
-    """A call that is to be executed."""
+    """A call to execute."""
 
     id: str
     tool: ExecutableTool
     arguments: Mapping[str, Json]
 
 
-async def execute(tasks: Sequence[Task], limit: float | None, tell: Tell) -> list[ToolCallResult]:
-    """The results, in the order of the calls; `tell` hears of progress, and of each result when it is there.
+async def execute_calls(tasks: Sequence[Task], limit: float | None, tell: Emit) -> list[ToolCallResult]:
+    """Execute calls and return their results in order.
 
-    `limit` is the time of one call in seconds, for tools that have none of their own.
+    `tell` receives progress events, and each result as soon as it is available. `limit` is the timeout for a call in
+    seconds, for tools that do not define one.
     """
     results: dict[int, ToolCallResult] = {}
-    running = anyio.CapacityLimiter(_AT_ONCE)
+    running = anyio.CapacityLimiter(_MAX_CONCURRENT)
 
     async def one(number: int, task: Task) -> None:
         async with running:
@@ -54,7 +52,7 @@ async def execute(tasks: Sequence[Task], limit: float | None, tell: Tell) -> lis
     return [results[number] for number in range(len(tasks))]
 
 
-async def _execute(task: Task, limit: float | None, tell: Tell) -> ToolCallResult:
+async def _execute(task: Task, limit: float | None, tell: Emit) -> ToolCallResult:
     tool = task.tool
     limit = limit if tool.timeout is None else tool.timeout
 
@@ -73,9 +71,9 @@ async def _execute(task: Task, limit: float | None, tell: Tell) -> ToolCallResul
             content, failed = _error(f"the call took longer than {limit:g} seconds and was stopped"), True
     except (Exception, SystemExit, anyio.get_cancelled_exc_class()) as error:
         if isinstance(error, anyio.get_cancelled_exc_class()) and anyio.current_effective_deadline() == -math.inf:
-            raise  # it is meant: anything else is a task of the tool's own that somebody has cancelled
-        _log.debug("the tool %s failed", tool.name, exc_info=error)  # it may hold contents
-        content, failed = _error(sentence_of(error)), True
+            raise  # the run itself was canceled; otherwise, something inside the tool was
+        _log.debug("the tool %s failed", tool.name, exc_info=error)  # the error may contain private data
+        content, failed = _error(error_message(error)), True
     return ToolCallResult(task.id, tool.name, content, failed, anyio.current_time() - began)
 
 
@@ -83,13 +81,13 @@ def _error(why: str) -> tuple[Part, ...]:
     return (TextPart(f"Error: {why}"),)
 
 
-def sentence_of(error: BaseException) -> str:
-    """What an error of a tool says: its kind, if it is one of Python's, and its words."""
+def error_message(error: BaseException) -> str:
+    """Return an error's message, preceded by the exception type unless it is a StreamtoolError."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, StreamtoolError):
         return error.message
     try:
         return f"{type(error).__name__}: {error}".rstrip(": ")
-    except Exception:  # noqa: BLE001  an error that cannot even be written
+    except Exception:  # noqa: BLE001  its __str__ fails
         return type(error).__name__

@@ -1,13 +1,13 @@
-"""Python functions as tools: the schema out of signature, annotations and docstring; execution in place or in a thread.
+"""Python functions as tools: the schema comes from the signature, annotations and docstring.
 
-msgspec does the typed part, in both directions: a function's parameters become a struct, whose schema is the tool's and
-into which arguments are converted (so a dataclass, an enum or a date is what the function gets). Of the docstring, the
-text before its sections describes the tool; `Args:` and `:param name:` describe parameters, as does
-`Annotated[str, "what it is"]`. A parameter with a default may be left out, and then the function uses its own.
+msgspec handles the types in both directions. A function's parameters become a struct that provides the tool's schema
+and into which arguments are converted, so that the function receives a dataclass, an enum or a date. The part of the
+docstring before its sections describes the tool; `Args:`, `:param name:` and `Annotated[str, "description"]` describe
+parameters. A parameter with a default is optional.
 
-A coroutine function runs in place. Any other runs in a worker thread. A thread cannot be stopped: when its time is up,
-or the run is cancelled, it is left behind and ends when the function does; a long one looks at
-`anyio.from_thread.check_cancelled()` from time to time.
+A coroutine function runs in the event loop, any other function in a worker thread. A thread cannot be stopped: when the
+call times out or the run is canceled, the thread is abandoned and exits when the function returns. A long-running
+function should call `anyio.from_thread.check_cancelled()` from time to time.
 """
 
 import inspect
@@ -22,13 +22,11 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from streamtool.agent.tools import Progressed, ToolOutput
-from streamtool.conversation import Part, TextPart
-from streamtool.errors import SettingsError
-from streamtool.protocols import wire
-
-Json = Any  # a JSON value
-Schema = dict[str, Json]
+from streamtool.agent.tools import OnProgress, ToolOutput
+from streamtool.core.conversation import Part, TextPart
+from streamtool.core.errors import SettingsError
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.protocols.shared import wire
 
 _SECTIONS = re.compile(
     r"^(?:Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes):?\s*$|^:\w+"
@@ -38,15 +36,15 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 _FIELD = re.compile(r":param(?:\s+[^:]*?)?\s+(\w+):\s*(.*)")
 
 
-THREADS = "tool "
-"""How the name of a thread begins that runs a function."""
+THREAD_PREFIX = "tool "
+"""Prefix for the names of threads that run functions."""
 
 
 class FunctionTool:
-    """A tool that is a Python function.
+    """A Python function as a tool.
 
-    `name` and `description` replace those of the function, `timeout` the agent's. Raises SettingsError when the
-    parameters cannot be described as JSON.
+    `name` and `description` override the function's own, and `timeout` overrides the agent's. Raises SettingsError if
+    the parameters cannot be described by a JSON Schema.
     """
 
     def __init__(
@@ -59,27 +57,27 @@ class FunctionTool:
     ) -> None:
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         if self.name == "<lambda>":
-            raise SettingsError("a lambda has no name that a model could use: tool(function, name=…) gives it one")
-        told, parameters = _docstring(inspect.getdoc(function) or "")
+            raise SettingsError("a lambda has no usable name; give it one with tool(function, name=…)")
+        told, parameters = _parse_docstring(inspect.getdoc(function) or "")
         self.description = told if description is None else description
         self.timeout = timeout
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise SettingsError(f"the tool {self.name} is a generator; a tool returns its result, whole")
+            raise SettingsError(f"the tool {self.name} is a generator; a tool must return a complete result")
         self._function = function
         self._async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004  an object whose call is a coroutine
+            getattr(function, "__call__", None)  # noqa: B004  an object whose __call__ is a coroutine function
         )
         self._positional: list[str] = []
         self._struct = self._arguments(parameters)
         self.parameters = self._schema()
 
     def _arguments(self, described: Mapping[str, str]) -> Any:
-        """The struct of the arguments."""
+        """Return a struct type for the arguments. `described` maps parameters to their descriptions."""
         try:
             hints = get_type_hints(self._function, include_extras=True)
         except (NameError, TypeError):
             hints = getattr(self._function, "__annotations__", {})
-        if not hints and hasattr(self._function, "__call__"):  # noqa: B004  an object with annotations on its call
+        if not hints and hasattr(self._function, "__call__"):  # noqa: B004  an object with annotations on its __call__
             hints = getattr(self._function.__call__, "__annotations__", {})
         fields: list[tuple[str, Any, Any] | tuple[str, Any]] = []
         self._defaults: dict[str, Any] = {}
@@ -88,7 +86,7 @@ class FunctionTool:
                 raise SettingsError(f"the tool {self.name} takes *{one.name}, which no schema can describe")
             if one.kind is one.POSITIONAL_ONLY:
                 self._positional.append(one.name)
-            kind = _described(hints.get(one.name, Any), described.get(one.name))
+            kind = _with_description(hints.get(one.name, Any), described.get(one.name))
             if one.default is one.empty:
                 fields.append((one.name, kind))
             else:
@@ -96,14 +94,14 @@ class FunctionTool:
                 fields.append((one.name, Union[kind, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007  of values
         return msgspec.defstruct("arguments", fields, kw_only=True, forbid_unknown_fields=True)
 
-    def _schema(self) -> Schema:
+    def _schema(self) -> JsonObject:
         try:
             (_,), parts = msgspec.json.schema_components(
                 [self._struct], ref_template="#/$defs/{name}", schema_hook=_foreign_schema
             )
         except TypeError as error:
-            raise SettingsError(f"the parameters of the tool {self.name} cannot be described: {error}") from None
-        schema: Schema = parts.pop("arguments")
+            raise SettingsError(f"the parameters of the tool {self.name} have no JSON Schema: {error}") from None
+        schema: JsonObject = parts.pop("arguments")
         schema.pop("title", None)
         for name, default in self._defaults.items():
             try:
@@ -113,10 +111,12 @@ class FunctionTool:
             schema["properties"][name].setdefault("default", plain)
         return schema | ({"$defs": parts} if parts else {})
 
-    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> ToolOutput:  # noqa: ARG002  it tells none
-        """Run the function. What it raises is raised; arguments that do not convert are a ValueError."""
+    async def call(self, arguments: Mapping[str, Json], progressed: OnProgress) -> ToolOutput:  # noqa: ARG002  no progress
+        """Run the function. Raises whatever the function raises, and ValueError for arguments that cannot be
+        converted.
+        """
         try:
-            struct = msgspec.convert(dict(arguments), self._struct, dec_hook=_foreign)
+            struct = msgspec.convert(dict(arguments), self._struct, dec_hook=_validate_foreign)
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from None
         given = {name: getattr(struct, name) for name in self._struct.__struct_fields__}
@@ -127,9 +127,13 @@ class FunctionTool:
             value = await call()
         else:
             value = await anyio.to_thread.run_sync(
-                _named, f"{THREADS}{self.name}", call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-            )  # none waits for the thread of another: that would be its own time
-            if inspect.isawaitable(value):  # a lambda or a partial around a coroutine function
+                _call_in_named_thread,
+                f"{THREAD_PREFIX}{self.name}",
+                call,
+                abandon_on_cancel=True,
+                limiter=anyio.CapacityLimiter(1),
+            )  # a separate limiter, so that waiting for a thread does not use up the call's time
+            if inspect.isawaitable(value):  # a lambda or a partial that wraps a coroutine function
                 value = await value
         return ToolOutput(_content(value))
 
@@ -141,12 +145,12 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
 ) -> FunctionTool:
-    """The function as a tool, with another name, description or time limit than it would have by itself."""
+    """Make a function a tool, optionally with a different name, description or timeout."""
     return FunctionTool(function, name=name, description=description, timeout=timeout)
 
 
-def _named(name: str, call: Callable[[], Any]) -> Any:
-    """Call it in a thread that says what it does: whoever wonders what still runs can look."""
+def _call_in_named_thread(name: str, call: Callable[[], Any]) -> Any:
+    """Call a function in a thread with a descriptive name, so that a debugger shows which tools are still running."""
     thread = threading.current_thread()
     before, thread.name = thread.name, name
     try:
@@ -156,33 +160,33 @@ def _named(name: str, call: Callable[[], Any]) -> Any:
 
 
 def _content(value: Json) -> tuple[Part, ...]:
-    """What a function returned: text as it is, anything else as JSON."""
+    """Return a function's result as content: a string unchanged, anything else as JSON."""
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
             value = value.decode()
     if isinstance(value, str):
         return (TextPart(wire.repaired(value)),)
     try:
-        return (TextPart(msgspec.json.encode(value, enc_hook=_plain).decode()),)
+        return (TextPart(msgspec.json.encode(value, enc_hook=_to_plain).decode()),)
     except (TypeError, ValueError, RecursionError):
         return (TextPart(str(value)),)
 
 
-def _plain(value: Any) -> Json:
+def _to_plain(value: Any) -> Json:
     dump = getattr(value, "model_dump", None)
     return dump(mode="json") if callable(dump) else str(value)
 
 
-def _foreign_schema(kind: type) -> Schema:
-    """The schema of a class that brings its own (pydantic's)."""
+def _foreign_schema(kind: type) -> JsonObject:
+    """Return the schema of a class that provides its own, as pydantic models do."""
     make = getattr(kind, "model_json_schema", None)
     if make is None:
         raise NotImplementedError
-    schema: Schema = make()
+    schema: JsonObject = make()
     return schema
 
 
-def _foreign(kind: type, value: Json) -> Any:
+def _validate_foreign(kind: type, value: Json) -> Any:
     make = getattr(kind, "model_validate", None)
     if make is None:
         raise NotImplementedError
@@ -192,8 +196,8 @@ def _foreign(kind: type, value: Json) -> Any:
 # --- descriptions ----------------------------------------------------------------------------------------------------
 
 
-def _described(kind: Any, text: str | None) -> Any:
-    """The annotation with a description that msgspec reads."""
+def _with_description(kind: Any, text: str | None) -> Any:
+    """Return the annotation with a description that msgspec recognizes."""
     if get_origin(kind) is Annotated:
         inner, *notes = get_args(kind)
         words = next((note for note in notes if isinstance(note, str)), text)
@@ -205,8 +209,8 @@ def _described(kind: Any, text: str | None) -> Any:
     return Annotated[kind, msgspec.Meta(description=text)] if text else kind
 
 
-def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What a docstring says of the function, and of its parameters."""
+def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a docstring into the description of the function and the descriptions of its parameters."""
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if _SECTIONS.match(line)), len(lines))
     found: dict[str, str] = {}
@@ -233,5 +237,5 @@ def _indent(line: str) -> int:
 
 
 def _indent_of_first(lines: list[str], first: int) -> int:
-    """How far the entries of a section are indented."""
+    """Return the indentation of the entries in a section."""
     return next((_indent(line) for line in lines[first:] if line[:1].isspace() and line.strip()), 0)

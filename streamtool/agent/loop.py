@@ -1,16 +1,16 @@
-"""The loop: ask, execute what the reply calls, hand the results back, until there is an answer.
+"""Agent loop: request a reply, execute its calls and return the results to the model, until there is an answer.
 
-    messages ─▶ Talk (an exchange around the upstream) ─▶ reply ─▶ no call: the final answer
-        ▲                                                   └────▶ calls ─▶ validated ─▶ executed ─▶ results ─┐
-        └─────────────────────────────────────────────────────────────────────────────────────────────────────┘
+    messages ─▶ ModelClient (an exchange with the upstream) ─▶ reply ─▶ no call: the final answer
+        ▲                                                         └────▶ calls ─▶ validated ─▶ executed ─▶ results ─┐
+        └───────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-How tools reach the model, and in what form it writes calls, is the exchange's business, so that nothing here knows
-whether they are emulated. What is not accepted is answered, never executed: an unknown tool with the list of tools,
-arguments that do not fit with the part of the schema that failed, a call that was cut off with a word about that. Such
-answers are results like any other and stay in the history. A reply that is no object of the strict protocol is asked
-for again instead, with a correction that does not stay. Both are bounded by `retries`, replies by `max_turns`.
+The exchange decides how tools reach the model and how the model writes calls; the loop does not know whether tools are
+emulated. A call that is not accepted is never executed. Its result explains why: it lists the tools if the tool is
+unknown, quotes the failing part of the schema if the arguments are invalid, or says that the call was truncated. Such
+results stay in the history. Under the strict protocol, a reply that is not an object is requested again instead, with a
+correction that does not stay in the history. `retries` limits both, and `max_turns` limits the number of replies.
 
-The messages that come in are only ever read.
+The caller's messages are never modified.
 """
 
 import inspect
@@ -19,87 +19,91 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from attrs import frozen
 
 from streamtool.agent import one_object
-from streamtool.agent.events import Event, Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart, Veto
-from streamtool.agent.execution import Task, Tell, execute
+from streamtool.agent.events import Emit, Event, Final, Rejected, ToolCallEnd, ToolCallResult, TurnStart, Veto
+from streamtool.agent.execution import Task, execute_calls
 from streamtool.agent.model_client import ModelClient, ModelReply
 from streamtool.agent.tools import ExecutableTool
-from streamtool.conversation import Message, TextPart, ToolResult
-from streamtool.errors import AgentError
+from streamtool.core.conversation import Message, TextPart, ToolResult
+from streamtool.core.errors import AgentError
+from streamtool.core.reply import Usage
 from streamtool.policy import Finding, ProposedCall, WholeReply, find
-from streamtool.protocols import chat, wire
-from streamtool.reply import Usage
-from streamtool.validation.validator import InvalidArguments, Validator
+from streamtool.protocols import chat
+from streamtool.protocols.shared import wire
+from streamtool.schemas.validator import InvalidArguments, Validator
 
 Approve = Callable[[ToolCallEnd], bool | Veto | Awaitable[bool | Veto]]
-"""Whether a call may be executed; a `Veto` says why not."""
+"""A function that decides whether a call may be executed; a `Veto` gives the reason for a refusal."""
 
 
 @frozen
-class Plan:
-    """How a loop is to go."""
+class LoopOptions:
+    """Limits and options for a loop."""
 
     max_turns: int
     retries: int
     timeout: float | None
     strict: str | None = None
-    """The format whose whole replies are one object and nothing else; None: nothing to insist on."""
+    """Format in which each reply must be exactly one object, or None."""
     approve: Approve | None = None
 
 
 class Loop:
-    """One run."""
+    """The loop of one run."""
 
-    __slots__ = ("_done", "_history", "_plan", "_talk", "_tell", "_tools", "usage")
-
-    def __init__(self, talk: ModelClient, tools: Mapping[str, ExecutableTool], plan: Plan, tell: Tell) -> None:
-        self._talk = talk
+    def __init__(self, talk: ModelClient, tools: Mapping[str, ExecutableTool], plan: LoopOptions, tell: Emit) -> None:
+        self._client = talk
         self._tools = tools
         self._plan = plan
         self._tell = tell
         self._history: list[Message] = []
-        """What the run has added to the conversation."""
-        self._done: list[ToolCallResult] = []
-        """Results of the last reply's calls, while others are still missing."""
+        """Messages that the run has added to the conversation."""
+        self._results_so_far: list[ToolCallResult] = []
+        """Results for the calls in the latest reply, until all of them are available."""
         self.usage = Usage()
-        """The tokens of all replies so far."""
+        """Token usage of all replies so far."""
 
     @property
     def added(self) -> list[Message]:
-        """What the run has added so far; calls whose results are missing are among it."""
-        return [*self._history, *([_message(self._done)] if self._done else [])]
+        """Messages that the run has added so far, including calls that have no results yet."""
+        return [*self._history, *([_results_message(self._results_so_far)] if self._results_so_far else [])]
 
     async def run(self, messages: Sequence[Message]) -> Final:
-        """The final answer. Raises AgentError when there is none, and what the exchange raises."""
+        """Run the loop and return the final answer.
+
+        Raises AgentError if the run ends without one, and the errors that the exchange raises.
+        """
         missed = 0
         for turn in range(1, self._plan.max_turns + 1):
             await self._tell(TurnStart(turn))
-            told = await self._accepted(messages)
+            told = await self._next_reply(messages)
             if not told.calls:
                 self._history.append(told.message)
                 added = chat.write_messages(self._history)
                 return Final(told.message.text, told.reason, turn, self.usage, tuple(added))
             self._history.append(told.message)
             results, executed = await self._results(told.calls)
-            self._done.clear()
-            self._history.append(_message(results))
+            self._results_so_far.clear()
+            self._history.append(_results_message(results))
             missed = 0 if executed else missed + 1
             if missed > self._plan.retries:
                 raise AgentError(
-                    f"the model made no call that can be executed, {missed} times in a row; the last one was answered: "
+                    f"the model made no executable call {missed} times in a row; the last one was answered: "
                     f"{results[-1].text}",
                     code="no_valid_call",
                 ).quoting()
         raise AgentError(
-            f"there is no final answer after {self._plan.max_turns} turns; max_turns allows more", code="turn_limit"
+            f"no final answer after {self._plan.max_turns} turns; raise max_turns to allow more", code="turn_limit"
         )
 
-    async def _accepted(self, given: Sequence[Message]) -> ModelReply:
-        """The next reply; one that keeps to the protocol, if that is asked for."""
+    async def _next_reply(self, given: Sequence[Message]) -> ModelReply:
+        """Request the next reply. Under the strict protocol, repeat until a reply follows it or the retries are used
+        up.
+        """
         asked = [*given, *self._history]
         for _ in range(self._plan.retries + 1):
-            told = await self._talk.reply(asked, self._tell)
+            told = await self._client.reply(asked, self._tell)
             self.usage += told.usage
-            # a reply of native calls alone has no text
+            # a reply that consists only of native calls has no text
             asks = self._plan.strict if told.raw or not told.calls else None
             wrong = None if asks is None else one_object.problem(told.raw, asks)
             found = find(WholeReply(violation=None if wrong is None else one_object.correction(wrong, told.raw)))
@@ -108,34 +112,36 @@ class Loop:
             await self._tell(Rejected(found.cause, found.answer))
             asked = [*given, *self._history, Message("user", (TextPart(found.answer),))]
         raise AgentError(
-            f"the model does not keep to the protocol, after {self._plan.retries + 1} tries: {wrong}", code="protocol"
+            f"the model did not follow the protocol in {self._plan.retries + 1} attempts: {wrong}", code="protocol"
         )
 
     async def _results(self, calls: Sequence[ToolCallEnd]) -> tuple[list[ToolCallResult], bool]:
-        """The results of all calls, in order, and whether any was executed."""
+        """Return the results of all calls in order, and False if there were calls and all of them were rejected, else
+        True.
+        """
         tasks: list[Task] = []
         rejected: dict[str, ToolCallResult] = {}
         for call in calls:
             task = self._task(call)
             if isinstance(task, Task):
-                task = find(self._proposed(call, approved=await self._approved(call))) or task
+                task = find(self._proposed(call, approved=await self._ask_approval(call))) or task
             if isinstance(task, Task):
                 tasks.append(task)
                 continue
             await self._tell(Rejected(task.cause, task.answer, call.id, call.name))
             rejected[call.id] = ToolCallResult(call.id, call.name, (TextPart(task.answer),), error=True)
-            self._done.append(rejected[call.id])
-        done = {result.id: result for result in await execute(tasks, self._plan.timeout, self._tell_result)}
+            self._results_so_far.append(rejected[call.id])
+        done = {result.id: result for result in await execute_calls(tasks, self._plan.timeout, self._tell_result)}
         refused = any(call.id in rejected for call in calls) and not tasks
         return [done.get(call.id) or rejected[call.id] for call in calls], not refused
 
     async def _tell_result(self, event: Event) -> None:
         if isinstance(event, ToolCallResult):
-            self._done.append(event)
+            self._results_so_far.append(event)
         await self._tell(event)
 
     def _task(self, call: ToolCallEnd) -> Task | Finding:
-        """The call as something to execute, or why it is not executed."""
+        """Return the call as a task, or the reason why it is not executed."""
         tool = self._tools.get(call.name)
         arguments, invalid = call.arguments, None
         if tool is not None and call.complete:
@@ -154,14 +160,14 @@ class Loop:
             name=call.name, offered=offered, complete=call.complete, invalid=invalid, approved=allowed, reason=reason
         )
 
-    async def _approved(self, call: ToolCallEnd) -> bool | Veto:
+    async def _ask_approval(self, call: ToolCallEnd) -> bool | Veto:
         if self._plan.approve is None:
             return True
         answer = self._plan.approve(call)
         return await answer if inspect.isawaitable(answer) else answer
 
 
-def _message(results: Sequence[ToolCallResult]) -> Message:
-    """The results as a message of the history."""
+def _results_message(results: Sequence[ToolCallResult]) -> Message:
+    """Return the results as a history message."""
     parts = [ToolResult(result.id, result.content, result.error, result.name) for result in results]
     return Message("user", results=tuple(parts))

@@ -1,16 +1,16 @@
-"""MCP tools that the proxy executes itself, for clients that have none.
+"""MCP tools that the proxy executes itself, for clients without tools.
 
-    client ─▶ Host ─▶ servers are for it: ToolMiddleware (any protocol to Chat) ─▶ `_chat` ─▶ Agent ─▶ …
-                  └─▶ everything else: the app behind
+    client ─▶ McpGateway ─▶ request for MCP servers: ToolMiddleware (any protocol to Chat) ─▶ `_chat` ─▶ Agent ─▶ …
+                        └─▶ any other request: the proxy's middleware
 
-An agent stands in the place of the upstream. It speaks Chat Completions, and the middleware around it gives it the
-other protocols. The client sees one reply: text as the model writes it, and as reasoning what was called and how it
-went. Servers, and the tools of theirs that may be called, come from the settings only: by the model's rule, or because
-the request has hosted tools in whose place they stand (`hosted_work`). They are opened when the proxy starts, by
-`running`; without it, for each request.
+An agent takes the place of the upstream. It speaks Chat Completions, and the middleware in front of it adds the other
+protocols. The client sees a single reply: the model's text as it is written, and the calls and their outcomes as
+reasoning. The servers and their permitted tools are defined only by the settings. A request uses them because of its
+model's rule, or because it contains hosted tools that they replace (`hosted_work`). `running` opens the servers when
+the proxy starts; without it, they are opened for each request.
 
-What is logged and counted are the exchanges with the model. The middleware in front tells nobody of its own; instead
-there is one line about each run.
+The exchanges with the model are logged and counted. The exchange with the client is neither; instead, one line is
+logged for each run.
 """
 
 import logging
@@ -38,26 +38,16 @@ from streamtool.agent.events import (
     ToolCallStart,
     TurnStart,
 )
-from streamtool.agent.hosted_work import Work, headers_of, without_hosted, work_for
-from streamtool.agent.mcp_servers import McpServer, McpTool, opened
-from streamtool.agent.model_client import middleware_of
-from streamtool.conversation import Conversation
-from streamtool.errors import RequestError, StreamtoolError
-from streamtool.exchange import Exchange
-from streamtool.exchange.encoding import decode_body
-from streamtool.http.answers import new_id, send_error
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send, cancel_when_left, route_path, target
-from streamtool.http.middleware import ToolMiddleware
-from streamtool.http.off_loop import off_loop, sized
-from streamtool.http.request_body import ClientLeft, read_body
-from streamtool.http.storing import memory_of
-from streamtool.observe.logs import plain, problem
-from streamtool.observe.observers import Observers, OnExchange, Watch
-from streamtool.protocols import chat
-from streamtool.protocols.interfaces import ClientProtocol
-from streamtool.protocols.registry import BESIDE, at_path, client_protocol
-from streamtool.protocols.wire import KEY_HEADERS
-from streamtool.reply import (
+from streamtool.agent.hosted_work import Work, adapt_headers, plan_work, remove_hosted_tools
+from streamtool.agent.mcp_servers import McpServer, McpTool, open_servers
+from streamtool.agent.model_client import make_middleware
+from streamtool.asgi.answers import new_id, send_error
+from streamtool.asgi.off_loop import off_loop, sized
+from streamtool.asgi.request_body import ClientLeft, read_body
+from streamtool.asgi.types import ASGIApp, Receive, Scope, Send, cancel_on_disconnect, route_path, target
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import RequestError, StreamtoolError
+from streamtool.core.reply import (
     ReplyAccumulator,
     ReplyEnd,
     ReplyEvent,
@@ -68,21 +58,33 @@ from streamtool.reply import (
     ReplyTextDelta,
     UsageReport,
 )
+from streamtool.exchange import Exchange
+from streamtool.exchange.encoding import decode_body
+from streamtool.middleware import ToolMiddleware
+from streamtool.observe.logs import loggable_message, printable
+from streamtool.observe.observers import Observers, OnExchange, Watch
+from streamtool.protocols import chat
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.shared.wire import KEY_HEADERS
+from streamtool.protocols.table import OTHER_REQUESTS, at_path
+from streamtool.server.gate import ENTRY
 from streamtool.settings import McpSettings, Settings
+from streamtool.store.storing import memory_of
 
 _PATH = "/v1/chat/completions"
-_OURS = frozenset(("model", "messages", "stream", "stream_options", "n", "store"))
-"""Fields of a request that are not handed on to the model."""
+_OWN_FIELDS = frozenset(("model", "messages", "stream", "stream_options", "n", "store"))
+"""Request fields that are not passed on to the model."""
 _WORK = "streamtool.work"
-"""Where the scope says what is to be done for a request."""
-_SHOWN = 200
-"""Characters of arguments, or of a failure, that the client is told."""
+"""ASGI scope key for the work to do for a request."""
+_MAX_SHOWN = 200
+"""Maximum number of characters shown to the client for arguments or an error."""
 
 _log = logging.getLogger("streamtool")
 
 
 class McpGateway:
-    """An ASGI app in front of `behind`, whose memory it shares. `apps` are the upstreams of the settings, by name."""
+    """ASGI app in front of the proxy's middleware. Shares the middleware's store. `apps` are the upstreams by name."""
 
     def __init__(
         self,
@@ -93,26 +95,36 @@ class McpGateway:
         on_exchange: OnExchange | None = None,
     ) -> None:
         self._settings = settings
-        self._behind = behind
-        self._through = middleware_of(settings, apps, on_exchange, behind.templates)
-        self._through.observers = behind.observers
-        self._through.gate = behind.gate.inner()
-        self._through.services = evolve(self._through.services, capabilities=behind.services.capabilities)
+        self._middleware = behind
+        self._model_middleware = make_middleware(settings, apps, on_exchange, behind.templates)
+        self._model_middleware.observers = behind.observers
+        self._model_middleware.gate = behind.gate.inner()
+        self._model_middleware.services = evolve(
+            self._model_middleware.services, capabilities=behind.services.capabilities
+        )
         front = evolve(
-            settings, upstreams={}, models=(), mode="emulate", app_protocol="chat", app_path=_PATH,
-            metrics=False, otel=False, recordings=None, debug=False,
-        )  # fmt: skip
+            settings,
+            upstreams={},
+            models=(),
+            mode="emulate",
+            app_protocol="chat",
+            app_path=_PATH,
+            metrics=False,
+            otel=False,
+            recordings=None,
+            debug=False,
+        )
         self._front = ToolMiddleware(self._chat, settings=front)
         self._front.observers = _Unobserved(front, anyio.current_time)
-        self._front.store = self._through.store = behind.store
+        self._front.store = self._model_middleware.store = behind.store
         self._front.background = behind.background
         self._tools: dict[str, list[McpTool]] | None = None
-        """By server, while they are open."""
+        """Tools by server, while the servers are open."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The servers are open inside of the block. Raises AgentError when one cannot be opened."""
-        async with self._opened(tuple(self._settings.mcp)) as found:
+        """Keep the servers open for the duration of the block. Raises AgentError if one cannot be opened."""
+        async with self._open_servers(tuple(self._settings.mcp)) as found:
             self._tools = found
             try:
                 yield
@@ -121,8 +133,8 @@ class McpGateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = at_path(self._settings.paths, route_path(scope)) if scope["type"] == "http" else None
-        if protocol is None or protocol in BESIDE or scope["method"] != "POST":
-            await self._behind(scope, receive, send)
+        if protocol is None or protocol in OTHER_REQUESTS or scope["method"] != "POST":
+            await self._middleware(scope, receive, send)
             return
         wire = client_protocol(protocol, target(scope))
         try:
@@ -133,7 +145,7 @@ class McpGateway:
             await send_error(wire, error, send)
             return
         plan = partial(self._plan, wire, body, scope)
-        blocks = self._behind.store.blocks and wire.memories is not None
+        blocks = self._middleware.store.blocks and wire.store_entries is not None
         planned = await (off_loop(plan) if blocks else sized(plan, len(body)))
         given = [body]
         if planned is not None:
@@ -141,17 +153,17 @@ class McpGateway:
             scope = {**scope, _WORK: work}
             if changed is not None:
                 given = [changed]
-                scope["headers"] = headers_of(changed, scope["headers"])
+                scope["headers"] = adapt_headers(changed, scope["headers"])
 
         async def replay() -> Any:
             return {"type": "http.request", "body": given.pop(), "more_body": False} if given else await receive()
 
-        await (self._behind if planned is None else self._front)(scope, replay, send)
+        await (self._middleware if planned is None else self._front)(scope, replay, send)
 
     def _plan(self, wire: ClientProtocol, body: bytes, scope: Scope) -> tuple[Work, bytes | None] | None:
-        """What is to be done for this request, and its body if that changes; None: it is not for us."""
+        """Return the work to do for a request, and the body if it changes; None if the request needs no MCP server."""
         limits = self._settings.limits
-        memory = (memory_of(self._behind.store, scope).recall,) if wire.memories else ()
+        memory = (memory_of(self._middleware.store, scope, scope[ENTRY].client).recall,) if wire.store_entries else ()
         try:
             body = decode_body(body, scope["headers"], limits.body)
             unread = wire.read_unread(body, limits)
@@ -159,128 +171,128 @@ class McpGateway:
                 return None
             asked = wire.read_request(body, limits, *memory)
         except StreamtoolError:
-            return None  # whoever answers says what is wrong
-        work = work_for(asked.raw, self._settings.rule_for(asked.model).mcp or (), self._settings.mcp)
+            return None  # the middleware reports the error
+        work = plan_work(asked.raw, self._settings.rule_for(asked.model).mcp or (), self._settings.mcp)
         if asked.tools or asked.has_tool_history or not work.servers:
             return None
-        return work, without_hosted(asked.raw, work) if work.hosted else None
+        return work, remove_hosted_tools(asked.raw, work) if work.hosted else None
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The agent as an upstream that speaks Chat Completions."""
+        """Serve a request as an upstream that speaks Chat Completions."""
         limits = self._settings.limits
         try:
             body = await read_body(scope, receive, limits)
             asked = await sized(partial(chat.read_request, body, limits), len(body))
             if asked.options.n > 1:
-                raise RequestError("an agent gives one answer: leave n out", param="n")
+                raise RequestError("requests to MCP servers support only one choice; omit n", param="n")
         except StreamtoolError as error:
             await send_error(chat, error, send)
             return
         except ClientLeft:
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-            reply = _Reply(asked, send, self._settings.keepalive)
-            with suppress(OSError):  # how a server tells that the client has left
+            tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+            reply = _GatewayReply(asked, send, self._settings.keepalive)
+            with suppress(OSError):  # raised by servers when the client has disconnected
                 await self._answer(asked, scope, reply)
             tasks.cancel_scope.cancel()
 
-    async def _answer(self, asked: Conversation, scope: Scope, reply: "_Reply") -> None:
-        """The run, told to the client; whatever goes wrong is told as well."""
+    async def _answer(self, asked: Conversation, scope: Scope, reply: "_GatewayReply") -> None:
+        """Run the agent and send its events, or its error, to the client."""
         began = anyio.current_time()
         failed = ""
         try:
             async with self._run(asked, scope) as run:
-                await reply.tell(run)
+                await reply.write_run(run)
         except StreamtoolError as error:
-            failed = f", failed: {problem(error, contents=self._settings.contents)}"
+            failed = f", failed: {loggable_message(error, contents=self._settings.contents)}"
             await reply.fail(error)
         except OSError:
             raise
-        except Exception:  # noqa: BLE001  the client is told
+        except Exception:  # noqa: BLE001  reported to the client
             _log.exception("an agent failed")
             failed = ", failed"
-            await reply.fail(StreamtoolError("the proxy failed while it executed calls"))
+            await reply.fail(StreamtoolError("the proxy failed while executing calls"))
         except anyio.get_cancelled_exc_class():
-            if (ended := self._through.gate.ended) is not None:
+            if (ended := self._model_middleware.gate.end_error) is not None:
                 failed = f", failed: {ended.message}"
             raise
         finally:
             passed = anyio.current_time() - began
-            client = plain(self._behind.observers.clients.of(scope["headers"]))
+            client = printable(self._middleware.observers.clients.of(scope["headers"]))
             _log.log(
                 logging.WARNING if failed else logging.INFO,
                 "%s: an agent, turns %d, calls %d%s%s (%.2f s)",
-                plain(asked.model), reply.turns, reply.calls, failed, f", client {client}" if client else "", passed,
-            )  # fmt: skip
+                printable(asked.model),
+                reply.turns,
+                reply.calls,
+                failed,
+                f", client {client}" if client else "",
+                passed,
+            )
 
     @asynccontextmanager
     async def _run(self, asked: Conversation, scope: Scope) -> AsyncIterator[AgentRun]:
-        """The agent at work."""
+        """Start the agent's run."""
         work: Work = scope[_WORK]
-        options = {name: value for name, value in asked.raw.items() if name not in _OURS}
+        options = {name: value for name, value in asked.raw.items() if name not in _OWN_FIELDS}
         headers = [(name, value) for name, value in scope["headers"] if name in KEY_HEADERS]
-        async with self._opened(work.servers) as found:
+        async with self._open_servers(work.servers) as found:
             agent = Agent(
                 None,
-                [tool for name in work.servers for tool in found[name] if work.offers(name, tool.own_name)],
+                [tool for name in work.servers for tool in found[name] if work.offers(name, tool.remote_name)],
                 model=asked.model,
                 settings=self._settings,
-                through=self._through,
+                through=self._model_middleware,
                 options=options,
                 headers=headers,
-                first_call=work.demanded,
+                first_call=work.call_required,
             )
             async with agent.run(asked.raw["messages"]) as run:
                 yield run
 
     @asynccontextmanager
-    async def _opened(self, names: tuple[str, ...]) -> AsyncIterator[dict[str, list[McpTool]]]:
+    async def _open_servers(self, names: tuple[str, ...]) -> AsyncIterator[dict[str, list[McpTool]]]:
         if self._tools is not None:
             yield self._tools
             return
-        servers = {name: _server(self._settings.mcp[name]) for name in names}
-        async with opened(list(servers.values())) as tools:
+        servers = {name: _make_server(self._settings.mcp[name]) for name in names}
+        async with open_servers(list(servers.values())) as tools:
             yield {
-                name: [tool for tool in tools if tool.server is server and _allowed(tool, self._settings.mcp[name])]
+                name: [tool for tool in tools if tool.server is server and _is_allowed(tool, self._settings.mcp[name])]
                 for name, server in servers.items()
             }
 
 
-def _server(settings: McpSettings) -> McpServer:
+def _make_server(settings: McpSettings) -> McpServer:
     target = settings.url or settings.command
     return McpServer(target, name=settings.name, prefix=settings.prefix or "", timeout=settings.timeout)
 
 
-def _allowed(tool: McpTool, settings: McpSettings) -> bool:
-    return any(fnmatchcase(tool.own_name, pattern) for pattern in settings.tools)
+def _is_allowed(tool: McpTool, settings: McpSettings) -> bool:
+    return any(fnmatchcase(tool.remote_name, pattern) for pattern in settings.tools)
 
 
 class _Unobserved(Observers):
-    """Tells nobody of an exchange."""
+    """Observers that observe nothing."""
 
     def watch(
         self, exchange: Exchange, headers: Iterable[tuple[bytes, bytes]], on_exchange: OnExchange | None
     ) -> Watch:
-        """A watch that nobody is told of."""
+        """Return a watch that reports nothing."""
         return _Unwatched(self, exchange, headers, on_exchange)
 
 
 class _Unwatched(Watch):
     __slots__ = ()
 
-    def end(self, error: StreamtoolError | None = None) -> int:  # noqa: ARG002  nobody is told of it
-        """Nobody is told, and nothing is counted: the client's own request is."""
+    def end(self, error: StreamtoolError | None = None) -> int:  # noqa: ARG002  not reported
+        """Do nothing: the exchanges with the model are counted instead."""
         return 0
 
 
-class _Reply:
-    """The reply that a client gets of a run."""
-
-    __slots__ = (
-        "_asked", "_begun", "_created", "_fold", "_id", "_keepalive", "_said", "_send", "_started", "_writer", "calls",
-        "turns",
-    )  # fmt: skip
+class _GatewayReply:
+    """A reply to a client, written from the events of a run."""
 
     def __init__(self, asked: Conversation, send: Send, keepalive: float) -> None:
         self._asked = asked
@@ -288,19 +300,19 @@ class _Reply:
         self._keepalive = keepalive
         self._id = new_id(chat.REPLY_ID)
         self._created = int(time.time())
-        self._fold = None if asked.stream else ReplyAccumulator()
+        self._accumulator = None if asked.stream else ReplyAccumulator()
         self._writer = chat.ReplyWriter(asked, id=self._id, created=self._created, model=asked.model)
         self._begun = False
-        """There is something to show; until then an error has its own status."""
+        """Whether any event has been written. Until then, an error is sent with its own status."""
         self._started = False
-        self._said = 0
-        """The turn whose text came last."""
+        self._text_turn = 0
+        """Turn that the most recent text belongs to."""
         self.turns = 0
         self.calls = 0
-        """That were executed."""
+        """Number of executed calls."""
 
-    async def tell(self, run: AgentRun) -> None:
-        """All that happens, to the end. Raises what the run raises."""
+    async def write_run(self, run: AgentRun) -> None:
+        """Write all events of the run until it ends. Raises whatever the run raises."""
         while True:
             event: Event | None = None
             with anyio.move_on_after(self._keepalive) as silence:
@@ -310,65 +322,65 @@ class _Reply:
             elif event is None:
                 break
             else:
-                await self._tell(self._counted(event))
+                await self._write_events(self._events_of(event))
         await self._close()
 
-    def _counted(self, event: Event) -> list[ReplyEvent]:
-        """What the client is told of an event, a turn's text apart from that of the one before."""
+    def _events_of(self, event: Event) -> list[ReplyEvent]:
+        """Update the counts and return the reply events, with a blank line between the text of two turns."""
         match event:
             case TurnStart(turn=turn):
                 self.turns = turn
             case ToolCallResult():
                 self.calls += 1
             case OutputDelta(text=text):
-                before, self._said = self._said, self.turns
+                before, self._text_turn = self._text_turn, self.turns
                 if before not in (0, self.turns):
                     return [ReplyTextDelta(0, "\n\n"), ReplyTextDelta(0, text)]
             case _:
                 pass
-        return _told(event)
+        return _reply_events(event)
 
     async def fail(self, error: StreamtoolError) -> None:
-        """What went wrong: as a status while nothing was said, later in the stream."""
+        """Send an error: with its own status if nothing has been sent, otherwise as the end of the stream."""
         if not self._started:
             await send_error(chat, error, self._send)
             return
-        await self._tell([ReplyFailure(error)])
+        await self._write_events([ReplyFailure(error)])
         await self._close()
 
-    async def _tell(self, events: list[ReplyEvent]) -> None:
+    async def _write_events(self, events: list[ReplyEvent]) -> None:
         if events and not self._begun:
             self._begun = True
             events = [ReplyStart(self._id, self._created, self._asked.model), *events]
-        if self._fold is not None:
-            self._fold.feed(events)
+        if self._accumulator is not None:
+            self._accumulator.feed(events)
         elif data := self._writer.feed(events):
             await self._put(data, more=True)
 
     async def _comment(self) -> None:
-        """Break a silence: a tool may take long."""
-        if self._fold is None:
+        """Send a keepalive comment while a tool is running."""
+        if self._accumulator is None:
             await self._put(self._writer.keepalive(), more=True)
 
     async def _close(self) -> None:
-        if self._fold is None:
+        if self._accumulator is None:
             await self._put(b"", more=False)
             return
         whole = chat.write_complete(
-            self._asked, self._fold.close(), id=self._id, created=self._created, model=self._asked.model
+            self._asked, self._accumulator.close(), id=self._id, created=self._created, model=self._asked.model
         )
         await self._put(whole, more=False)
 
     async def _put(self, data: bytes, *, more: bool) -> None:
         if not self._started:
             self._started = True
-            headers = [*(chat.STREAM_HEADERS if self._fold is None else chat.COMPLETE_HEADERS)]
+            headers = [*(chat.STREAM_HEADERS if self._accumulator is None else chat.COMPLETE_HEADERS)]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _told(event: Event) -> list[ReplyEvent]:
-    """What the client is told of an event: text as text, what the agent does as reasoning."""
+def _reply_events(event: Event) -> list[ReplyEvent]:
+    """Return the reply events for a run event: text as text, the agent's actions as reasoning."""
     match event:
         case OutputDelta(text=text):
             return [ReplyTextDelta(0, text)]
@@ -391,4 +403,4 @@ def _told(event: Event) -> list[ReplyEvent]:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

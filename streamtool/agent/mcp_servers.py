@@ -1,13 +1,12 @@
-"""Tools of MCP servers, through the official SDK: over standard input and output, or streamable HTTP.
+"""Tools on MCP servers, used through the official SDK, over stdio or streamable HTTP.
 
-Theory of operation. The SDK's client is a nest of task groups that belongs to the task which opened it, and some of its
-errors end all of it. So each connection lives in a task of its own (`_keep`), and calls come from other tasks, which
-share the client. A server that has ended costs the calls that were in the middle of it, which say so; nobody knows
-whether they were carried out, so none is repeated. The next call finds no connection and opens one. Cancelling a call
-tells the server.
+The SDK's client is a nest of task groups owned by the task that opened it, and some of its errors cancel all of them.
+Each connection therefore has its own task (`_hold`), and the tasks that make calls share the client. If the connection
+is lost during a call, the call fails with an error; it may or may not have been executed, so it is not repeated. The
+next call opens a new connection. Canceling a call notifies the server.
 
-The SDK (2.3) is written on anyio throughout, its HTTP on httpx2, which is too: everything here runs under asyncio and
-under trio. Nothing of it is imported before a server is opened.
+The SDK (2.3) and its HTTP client httpx2 are based on anyio, so everything works under asyncio and trio. They are
+imported only when a server is opened.
 """
 
 import math
@@ -20,32 +19,33 @@ from typing import Any, Self, TextIO, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+from attrs import define, field
 
-from streamtool.agent.tools import Progressed, ToolOutput
-from streamtool.conversation import MediaPart, Part, TextPart
-from streamtool.errors import AgentError, SettingsError
-from streamtool.protocols import wire
-
-Json = Any  # a decoded JSON value
+from streamtool.agent.tools import OnProgress, ToolOutput
+from streamtool.core.conversation import MediaPart, Part, TextPart
+from streamtool.core.errors import AgentError, SettingsError
+from streamtool.core.json_value import Json
+from streamtool.protocols.shared import wire
 
 _TERMINATED = "Session terminated"
-"""What the SDK says when the server does not know the session any more: the request was not carried out."""
+"""The SDK's error message when the server no longer knows the session. The request was not executed."""
 
 
 class McpServer:
-    """An MCP server: a command line, or a URL of streamable HTTP.
+    """An MCP server, given as a command line or a streamable HTTP URL.
 
         McpServer("uvx some-server --flag")     McpServer(["python", "server.py"])     McpServer("https://example.com/mcp")
 
-    `name` is for messages. `prefix` stands before the names of its tools, where two servers have the same names;
-    otherwise names are kept as they are. `env` adds to the little of the environment that the SDK passes on, `cwd` is
-    the command's folder, `log` takes its standard error (None: nobody does). `headers` go with each HTTP request.
-    `timeout` bounds one call (None: as the agent has it), `start` the opening, in seconds.
+    `name` is used in messages. `prefix` is prepended to the names of its tools, to distinguish tools that have the same
+    name on two servers. `env` adds to the few environment variables that the SDK passes on, and `cwd` is the working
+    directory of the command. `log` receives the command's standard error, which is discarded by default. `headers` are
+    sent with each HTTP request. `timeout` limits a call (None: the agent's timeout) and `start` the time to connect,
+    both in seconds.
     """
 
     def __init__(
         self,
-        target: str | Sequence[str] | Any,  # or a server object of the SDK, in this process
+        target: str | Sequence[str] | Any,  # or an SDK server object, in this process
         *,
         name: str | None = None,
         prefix: str = "",
@@ -63,9 +63,9 @@ class McpServer:
             self.command = list(target) if isinstance(target, Sequence) else []
         self._object = None if self.url or isinstance(target, str | Sequence) else target
         if not (self.url or self.command or self._object):
-            raise SettingsError("an MCP server is a command or a url; this one is empty")
+            raise SettingsError("an MCP server needs a command or a URL")
         told = next((word for word in self.command[1:] if not word.startswith("-")), "")
-        if not told or " " in told:  # code, for instance
+        if not told or " " in told:  # code given with -c
             told = self.command[0] if self.command else "in-process"
         self.name: str = name or self.url or Path(told).name
         self.prefix = prefix
@@ -78,47 +78,47 @@ class McpServer:
 
     @asynccontextmanager
     async def connect(self, over: anyio.Event) -> AsyncIterator[Any]:
-        """A client of the SDK, connected; `over` is set when the server closes its output."""
+        """Connect an SDK client for the duration of the block; `over` is set when the server closes its output."""
         try:
-            import mcp  # noqa: PLC0415  an extra
+            import mcp  # noqa: PLC0415  optional extra
         except ModuleNotFoundError:
             raise SettingsError('MCP servers need the extra "mcp": pip install "streamtool[mcp]"') from None
         async with AsyncExitStack() as stack:
             if self._object is not None:
                 transport = self._object
             elif self.url is not None:
-                transport = _watched(await self._http(stack), over)
+                transport = _monitored(await self._http(stack), over)
             else:
-                log = self._log or stack.enter_context(_nobody())
+                log = self._log or stack.enter_context(_open_null_log())
                 parameters = mcp.StdioServerParameters(
                     command=self.command[0], args=self.command[1:], env=self._env, cwd=self._cwd
                 )
-                transport = _watched(mcp.stdio_client(parameters, log), over)
+                transport = _monitored(mcp.stdio_client(parameters, log), over)
             yield await stack.enter_async_context(mcp.Client(transport))
 
     async def _http(self, stack: AsyncExitStack) -> Any:
-        import httpx2  # noqa: PLC0415  of the extra
+        import httpx2  # noqa: PLC0415  part of the extra
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
-        # the SDK's own limits; one call is bounded by whoever makes it
+        # These are the SDK's own limits; the duration of a call is limited by the caller.
         client = httpx2.AsyncClient(headers=self._headers, timeout=httpx2.Timeout(self.start, read=None))
         return streamable_http_client(cast(str, self.url), http_client=await stack.enter_async_context(client))
 
 
-def _nobody() -> TextIO:
-    """Where a log goes that nobody reads."""
+def _open_null_log() -> TextIO:
+    """Return a sink for a log that is discarded."""
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
 @asynccontextmanager
-async def _watched(transport: Any, over: anyio.Event) -> AsyncIterator[Any]:
-    """The transport, with an eye on the end of what it brings."""
+async def _monitored(transport: Any, over: anyio.Event) -> AsyncIterator[Any]:
+    """Wrap a transport so that `over` is set when the transport's output ends."""
     async with transport as (read, write):
-        yield _Watched(read, over), write
+        yield _MonitoredStream(read, over), write
 
 
-class _Watched:
-    """A stream of the SDK that sets `over` when it ends."""
+class _MonitoredStream:
+    """An SDK stream that sets `over` when it ends."""
 
     def __init__(self, stream: Any, over: anyio.Event) -> None:
         self._stream = stream
@@ -151,21 +151,19 @@ class _Watched:
         return await self._stream.__aexit__(*error)
 
 
+@define(eq=False)
 class _Link:
-    """One connection to a server while it lasts."""
+    """An open connection to a server."""
 
-    __slots__ = ("client", "over", "why")
-
-    def __init__(self) -> None:
-        self.client: Any = None
-        self.over = anyio.Event()
-        """The server has closed its output, or nobody wants the connection any more."""
-        self.why = ""
-        """Why it is over."""
+    client: Any = field(default=None, init=False)
+    ended: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set when the server has closed its output or the connection is no longer usable."""
+    reason: str = field(default="", init=False)
+    """Why the connection ended."""
 
 
 class Connection:
-    """A server that is connected when somebody needs it."""
+    """A connection to a server, opened on demand and reopened if lost."""
 
     def __init__(self, server: McpServer, tasks: TaskGroup) -> None:
         self.server = server
@@ -173,10 +171,10 @@ class Connection:
         self._opening = anyio.Lock()
         self._link: _Link | None = None
         self._lost = ""
-        """Why there is no connection any more."""
+        """Why the last connection was lost; empty if none has been lost."""
 
     async def tools(self) -> list["McpTool"]:
-        """The tools that the server has. Raises AgentError."""
+        """Return the server's tools. Raises AgentError."""
         link = await self._open()
         found: list[McpTool] = []
         cursor = None
@@ -190,18 +188,20 @@ class Connection:
                         return found
         except Exception as error:
             raise AgentError(
-                f"the MCP server {self.server.name} does not list its tools: {_sentence(error)}"
+                f"cannot list the tools of the MCP server {self.server.name}: {_message_of(error)}"
             ) from error
 
-    async def call(self, name: str, arguments: Mapping[str, Json], progressed: Progressed) -> ToolOutput:
-        """One call. Raises AgentError when the server cannot be opened, or ended during the call."""
-        from mcp import MCPError  # noqa: PLC0415  the server could only be opened with it
+    async def call(self, name: str, arguments: Mapping[str, Json], progressed: OnProgress) -> ToolOutput:
+        """Execute one call. Raises AgentError if the server cannot be opened or the connection is lost during the
+        call.
+        """
+        from mcp import MCPError  # noqa: PLC0415  installed, because the server is open
         from mcp.types import CONNECTION_CLOSED  # noqa: PLC0415
 
         for again in (True, False):
             link = await self.ready(progressed)
             try:
-                return _answer(await link.client.call_tool(name, dict(arguments), progress_callback=progressed))
+                return _output_of(await link.client.call_tool(name, dict(arguments), progress_callback=progressed))
             except MCPError as error:
                 if error.code == CONNECTION_CLOSED:
                     self._end(link, "it closed the connection")
@@ -210,55 +210,55 @@ class Connection:
                     return ToolOutput((TextPart(f"Error: {error.message}"),), error=True)
                 self._end(link, "its session was terminated")
         raise AgentError(
-            f"the MCP server {self.server.name} ended during this call ({link.why}); "
-            "nobody knows whether the call was carried out"
+            f"the MCP server {self.server.name} ended during this call ({link.reason}); "
+            "the call may or may not have been executed"
         )
 
-    async def ready(self, progressed: Progressed) -> _Link:
-        """The connection, opened again if it was lost. Raises AgentError."""
+    async def ready(self, progressed: OnProgress) -> _Link:
+        """Return the connection, reopening it if it was lost. Raises AgentError."""
         if self._lost:
             lost, self._lost = self._lost, ""
-            await progressed(0, None, f"the MCP server {self.server.name} had ended ({lost}) and is opened again")
+            await progressed(0, None, f"the MCP server {self.server.name} ended ({lost}); reopening it")
         return await self._open()
 
     async def _open(self) -> _Link:
         async with self._opening:
             if self._link is None:
-                opened: _Link | BaseException = await self._tasks.start(self._keep)
+                opened: _Link | BaseException = await self._tasks.start(self._hold)
                 if isinstance(opened, BaseException):
                     raise AgentError(
-                        f"the MCP server {self.server.name} cannot be opened: {_sentence(opened)}"
+                        f"the MCP server {self.server.name} cannot be opened: {_message_of(opened)}"
                     ) from opened
                 self._link = opened
             return self._link
 
-    async def _keep(self, *, task_status: TaskStatus[_Link | BaseException]) -> None:
-        """One connection, from its opening to its end."""
+    async def _hold(self, *, task_status: TaskStatus[_Link | BaseException]) -> None:
+        """Hold one connection open until it ends."""
         link = _Link()
         try:
             with anyio.fail_after(self.server.start) as scope:
-                async with self.server.connect(link.over) as link.client:
+                async with self.server.connect(link.ended) as link.client:
                     scope.deadline = math.inf
                     task_status.started(link)
-                    await link.over.wait()
+                    await link.ended.wait()
                     self._end(link, "it closed its output")
-        except* Exception as errors:  # noqa: BLE001  whatever a transport raises, beside a cancellation too
+        except* Exception as errors:  # noqa: BLE001  transports raise anything, even alongside a cancellation
             if link.client is None:
                 task_status.started(errors)
-            self._end(link, _sentence(errors))
+            self._end(link, _message_of(errors))
         finally:
             self._end(link, "")
 
     def _end(self, link: _Link, why: str) -> None:
-        """The connection is of no use any more. The SDK tells everybody who still waits for an answer."""
+        """Mark the connection as ended. The SDK fails the requests that are still waiting for an answer."""
         if self._link is link:
             self._link = None
-            self._lost = link.why = why
-        link.over.set()
+            self._lost = link.reason = why
+        link.ended.set()
 
 
 class McpTool:
-    """A tool of an MCP server."""
+    """A tool on an MCP server."""
 
     def __init__(self, connection: Connection, name: str, description: str, parameters: Mapping[str, Json]) -> None:
         self.name: str = connection.server.prefix + name
@@ -266,26 +266,28 @@ class McpTool:
         self.parameters = parameters
         self.timeout = connection.server.timeout
         self._connection = connection
-        self.own_name = name
-        """At its server."""
+        self.remote_name = name
+        """Name on the server, without the prefix."""
 
     @property
     def server(self) -> McpServer:
-        """Whose it is."""
+        """Server that provides the tool."""
         return self._connection.server
 
-    async def ready(self, progressed: Progressed) -> None:
-        """Open the server, if it has to be opened again."""
+    async def ready(self, progressed: OnProgress) -> None:
+        """Reopen the server if necessary."""
         await self._connection.ready(progressed)
 
-    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> ToolOutput:
-        """Let the server execute one call."""
-        return await self._connection.call(self.own_name, arguments, progressed)
+    async def call(self, arguments: Mapping[str, Json], progressed: OnProgress) -> ToolOutput:
+        """Have the server execute one call."""
+        return await self._connection.call(self.remote_name, arguments, progressed)
 
 
 @asynccontextmanager
-async def opened(servers: Sequence[McpServer]) -> AsyncIterator[list[McpTool]]:
-    """The tools of all servers, which stay open inside of the block. Raises AgentError when one cannot be opened."""
+async def open_servers(servers: Sequence[McpServer]) -> AsyncIterator[list[McpTool]]:
+    """Keep servers open for the duration of the block, and yield their tools. Raises AgentError if one cannot be
+    opened.
+    """
     if not servers:
         yield []
         return
@@ -297,7 +299,7 @@ async def opened(servers: Sequence[McpServer]) -> AsyncIterator[list[McpTool]]:
             await _list_all(connections, found, failed)
             if not failed:
                 yield [tool for number in sorted(found) for tool in found[number]]
-        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside of the group
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001  raised outside the group
             failed.append(error)
         finally:
             tasks.cancel_scope.cancel()
@@ -319,11 +321,11 @@ async def _list_all(
             listing.start_soon(one, number)
 
 
-# --- what comes back -------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
-def _answer(result: Any) -> ToolOutput:
-    """The SDK's result as ours: text and images as they are, the rest by name."""
+def _output_of(result: Any) -> ToolOutput:
+    """Convert an SDK result: text and media unchanged, other content by name."""
     content = tuple(part for block in result.content for part in _parts(block))
     if not content and result.structured_content is not None:
         content = (TextPart(wire.encode(result.structured_content).decode()),)
@@ -351,8 +353,8 @@ def _parts(block: Any) -> Iterator[Part]:
             yield TextPart(f"[{other}]")
 
 
-def _sentence(error: BaseException) -> str:
-    """What an error says, whatever it is wrapped in."""
+def _message_of(error: BaseException) -> str:
+    """Return the message of an exception, unwrapped from exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):

@@ -1,33 +1,30 @@
-"""One request of an agent and its reply: Chat Completions, spoken to the middleware around the upstream.
+"""One request from an agent and its reply, in Chat Completions, through the middleware in front of the upstream.
 
-The middleware is called in place, without a socket: the request is a body, the reply comes in pieces, which the
-protocol's own reader turns into the events that the agent tells. So an agent can do what any client can, and nothing
-of the emulation exists twice.
+The middleware is called directly, without a socket. The reply arrives in pieces, which the protocol's own reader turns
+into agent events. An agent can therefore do everything that a client can, and no part of the emulation is duplicated.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import anyio
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
-from streamtool.agent.events import Event, OutputDelta, ThoughtDelta, ToolArgumentsDelta, ToolCallEnd, ToolCallStart
+from streamtool.agent.events import (
+    Emit,
+    OutputDelta,
+    ThoughtDelta,
+    ToolArgumentsDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from streamtool.agent.tool_names import Names
-from streamtool.conversation import Conversation, Message, TextPart, ToolCall, ToolChoice
-from streamtool.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
-from streamtool.exchange import Record
-from streamtool.http.answers import new_id
-from streamtool.http.asgi import SCOPE, ASGIApp, Receive, Scope, Send
-from streamtool.http.asgi import Message as Sent
-from streamtool.http.gate import Gate
-from streamtool.http.middleware import UPSTREAM_KEY, ToolMiddleware
-from streamtool.http.templates import ChatTemplates
-from streamtool.observe.observers import OnExchange
-from streamtool.policy import CallIds
-from streamtool.protocols import chat
-from streamtool.protocols.interfaces import UpstreamProtocol
-from streamtool.reply import (
+from streamtool.asgi.answers import new_id
+from streamtool.asgi.types import SCOPE, ASGIApp, ASGIMessage, Receive, Scope, Send
+from streamtool.core.conversation import Conversation, Message, TextPart, ToolCall, ToolChoice
+from streamtool.core.errors import RequestError, StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.core.reply import (
     Choice,
     Reason,
     ReplyAccumulator,
@@ -39,32 +36,38 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+from streamtool.exchange import Record
+from streamtool.filters import CallIds
+from streamtool.middleware import UPSTREAM_KEY, ToolMiddleware
+from streamtool.observe.observers import OnExchange
+from streamtool.protocols import chat
+from streamtool.protocols.interfaces import UpstreamProtocol
+from streamtool.server.gate import Gate
 from streamtool.settings import ModelSettings, Settings
-
-Tell = Callable[[Event], Awaitable[None]]
+from streamtool.upstream.chat_templates import ChatTemplates
 
 PATH = "/v1/chat/completions"
 LISTENER = "streamtool.agent.listener"
-"""Key of the ASGI scope under which the raw text of the upstream's replies is listened for."""
+"""ASGI scope key for the listener that receives the raw text of the upstream's replies."""
 _records: ContextVar[Callable[[Record], object]] = ContextVar("records")
-"""Who is told of an exchange: several runs share one middleware."""
+"""Receives the records of the current run; context-local because several runs share one middleware."""
 
 
 @frozen
 class ModelReply:
-    """A reply."""
+    """A reply from the model."""
 
     message: Message
-    """As a message of the history, with its calls."""
+    """The reply as a history message, with its calls."""
     calls: tuple[ToolCallEnd, ...]
     reason: Reason
     usage: Usage
     raw: str = field(repr=False)
-    """What the upstream has written, call syntax and all, if somebody listened."""
+    """Text exactly as written by the upstream, call syntax included; empty without a listener."""
 
 
 class Listener:
-    """Hears what the upstream writes in one attempt."""
+    """Collects the text that the upstream writes in one attempt."""
 
     __slots__ = ("_pieces", "_reader", "_upstream")
 
@@ -73,23 +76,23 @@ class Listener:
         self.begin()
 
     def begin(self) -> None:
-        """Another attempt begins: what the last one said does not count."""
+        """Start a new attempt, and discard the text of the previous attempt."""
         self._reader = self._upstream.ReplyReader(n=1)
         self._pieces: list[str] = []
 
-    def hear(self, body: bytes, *, last: bool) -> None:
-        """A piece of the body."""
+    def feed(self, body: bytes, *, last: bool) -> None:
+        """Add a piece of the body."""
         events = self._reader.feed(body) + (self._reader.close() if last else [])
         self._pieces += [event.text for event in events if isinstance(event, ReplyTextDelta)]
 
     @property
     def text(self) -> str:
-        """All that was written as text."""
+        """All text written so far."""
         return "".join(self._pieces)
 
 
-def listening(app: ASGIApp) -> ASGIApp:
-    """`app`, with whoever listens to its replies."""
+def with_listener(app: ASGIApp) -> ASGIApp:
+    """Wrap `app` so that its replies are also passed to the listener in the scope, if there is one."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         listener: Listener | None = scope.get(LISTENER)
@@ -98,9 +101,9 @@ def listening(app: ASGIApp) -> ASGIApp:
             return
         listener.begin()
 
-        async def hear(message: Sent) -> None:
+        async def hear(message: ASGIMessage) -> None:
             if message["type"] == "http.response.body":
-                listener.hear(message.get("body", b""), last=not message.get("more_body", False))
+                listener.feed(message.get("body", b""), last=not message.get("more_body", False))
             await send(message)
 
         await app(scope, receive, hear)
@@ -108,13 +111,16 @@ def listening(app: ASGIApp) -> ASGIApp:
     return call
 
 
-def middleware_of(
+def make_middleware(
     settings: Settings,
     apps: Mapping[str, ASGIApp],
     on_exchange: OnExchange | None = None,
     templates: ChatTemplates | None = None,
 ) -> ToolMiddleware:
-    """What runs talk through to these upstreams, by name; the first one is for models that no rule sends elsewhere."""
+    """Return the middleware that connects runs to these upstreams.
+
+    `apps` are the upstreams by name. The first one serves every model that no rule routes elsewhere.
+    """
     first = next(iter(apps))
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,17 +131,15 @@ def middleware_of(
         if on_exchange is not None:
             on_exchange(record)
 
-    # calls go out as they come and by whatever name, because the agent itself looks at names and arguments
+    # Calls are streamed as they arrive and with any name, because the agent checks names and arguments itself.
     settings = evolve(settings, unknown_tools="deliver", arguments="stream", tools={})
-    made = ToolMiddleware(listening(route), settings=settings, on_exchange=heard, templates=templates)
-    made.gate = Gate()  # its one client is the agent
+    made = ToolMiddleware(with_listener(route), settings=settings, on_exchange=heard, templates=templates)
+    made.gate = Gate()  # its only client is the agent
     return made
 
 
 class ModelClient:
-    """What one run says to the model, and hears."""
-
-    __slots__ = ("_choice", "_conversation", "_headers", "_listens", "_names", "_record", "_tools")
+    """Sends the requests of one run to the model."""
 
     def __init__(
         self,
@@ -148,36 +152,38 @@ class ModelClient:
         choice: ToolChoice,
     ) -> None:
         self._tools = middleware
-        self._conversation = evolve(conversation, tools=tuple(map(names.offered, conversation.tools)))
+        self._conversation = evolve(conversation, tools=tuple(map(names.translate_tool, conversation.tools)))
         self._names = names
-        self._listens = listens
+        self._raw_protocol = listens
         self._headers = headers
-        self._choice = choice
-        """Of the first reply; later ones may call what they like."""
+        self._tool_choice = choice
+        """Tool choice for the first reply; later replies choose freely."""
         self._record: Record | None = None
 
     def _recorded(self, record: Record) -> None:
         self._record = record
 
-    async def reply(self, messages: Sequence[Message], tell: Tell) -> ModelReply:
-        """The reply to these messages; `tell` hears of it as it comes. Raises StreamtoolError when there is none."""
-        listener = None if self._listens is None else Listener(self._listens)
+    async def reply(self, messages: Sequence[Message], tell: Emit) -> ModelReply:
+        """Request a reply to these messages. `tell` receives reply events as they arrive. Raises StreamtoolError."""
+        listener = None if self._raw_protocol is None else Listener(self._raw_protocol)
         past = (call.id for message in messages for call in message.calls)
-        hearing = _Hearing(self._names, tell, CallIds(lambda: new_id(chat.CALL_ID), past))
+        hearing = _ReplyReceiver(self._names, tell, CallIds(lambda: new_id(chat.CALL_ID), past))
         self._record = None
-        asked = evolve(self._conversation, messages=tuple(map(self._names.out, messages)), choice=self._choice)
-        self._choice = ToolChoice()
+        asked = evolve(
+            self._conversation, messages=tuple(map(self._names.translate_message, messages)), choice=self._tool_choice
+        )
+        self._tool_choice = ToolChoice()
         model = ModelSettings(asked.model)
         await self._call(chat.write_request(asked, model, stream=True), hearing, listener)
-        fold = hearing.fold.close()
+        fold = hearing.accumulator.close()
         if hearing.status >= 400 or fold.failure is not None or not fold.choices:
             raise self._error(hearing, fold.failure)
-        return _told(fold.choices[0], hearing, fold.usage, "" if listener is None else listener.text)
+        return _model_reply(fold.choices[0], hearing, fold.usage, "" if listener is None else listener.text)
 
-    async def _call(self, body: bytes, hearing: "_Hearing", listener: Listener | None) -> None:
+    async def _call(self, body: bytes, hearing: "_ReplyReceiver", listener: Listener | None) -> None:
         bodies = [body]
 
-        async def receive() -> Sent:
+        async def receive() -> ASGIMessage:
             if bodies:
                 return {"type": "http.request", "body": bodies.pop(), "more_body": False}
             await anyio.sleep_forever()
@@ -199,13 +205,13 @@ class ModelClient:
         finally:
             _records.reset(token)
 
-    def _error(self, hearing: "_Hearing", failure: StreamtoolError | None) -> StreamtoolError:
-        """Why there is no reply: what the exchange recorded, else what it answered."""
+    def _error(self, hearing: "_ReplyReceiver", failure: StreamtoolError | None) -> StreamtoolError:
+        """Return the error recorded by the exchange, falling back to the one sent to the client."""
         if self._record is not None and self._record.error is not None:
             return self._record.error
         if failure is None:
             return UpstreamError("the upstream gave no reply")
-        # there was no exchange at all: what was asked cannot be asked, or had nothing to do with tools and passed
+        # Without an exchange, the request was invalid, or had nothing to do with tools and was forwarded unchanged.
         if hearing.status == 400:
             return RequestError(failure.message, param=failure.param, code=failure.code)
         if hearing.status > 400:
@@ -213,45 +219,42 @@ class ModelClient:
         return failure
 
 
-class _Hearing:
-    """Takes the reply of the middleware, and tells it.
+@define(eq=False)
+class _ReplyReceiver:
+    """Reads a reply from the middleware and emits its events.
 
-    A result finds its call by its id, and upstreams with native tools may give none, or one twice: such a call gets an
-    id of its own.
+    Results refer to calls by id. Upstreams with native tools may omit an id or repeat one; such a call gets a new id.
     """
 
-    __slots__ = ("_ids", "_names", "_reader", "_tell", "calls", "fold", "status")
+    _names: Names
+    _tell: Emit
+    _ids: CallIds
+    _reader: chat.ReplyReader = field(factory=chat.ReplyReader, init=False)
+    calls: dict[int, tuple[str, str, list[str]]] = field(factory=dict, init=False)
+    """Id, name and argument pieces of each call, in the order in which the calls started."""
+    accumulator: ReplyAccumulator = field(factory=ReplyAccumulator, init=False)
+    status: int = field(default=0, init=False)
 
-    def __init__(self, names: Names, tell: Tell, ids: CallIds) -> None:
-        self._reader = chat.ReplyReader()
-        self._names = names
-        self._tell = tell
-        self._ids = ids
-        self.calls: dict[int, tuple[str, str, list[str]]] = {}
-        """Id, name and arguments, in the order in which they were begun."""
-        self.fold = ReplyAccumulator()
-        self.status = 0
-
-    async def send(self, message: Sent) -> None:
-        """What the middleware sends."""
+    async def send(self, message: ASGIMessage) -> None:
+        """Receive an ASGI message from the middleware."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         elif message["type"] == "http.response.body":
             events = self._reader.feed(message.get("body", b""))
             if not message.get("more_body", False):
                 events += self._reader.close()
-            self.fold.feed(events)
+            self.accumulator.feed(events)
             for event in events:
-                await self._told(event)
+                await self._emit(event)
 
-    async def _told(self, event: ReplyEvent) -> None:
+    async def _emit(self, event: ReplyEvent) -> None:
         match event:
             case ReplyTextDelta(text=text):
                 await self._tell(OutputDelta(text))
             case ReplyReasoningDelta(text=text):
                 await self._tell(ThoughtDelta(text))
             case ReplyCallStart(index=index, id=id, name=name):
-                self.calls[index] = (self._ids.take(id), self._names.back(name), [])
+                self.calls[index] = (self._ids.take(id), self._names.original_name(name), [])
                 await self._tell(ToolCallStart(*self.calls[index][:2]))
             case ReplyArgumentsDelta(index=index, text=text):
                 id, _, pieces = self.calls[index]
@@ -264,11 +267,11 @@ class _Hearing:
                 pass
 
 
-def _told(choice: Choice, hearing: _Hearing, usage: Usage | None, raw: str) -> ModelReply:
+def _model_reply(choice: Choice, hearing: _ReplyReceiver, usage: Usage | None, raw: str) -> ModelReply:
     heard = zip(hearing.calls.values(), choice.calls, strict=True)
     calls = tuple(ToolCallEnd(id, name, call.arguments, call.complete) for (id, name, _), call in heard)
     kept = [
-        # what was cut off is no JSON, and some upstreams refuse a history that holds it
+        # arguments that were cut off are not valid JSON, and some upstreams reject a history that contains them
         ToolCall(end.id, end.name, call.arguments if call.complete else "{}", signature=call.signature)
         for end, call in zip(calls, choice.calls, strict=True)
     ]

@@ -1,30 +1,29 @@
-"""The strict one-object protocol: is a reply exactly one object, and if not, what is the model told?
+"""Strict one-object protocol: check that a reply is exactly one object, and correct the model otherwise.
 
-Formats in which the whole reply is one object (`action_object`) are read tolerantly, like all others: text around the
-object is text, and damaged JSON is mended. Who asks for strictness gets a look at the whole text instead. A thought
-that is too long is none of its business: what exceeds it was discarded, and the reply stands.
+Formats in which the whole reply is one object (`action_object`) are parsed as tolerantly as any other: text around the
+object is emitted as text, and damaged JSON is repaired. The strict protocol checks the complete text instead. It does
+not limit the length of the thought: a reply whose thought is too long is accepted, and the excess has been discarded.
 """
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 import statemachine
-
-Json = Any  # a decoded JSON value
+from streamtool.core.json_value import Json
 
 _FORM: Final = (
     '{"thought": "a short note", "action": {"tool": "name", "args": {…}}} for a call, '
     'or {"final": {"content": …}} for the final answer'
 )
 _SHOWN: Final = 300
-"""Characters of the model's own text that it is shown."""
-_TAIL: Final = re.compile(r"\(byte \d+\)\Z")
+"""Maximum number of characters quoted from the rejected reply."""
+_BYTE_POSITION: Final = re.compile(r"\(byte \d+\)\Z")
 
 
 def problem(text: str, format: str) -> str | None:
-    """Why this reply is not one object of the protocol; None when it is."""
+    """Return why a reply is not exactly one object of the protocol, or None if it is."""
     parser = statemachine.Parser(formats=(format,), ledger=True)
     parser.feed(text)
     parser.close()
@@ -33,7 +32,7 @@ def problem(text: str, format: str) -> str | None:
     if begin < 0:
         return "it is no JSON object"
     before = text[:begin]
-    if thought:  # its markers are no text
+    if thought:  # its markers are not text
         spans = (s for s in parser.ledger if s.kind == "text" and s.start < begin)
         before = "".join(text[s.start : min(s.end, begin)] for s in spans)
     if before.strip():
@@ -41,12 +40,12 @@ def problem(text: str, format: str) -> str | None:
     try:
         value = msgspec.json.decode(text[begin:].rstrip())
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        return f"it is no valid JSON: {_TAIL.sub('', str(error)).strip()}"
+        return f"it is no valid JSON: {_BYTE_POSITION.sub('', str(error)).strip()}"
     return _keys(value)
 
 
 def _keys(value: Json) -> str | None:
-    """What is wrong with the object."""
+    """Return what is wrong with the object's keys, or None."""
     extra = sorted(value.keys() - {"thought", "action", "final"})
     if extra:
         return f"it has the unknown key `{extra[0]}`"
@@ -68,7 +67,7 @@ def _keys(value: Json) -> str | None:
 
 
 def correction(wrong: str, text: str) -> str:
-    """What the model is told after a reply that is not accepted."""
+    """Return the message that asks the model for another reply."""
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
     return (
         f"Your last reply was rejected: {wrong}. Reply again with a single JSON object and nothing else: {_FORM}.\n"

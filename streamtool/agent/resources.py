@@ -1,4 +1,4 @@
-"""What the runs of an agent need and may share: the tools, with their MCP servers, and the upstreams."""
+"""Resources that the runs of an agent can share: tools with their MCP servers, and upstreams."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,24 +9,24 @@ import httpx
 from attrs import frozen
 
 from streamtool.agent.functions import FunctionTool
-from streamtool.agent.mcp_servers import McpServer, opened
-from streamtool.agent.model_client import middleware_of
+from streamtool.agent.mcp_servers import McpServer, open_servers
+from streamtool.agent.model_client import make_middleware
 from streamtool.agent.tools import ExecutableTool
-from streamtool.errors import SettingsError
-from streamtool.http.asgi import ASGIApp
-from streamtool.http.middleware import ToolMiddleware
-from streamtool.http.templates import ChatTemplates
-from streamtool.http.upstream import HttpUpstream, open_servers
+from streamtool.asgi.types import ASGIApp
+from streamtool.core.errors import SettingsError
+from streamtool.middleware import ToolMiddleware
 from streamtool.observe.observers import OnExchange
 from streamtool.settings import Settings, UpstreamSettings
+from streamtool.upstream.app import HttpUpstream, model_servers
+from streamtool.upstream.chat_templates import ChatTemplates
 
-PATIENCE = 1.0
-"""Seconds that an agent waits for the chat template of its model: the whole run is written in the format it tells."""
+TEMPLATE_TIMEOUT = 1.0
+"""Maximum seconds to wait for the model's chat template, which determines the format for the entire run."""
 
 
 @frozen
 class OpenResources:
-    """What a run works with."""
+    """Open resources that a run uses."""
 
     middleware: ToolMiddleware
     tools: Mapping[str, ExecutableTool]
@@ -34,26 +34,26 @@ class OpenResources:
 
 @frozen
 class Resources:
-    """What an agent was given, before anything of it is open."""
+    """Resources given to an agent, before they are opened."""
 
     settings: Settings
     tools: tuple[ExecutableTool | McpServer, ...]
     model: str = "default"
     app: ASGIApp | None = None
-    """What answers in the place of the upstreams."""
+    """An app that replaces the upstreams."""
     on_exchange: OnExchange | None = None
     transport: httpx.AsyncBaseTransport | None = None
-    """In the place of the network."""
+    """A transport that replaces the network."""
     through: ToolMiddleware | None = None
-    """In the place of all that leads to an upstream; whoever made it closes it."""
+    """A middleware that replaces everything between the agent and the model. It is closed by its creator."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[OpenResources]:
-        """The servers and upstreams, open."""
+        """Open the MCP servers and upstreams for the duration of the block."""
         async with AsyncExitStack() as stack:
             functions = [tool for tool in self.tools if not isinstance(tool, McpServer)]
             servers = [tool for tool in self.tools if isinstance(tool, McpServer)]
-            tools = _by_name([*functions, *await stack.enter_async_context(opened(servers))])
+            tools = _tools_by_name([*functions, *await stack.enter_async_context(open_servers(servers))])
             if self.through is not None:
                 yield OpenResources(self.through, tools)
                 return
@@ -61,24 +61,24 @@ class Resources:
             for name, upstream in self.settings.upstreams.items():
                 apps[name] = app = self._upstream(upstream)
                 if isinstance(app, HttpUpstream):
-                    stack.push_async_callback(_closed, app)
-            templates = ChatTemplates(self.settings, open_servers(apps))
-            middleware = middleware_of(self.settings, apps, self.on_exchange, templates)
+                    stack.push_async_callback(_close, app)
+            templates = ChatTemplates(self.settings, model_servers(apps))
+            middleware = make_middleware(self.settings, apps, self.on_exchange, templates)
             stack.callback(middleware.store.close)
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(TEMPLATE_TIMEOUT):
                 await templates.learn(self.settings.for_model(self.model))
             yield OpenResources(middleware, tools)
 
     def _upstream(self, upstream: UpstreamSettings) -> ASGIApp:
         if upstream.url == "sample":
-            from streamtool import sample  # noqa: PLC0415  only who asks it pays for it
+            from streamtool import sample  # noqa: PLC0415  imported on demand
 
             return sample.app
         return HttpUpstream(upstream, limits=self.settings.limits, transport=self.transport)
 
 
-def given_tool(given: Callable[..., Any] | McpServer | ExecutableTool) -> ExecutableTool | McpServer:
-    """The tool, or the server of tools, that was given; a plain function becomes a tool. Raises SettingsError."""
+def as_tool(given: Callable[..., Any] | McpServer | ExecutableTool) -> ExecutableTool | McpServer:
+    """Return a tool or MCP server unchanged, and a plain function as a tool. Raises SettingsError."""
     if isinstance(given, McpServer):
         return given
     if hasattr(given, "parameters") and hasattr(given, "call"):
@@ -86,16 +86,16 @@ def given_tool(given: Callable[..., Any] | McpServer | ExecutableTool) -> Execut
     return FunctionTool(given)
 
 
-async def _closed(app: HttpUpstream) -> None:
+async def _close(app: HttpUpstream) -> None:
     with anyio.CancelScope(shield=True):
         await app.aclose()
 
 
-def _by_name(tools: Iterable[ExecutableTool]) -> dict[str, ExecutableTool]:
+def _tools_by_name(tools: Iterable[ExecutableTool]) -> dict[str, ExecutableTool]:
     found: dict[str, ExecutableTool] = {}
     for tool in tools:
         if found.setdefault(tool.name, tool) is not tool:
             raise SettingsError(
-                f"two tools are named {tool.name}: give one another name, or its MCP server a prefix", param="tools"
+                f"two tools are named {tool.name}; rename one, or give its MCP server a prefix", param="tools"
             )
     return found

@@ -1,21 +1,20 @@
-"""What the loop needs of a tool, whoever executes it."""
+"""Interface for tools that an agent can execute."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from attrs import frozen
 
-from streamtool.conversation import Part
+from streamtool.core.conversation import Part
+from streamtool.core.json_value import Json
 
-Json = Any  # a decoded JSON value
-
-Progressed = Callable[[float, float | None, str | None], Awaitable[None]]
-"""How a tool tells its progress: what is done, of how much, and in words."""
+OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Callback that a tool calls to report progress: the amount done, the total if known, and a message."""
 
 
 @frozen
 class ToolOutput:
-    """What a tool gave back."""
+    """Result of a tool call."""
 
     content: tuple[Part, ...]
     error: bool = False
@@ -26,7 +25,7 @@ class ExecutableTool(Protocol):
 
     @property
     def name(self) -> str:
-        """As the model knows it."""
+        """Name that the model uses."""
         ...
 
     @property
@@ -39,18 +38,18 @@ class ExecutableTool(Protocol):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds for one call; None: the agent's."""
+        """Maximum seconds for a call; None for the agent's default."""
         ...
 
-    async def call(self, arguments: Mapping[str, Json], progressed: Progressed) -> ToolOutput:
-        """Execute one call. Whatever it raises becomes its result."""
+    async def call(self, arguments: Mapping[str, Json], progressed: OnProgress) -> ToolOutput:
+        """Execute one call. An exception becomes the call's result."""
         ...
 
 
 @runtime_checkable
 class Prepared(Protocol):
-    """A tool with something to do before its time begins to count."""
+    """A tool with preparations that do not count towards the timeout of a call."""
 
-    async def ready(self, progressed: Progressed) -> None:
-        """Do it. Whatever it raises becomes the result of the call."""
+    async def ready(self, progressed: OnProgress) -> None:
+        """Prepare for a call. An exception becomes the call's result."""
         ...

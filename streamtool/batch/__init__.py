@@ -1,10 +1,10 @@
-"""Many recorded replies at once: files of records in, one line for each record out.
+"""Batch parsing of recorded replies: reads files of records and writes one line per record.
 
-sources ─▶ lists of records ─▶ processes, each with its parser ─▶ in order ─▶ JSONL or Parquet, and sums
+sources ─▶ batches of records ─▶ processes, each with its parser ─▶ results in order ─▶ JSONL or Parquet, and totals
 
-sources   what a file is (JSONL, a JSON array, a recording; plain, gzip or zstd), and its records, a few MB at a time
-reading   one record: its text, its tools, what the parser makes of it
-workers   the processes, and the order of what they return
-outputs   where the results go, and how far they have come
-run       all of it together
+sources   input files (JSONL, a JSON array or a recording; plain, gzip or zstd), read a few MB at a time
+reading   one record: its text, its tools, and what the parser finds
+workers   the processes, and the order of their results
+outputs   where results are written, and the progress of a run
+run       a complete run
 """

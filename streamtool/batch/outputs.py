@@ -1,4 +1,4 @@
-"""Where results go: lines of JSON, or a table in Parquet; and how far they have come, so that a run can be resumed."""
+"""Outputs: JSON lines or a Parquet table, and the progress of a run, from which it can be resumed."""
 
 import json
 import os
@@ -12,39 +12,39 @@ from typing import Any, BinaryIO, Final, Protocol, Self
 from attrs import field, frozen
 
 from streamtool.batch.reading import Result
-from streamtool.batch.sources import needed
-from streamtool.errors import SettingsError
+from streamtool.batch.sources import import_extra
+from streamtool.core.errors import SettingsError
 
 PROGRESS: Final = ".progress"
-"""What stands behind the name of an output in the name of the file that says how far it is."""
+"""Suffix of the file that stores the progress of a run next to its output."""
 PARQUET: Final = ".parquet"
 
 
 @frozen
 class Checkpoint:
-    """How far a run is: what is in the output, and what it was made of."""
+    """Progress of a run: the size of the output so far, and how much of each input file it covers."""
 
     done: Mapping[str, int] = field(factory=dict)
-    """Records of each file."""
+    """File → number of its records that have been processed."""
     size: int = 0
-    """Bytes of the output."""
+    """Size of the output in bytes."""
     counts: Counter[str] = field(factory=Counter)
 
     @classmethod
-    def of(cls, output: str) -> Self:
-        """That of an output that was begun. Raises SettingsError."""
+    def read(cls, output: str) -> Self:
+        """Read the checkpoint of an unfinished output. Raises SettingsError."""
         path = Path(output + PROGRESS)
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
             return cls(told["done"], told["size"], Counter(told["counts"]))
         except FileNotFoundError:
-            raise SettingsError(f"{output} cannot be resumed: there is no {path.name} beside it") from None
+            raise SettingsError(f"{output} cannot be resumed: {path.name} is missing") from None
         except (OSError, ValueError, KeyError, TypeError):
-            raise SettingsError(f"{path} is not what an earlier run has written") from None
+            raise SettingsError(f"{path} was not written by an earlier run") from None
 
 
 class Output(Protocol):
-    """Takes results, in order."""
+    """Destination for results, which arrive in order."""
 
     def __enter__(self) -> Self: ...
 
@@ -52,11 +52,11 @@ class Output(Protocol):
         """Close it."""
 
     def write(self, result: Result) -> None:
-        """Take what came of a batch."""
+        """Write a batch's result."""
 
 
-class Lines:
-    """A file of JSONL, or standard output; with its progress beside it."""
+class LinesOutput:
+    """JSONL file, with the progress stored in a file next to it; or standard output, without progress."""
 
     def __init__(self, name: str | None, begun: Checkpoint) -> None:
         self._name = name
@@ -70,7 +70,7 @@ class Lines:
                 raise SettingsError(f"{name} cannot be written: {error.strerror}", param=name) from None
             self._file.truncate(begun.size)
             self._file.seek(begun.size)
-            self._note()
+            self._write_progress()
 
     def __enter__(self) -> Self:
         return self
@@ -89,31 +89,44 @@ class Lines:
             return
         self._done[result.file] = result.last
         self._counts += result.counts
-        self._note()
+        self._write_progress()
 
-    def _note(self) -> None:
-        """Write down how far it is."""
+    def _write_progress(self) -> None:
+        """Store the progress."""
         told = {"done": self._done, "size": self._file.tell(), "counts": dict(self._counts)}
         path = Path(f"{self._name}{PROGRESS}")
         new = path.with_name(path.name + ".new")
         new.write_text(json.dumps(told), encoding="utf-8")
-        os.replace(new, path)  # noqa: PTH105  which is never half written
+        os.replace(new, path)  # noqa: PTH105  atomic: never half written
 
 
 class Table:
-    """A file of Parquet: a row for each record, its calls as a list of rows."""
+    """Parquet file with one row per record; a record's calls are a nested list."""
 
     def __init__(self, name: str) -> None:
-        pa, pq = (needed(module, f"{name} needs pyarrow") for module in ("pyarrow", "pyarrow.parquet"))
+        pa, pq = (import_extra(module, f"{name} needs pyarrow") for module in ("pyarrow", "pyarrow.parquet"))
         text = pa.string()
-        call = {"name": text, "arguments": text, "id": text, "format": text, "complete": pa.bool_(),
-                "repairs": pa.list_(text)}  # fmt: skip
+        call = {
+            "name": text,
+            "arguments": text,
+            "id": text,
+            "format": text,
+            "complete": pa.bool_(),
+            "repairs": pa.list_(text),
+        }
         discarded = {"text": text, "reason": text}
         self._schema = pa.schema(
-            {"file": text, "record": pa.int64(), "text": text, "reasoning": text,
-             "calls": pa.list_(pa.struct(call)), "discarded": pa.list_(pa.struct(discarded)),
-             "looks_like_a_call": pa.bool_(), "error": text}
-        )  # fmt: skip
+            {
+                "file": text,
+                "record": pa.int64(),
+                "text": text,
+                "reasoning": text,
+                "calls": pa.list_(pa.struct(call)),
+                "discarded": pa.list_(pa.struct(discarded)),
+                "looks_like_a_call": pa.bool_(),
+                "error": text,
+            }
+        )
         self._pa: Any = pa
         try:
             self._writer = pq.ParquetWriter(name, self._schema, compression="zstd")

@@ -1,4 +1,4 @@
-"""One record: its text, its tools, and what the parser makes of it."""
+"""Reading of one record: its text, its tools, and the parser's result."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from statemachine import (
     FORMATS,
@@ -22,66 +22,64 @@ from statemachine import (
 )
 from streamtool.batch.sources import Batch
 from streamtool.exchange import ParserOptions
+from streamtool.filters import NullParser, TextParser
 from streamtool.observe.lines import options_from_json
-from streamtool.policy import NullParser, TextParser
 
-_KEPT = 64
-"""Sets of tools whose compiled form is kept."""
-_SHORT = 5
-"""Characters of the shortest opener that looks like one wherever it stands."""
+_CACHED_SETS = 64
+"""Maximum number of tool sets to cache in compiled form."""
+_SHORTEST_OPENER = 5
+"""Minimum length of an opener that is recognized anywhere in text."""
 _OPENERS = re.compile(
     "|".join(
         sorted(
             re.escape(begin)
             for form in FORMATS.values()
             for opener in (*form.openers, *(opener for opener, _ in form.wrappers))
-            if len(begin := opener.partition("{")[0]) >= _SHORT and not begin.isalpha()
+            if len(begin := opener.partition("{")[0]) >= _SHORTEST_OPENER and not begin.isalpha()
         )
     )
 )
-"""What a text has in it that looks like a call, in whatever format."""
+"""Matches text that looks like the beginning of a call, in any format."""
 
 
 @frozen
 class ReadingOptions:
-    """What is read, and how."""
+    """Options for reading records."""
 
     field: str | None
-    """Where the text is in a record: names with dots between, numbers for places of lists. None: in recordings only."""
+    """Path of the text in a record: names separated by dots, numbers for list positions. None: read recordings only."""
     tools_field: str | None = None
-    """Where its tools are; None: nowhere."""
+    """Path of the tools in a record. None: records contain no tools."""
     tools: Mapping[str, Any] | None = None
-    """Those of all records; None: any name."""
+    """Tools for records without their own. None: any name is a tool."""
     formats: tuple[str, ...] | None = None
     prefix: str = ""
 
 
 @frozen
 class Result:
-    """What came of a batch."""
+    """Result of a batch."""
 
     file: str
     last: int
-    """The number of its last record."""
+    """Number of the batch's last record."""
     read: int
     lines: bytes
-    """One line of JSON for each record."""
+    """One line of JSON per record."""
     counts: Counter[str]
     broken: tuple[tuple[int, str], ...]
-    """Numbers of records that could not be read, and why."""
+    """Records that could not be read: number and reason."""
 
 
+@define(eq=False)
 class RecordReader:
-    """Reads batches; each process has one."""
+    """Reader for batches; each process has one."""
 
-    __slots__ = ("_options", "_sets")
-
-    def __init__(self, options: ReadingOptions) -> None:
-        self._options = options
-        self._sets: dict[str, Any] = {}
+    _options: ReadingOptions
+    _sets: dict[str, Any] = field(factory=dict, init=False)
 
     def read(self, batch: Batch) -> Result:
-        """Every record of a batch."""
+        """Read every record of a batch."""
         lines: list[str] = []
         counts: Counter[str] = Counter()
         broken: list[tuple[int, str]] = []
@@ -89,7 +87,7 @@ class RecordReader:
             found: dict[str, Any] = {"file": batch.file, "record": number}
             counts["records"] += 1
             try:
-                found |= parsed(self._reply_of(record), counts)
+                found |= parse_reply(self._reply_of(record), counts)
             except _BrokenError as error:
                 counts["broken"] += 1
                 broken.append((number, str(error)))
@@ -99,52 +97,52 @@ class RecordReader:
         last = batch.first if batch.recording else batch.first + len(batch.records) - 1
         return Result(batch.file, last, batch.read, data, counts, tuple(broken))
 
-    def _records(self, batch: Batch) -> Iterable[tuple[int, "bytes | _Reply | _BrokenError"]]:
-        return enumerate(self._recorded(batch.records) if batch.recording else batch.records, batch.first)
+    def _records(self, batch: Batch) -> Iterable[tuple[int, "bytes | _RecordedReply | _BrokenError"]]:
+        return enumerate(self._recorded_replies(batch.records) if batch.recording else batch.records, batch.first)
 
-    def _reply_of(self, record: "bytes | _Reply | _BrokenError") -> "_Reply":
-        if isinstance(record, _Reply):
+    def _reply_of(self, record: "bytes | _RecordedReply | _BrokenError") -> "_RecordedReply":
+        if isinstance(record, _RecordedReply):
             return record
         if isinstance(record, _BrokenError):
             raise record
         options = self._options
-        assert options.field is not None  # noqa: S101  without it there are recordings only
+        assert options.field is not None  # noqa: S101  without a field, only recordings are read
         if not record:
             raise _BrokenError("the line is too long")
         try:
             value = json.loads(record)
         except (ValueError, RecursionError) as error:
-            raise _BrokenError(f"no JSON: {error}") from None
-        text = at(value, options.field)
+            raise _BrokenError(f"invalid JSON: {error}") from None
+        text = value_at(value, options.field)
         if text is None:
-            raise _BrokenError(f"there is nothing at {options.field}")
+            raise _BrokenError(f"no value at {options.field}")
         if not isinstance(text, str):
-            raise _BrokenError(f"{options.field} is no text")
-        tools = None if options.tools_field is None else at(value, options.tools_field)
-        if isinstance(tools, str):  # as data sets keep them
+            raise _BrokenError(f"{options.field} is not a string")
+        tools = None if options.tools_field is None else value_at(value, options.tools_field)
+        if isinstance(tools, str):  # some data sets store tools as a JSON string
             try:
                 tools = json.loads(tools)
             except ValueError:
-                raise _BrokenError(f"{options.tools_field} is no JSON") from None
-        return _Reply(text, Parser(self._tools(tools), formats=options.formats, prefix=options.prefix))
+                raise _BrokenError(f"{options.tools_field} is not valid JSON") from None
+        return _RecordedReply(text, Parser(self._tools(tools), formats=options.formats, prefix=options.prefix))
 
     def _tools(self, tools: Any) -> Any:
-        """Tools as the parser takes them; what was compiled for the same ones is used again."""
+        """Convert a record's tools to the parser's type; equal tool sets are converted only once."""
         if tools is None:
             return self._options.tools
         key = json.dumps(tools, sort_keys=True)
         if key not in self._sets:
-            if len(self._sets) >= _KEPT:
+            if len(self._sets) >= _CACHED_SETS:
                 self._sets.pop(next(iter(self._sets)))
             try:
                 self._sets[key] = tools_of(tools)
             except TypeError:
-                raise _BrokenError(f"{self._options.tools_field} is no list of tools") from None
+                raise _BrokenError(f"{self._options.tools_field} is not a list of tools") from None
         return self._sets[key]
 
-    def _recorded(self, lines: Sequence[bytes]) -> Iterator["_Reply | _BrokenError"]:
-        """What the model wrote in each attempt of a recording; its parser is made as it was then."""
-        replies: dict[int, _Reply] = {}
+    def _recorded_replies(self, lines: Sequence[bytes]) -> Iterator["_RecordedReply | _BrokenError"]:
+        """Yield the model's text for each attempt in a recording, with a parser created from the recorded options."""
+        replies: dict[int, _RecordedReply] = {}
         made: ParserOptions | None = None
         for line in lines:
             try:
@@ -153,20 +151,20 @@ class RecordReader:
                     case "parser":
                         if "made_with" in found:
                             made = None if found["made_with"] is None else options_from_json(found["made_with"])
-                        replies[found["parser"]] = _Reply("", self._parser(made))
+                        replies[found["parser"]] = _RecordedReply("", self._parser(made))
                     case "text":
                         replies[found["parser"]].text += found["text"]
                     case "close":
                         replies[found["parser"]].reason = found["reason"]
             except (ValueError, KeyError, TypeError, AttributeError):
                 if line is lines[-1]:
-                    break  # the recording was cut
-                yield _BrokenError("this is no line of a recording that this version can read")
+                    break  # the recording was cut off
+                yield _BrokenError("not a line of a recording that this version can read")
                 return
         yield from replies.values()
 
     def _parser(self, made: ParserOptions | None) -> TextParser:
-        """As it was, but for what the options say."""
+        """Return a parser with the recorded options, unless the user gave options."""
         options = self._options
         if options.tools is not None or options.formats is not None:
             return Parser(options.tools, formats=options.formats, prefix=options.prefix)
@@ -174,19 +172,19 @@ class RecordReader:
 
 
 @define
-class _Reply:
-    """What a model wrote, and the parser that is to read it."""
+class _RecordedReply:
+    """Text from a model, and the parser to read it with."""
 
     text: str
     parser: TextParser
     reason: str | None = None
-    """Why it ended, where that is known."""
+    """Reason why the text ended, if known."""
 
 
-def parsed(reply: _Reply, counts: Counter[str]) -> dict[str, Any]:
-    """What the parser makes of a reply, which is counted."""
+def parse_reply(reply: _RecordedReply, counts: Counter[str]) -> dict[str, Any]:
+    """Parse a reply, and add what is found to `counts`."""
     counts["characters"] += len(reply.text)
-    found = collected([*reply.parser.feed(reply.text), *reply.parser.close(reply.reason)])
+    found = collect_events([*reply.parser.feed(reply.text), *reply.parser.close(reply.reason)])
     for call in found["calls"]:
         counts[f"calls/{call['format']}"] += 1
         counts["incomplete"] += not call["complete"]
@@ -205,8 +203,8 @@ class _BrokenError(Exception):
     """A record that cannot be read."""
 
 
-def at(value: Any, path: str) -> Any:
-    """What is at a path of a value; None: nothing."""
+def value_at(value: Any, path: str) -> Any:
+    """Return the value at a dotted path, or None if it does not exist."""
     for step in path.split("."):
         if isinstance(value, Mapping):
             value = value.get(step)
@@ -218,8 +216,8 @@ def at(value: Any, path: str) -> Any:
     return value
 
 
-def collected(events: Sequence[Event]) -> dict[str, Any]:
-    """Events, as one result."""
+def collect_events(events: Sequence[Event]) -> dict[str, Any]:
+    """Collect parser events into one result."""
     text: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []

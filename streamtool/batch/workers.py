@@ -1,4 +1,4 @@
-"""The processes that read batches, and their results in the order of the batches."""
+"""Worker processes that read batches; results are returned in the order of the batches."""
 
 import multiprocessing
 import os
@@ -13,13 +13,13 @@ from streamtool.batch.reading import ReadingOptions, RecordReader, Result
 from streamtool.batch.sources import Batch
 
 _AHEAD = 2
-"""Batches that wait for each process, so that none has to wait for the disk."""
+"""Number of batches queued for each process, so that it never waits for the disk."""
 _reader: RecordReader
-"""That of this process."""
+"""Reader of this worker process."""
 
 
-def results(options: ReadingOptions, batches: Iterable[Batch], jobs: int) -> Iterator[Result]:
-    """Those of all batches. No more than a few are in memory; for one batch no process is started."""
+def read_batches(options: ReadingOptions, batches: Iterable[Batch], jobs: int) -> Iterator[Result]:
+    """Yield the results of all batches in order. Few batches are in memory at a time; a single one needs no process."""
     rest = iter(batches)
     begins = list(islice(rest, 2))
     batches = chain(begins, rest)
@@ -28,7 +28,7 @@ def results(options: ReadingOptions, batches: Iterable[Batch], jobs: int) -> Ite
         yield from map(reader.read, batches)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _begin, (options,)) as pool:
+    with ProcessPoolExecutor(jobs, context, _initialize, (options,)) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
             for batch in batches:
@@ -42,15 +42,15 @@ def results(options: ReadingOptions, batches: Iterable[Batch], jobs: int) -> Ite
                 future.cancel()
 
 
-def _begin(options: ReadingOptions) -> None:
-    global _reader  # noqa: PLW0603  a process has one, and is told by what it is begun with
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-    threading.Thread(target=_follow, daemon=True).start()
+def _initialize(options: ReadingOptions) -> None:
+    global _reader  # noqa: PLW0603  each process has one, set by the pool's initializer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     _reader = RecordReader(options)
 
 
-def _follow() -> None:
-    """End with the parent, however that ends."""
+def _exit_with_parent() -> None:
+    """Exit along with the parent process, however it exits."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,8 +1,8 @@
-"""The command `streamtool`: `main` is its entry point; each command is a module of its own.
+"""The streamtool command line; `main` is the entry point.
 
-`app` declares the commands and their options, `exit_codes` says how they end, and what a command does is in the module
-of its name. What all of them need is in `common`. Nothing of it is imported before a command needs it, so that the
-missing extra is one clear sentence.
+`app` declares the commands and their options. Each command is implemented in the module of the same name, shared
+helpers are in `common`, and `exit_codes` maps errors to exit codes. All imports are deferred until a command needs
+them, so that a missing extra is reported in one clear sentence.
 """
 
 import sys
@@ -11,11 +11,14 @@ from collections.abc import Sequence
 __all__ = ["main"]
 
 EXTRA = ("typer", "rich", "uvicorn", "hypercorn")
-"""What the extra `serve` brings."""
+"""Packages installed by the extra `serve`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of a command line (None: of this process): 0, 1, 2, 3 or 130, as `streamtool --help` says."""
+    """Run a command line and return its exit code: 0, 1, 2, 3 or 130, as documented in `streamtool --help`.
+
+    `argv` defaults to the arguments of this process.
+    """
     try:
         from streamtool.cli.app import run  # noqa: PLC0415  needs the extra
 

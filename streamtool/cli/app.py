@@ -1,4 +1,4 @@
-"""The commands and their options. What a command raises becomes a sentence and an exit code in `exit_codes`."""
+"""The commands and their options. `exit_codes` turns exceptions into a message and an exit code."""
 
 import io
 import sys
@@ -9,8 +9,8 @@ import typer
 
 from streamtool.cli.common import open_source
 from streamtool.cli.exit_codes import DONE, FAILED, Commands
-from streamtool.cli.garbage import uncollected
-from streamtool.errors import SettingsError
+from streamtool.cli.garbage import gc_disabled
+from streamtool.core.errors import SettingsError
 
 app = typer.Typer(
     name="streamtool",
@@ -27,8 +27,8 @@ app = typer.Typer(
     streamtool serve --upstream http://127.0.0.1:8000
                                                   put the proxy in front of a model
     streamtool probe http://127.0.0.1:8000        find out what that model can do
-    streamtool run "What is new?" --mcp URL       let a model work, with tools
-    echo '@ping {"n": 1}' | streamtool parse -    print the calls in a text
+    streamtool run "What is new?" --mcp URL       let a model work with tools
+    echo '@ping {"n": 1}' | streamtool parse -    print the calls in model text
 
     \b
     Exit codes:  0 done · 1 failed · 2 wrong usage, input or settings
@@ -38,7 +38,7 @@ app = typer.Typer(
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """The exit code of a command line."""
+    """Run a command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -51,7 +51,7 @@ def run(argv: Sequence[str] | None) -> int:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import streamtool  # noqa: PLC0415  the version is looked up in the installed distribution
+        import streamtool  # noqa: PLC0415  slow: reads the distribution's metadata
 
         print(f"streamtool {streamtool.__version__}")
         raise typer.Exit(DONE)
@@ -64,11 +64,11 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """What comes before the command."""
+    """Define the options that precede the command."""
 
 
 Upstream = Annotated[
-    str | None, typer.Option(metavar="URL|sample", help="Where the model is served; default: the embedded sample.")
+    str | None, typer.Option(metavar="URL|sample", help="URL of the model's server; default: the embedded sample.")
 ]
 Protocol = Annotated[
     str | None,
@@ -77,20 +77,18 @@ Protocol = Annotated[
         help="The upstream's protocol: auto, chat, messages, responses, ollama, gemini or completions.",
     ),
 ]
-KeyEnv = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-]
+KeyEnv = Annotated[str | None, typer.Option(metavar="NAME", help="Environment variable that holds the upstream's key.")]
 JsonEvents = Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")]
 Config = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Settings in TOML; default: the file that STREAMTOOL_CONFIG names.")
+    str | None, typer.Option(metavar="FILE", help="Settings file (TOML); default: the one named by STREAMTOOL_CONFIG.")
 ]
-Mode = Annotated[
+ModeOption = Annotated[
     str | None,
     typer.Option(metavar="MODE", help="How tools reach the model: emulate (as text), native, rescue or auto."),
 ]
-Format = Annotated[
+FormatOption = Annotated[
     str | None,
-    typer.Option("--format", metavar="NAME", help="The format to teach the model (see: streamtool formats)."),
+    typer.Option("--format", metavar="NAME", help="Format to teach the model (see: streamtool formats)."),
 ]
 
 
@@ -100,19 +98,19 @@ def demo(
     upstream: Annotated[
         str | None, typer.Option(metavar="URL", help="Use this model instead of the sample (Chat Completions).")
     ] = None,
-    model: Annotated[str, typer.Option(metavar="NAME", help="The model's name at the upstream.")] = "sample",
+    model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model at the upstream.")] = "sample",
     key_env: KeyEnv = None,
-    format_: Format = None,
+    format_: FormatOption = None,
     delay: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Time between the sample's deltas.")] = 0.06,
     client: Annotated[
         str, typer.Option(metavar="NAME", help="http, or openai for the official client (pip install openai).")
     ] = "http",
-    page: Annotated[bool, typer.Option("--page", help="Open the inspector in a browser, and watch it there.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Open the inspector in a browser and watch it there.")] = False,
 ) -> None:
-    """Watch a model that only writes text call a tool, live. Needs no network.
+    """Watch a model that only writes text call a tool, live. Works offline.
 
-    The demo starts the proxy on a free loopback port with the embedded sample model behind it. A client asks a
-    question, receives a call, sends its result and receives the final answer.
+    The demo starts the proxy on a free loopback port, with the embedded sample model as its upstream. A client asks a
+    question, receives a call, sends the result and receives the final answer.
 
     \b
     Examples:
@@ -122,8 +120,8 @@ def demo(
       streamtool demo --page
       streamtool demo --upstream http://127.0.0.1:11434 --model qwen3:8b
     """
-    with uncollected():
-        from streamtool.cli.demo import DemoFlags  # noqa: PLC0415  a command loads what it needs
+    with gc_disabled():
+        from streamtool.cli.demo import DemoFlags  # noqa: PLC0415  imported on demand
         from streamtool.cli.demo import run as run_demo  # noqa: PLC0415
 
     run_demo(DemoFlags(upstream, model, key_env, format_, delay, client, page))
@@ -136,38 +134,37 @@ def serve(
     protocol: Protocol = None,
     key_env: KeyEnv = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Ask the upstream for this model, whatever the client asks for.")
+        str | None, typer.Option(metavar="NAME", help="Request this model, whatever the client asks for.")
     ] = None,
-    mode: Mode = None,
-    format_: Format = None,
+    mode: ModeOption = None,
+    format_: FormatOption = None,
     config: Config = None,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Default: 127.0.0.1.")] = None,
     port: Annotated[
         int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 8700; 0: any free one.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes that share the port; default: 1.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of processes that share the port; default: 1.")
     ] = None,
     server: Annotated[str, typer.Option(metavar="NAME", help="uvicorn (asyncio) or hypercorn (trio).")] = "uvicorn",
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the settings, print what they amount to, and exit.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the settings, print a summary, and exit.")] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow a host other than loopback without client keys.")
+        bool, typer.Option("--insecure", help="Allow a non-loopback host without client keys.")
     ] = False,
     inspect: Annotated[
         bool, typer.Option("--inspect", help="Serve a page at /inspect that shows exchanges as they happen.")
     ] = False,
     contents: Annotated[
-        bool, typer.Option("--contents", help="Prompts and replies may stand in the log and in the inspector.")
+        bool, typer.Option("--contents", help="Allow prompts and replies in the log and the inspector.")
     ] = False,
 ) -> None:
     """Run the proxy.
 
-    Clients send tools and receive calls. The upstream receives text and sends text.
+    Clients send tools and receive calls; the upstream reads and writes only text.
 
-    Flags win over STREAMTOOL_* variables, and variables over the settings file. Keys are never flags: name the variable
-    that holds one. Without an upstream the embedded sample model answers. The command prints a curl line to paste.
+    Flags override STREAMTOOL_* variables, which override the settings file. Keys are not accepted as flags; name the
+    variable that holds the key. Without an upstream, the embedded sample model answers. The command prints a curl
+    command to try.
 
     \b
     Examples:
@@ -177,12 +174,22 @@ def serve(
       streamtool serve --config streamtool.toml --check
       streamtool serve --inspect --contents
     """
-    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  the other commands need no server
+    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  imported on demand
     from streamtool.cli.serve import run as run_serve  # noqa: PLC0415
 
     run_serve(
         ServeFlags(
-            *(upstream, protocol, key_env, model, mode, format_, config, host, port, workers, server),
+            upstream=upstream,
+            protocol=protocol,
+            key_env=key_env,
+            model=model,
+            mode=mode,
+            format=format_,
+            config=config,
+            host=host,
+            port=port,
+            workers=workers,
+            server=server,
             insecure=insecure,
             inspect=inspect,
             contents=contents,
@@ -195,16 +202,20 @@ def serve(
 def reload(
     *,
     config: Config = None,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="Its host; default: that of the settings.")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Host of the server; default: from the settings.")
+    ] = None,
     port: Annotated[
-        int | None, typer.Option(metavar="PORT", min=1, max=65535, help="Its port; default: that of the settings.")
+        int | None,
+        typer.Option(metavar="PORT", min=1, max=65535, help="Port of the server; default: from the settings."),
     ] = None,
 ) -> None:
-    """Have `streamtool serve` read its settings anew, on this machine.
+    """Make the `streamtool serve` on this machine reload its settings.
 
-    What is open goes on as it began. The settings are checked first; the log of the server says when they are in use.
+    Open requests keep the settings they started with. The new settings are checked first; the server's log reports when
+    they take effect.
     """
-    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.serve import ServeFlags  # noqa: PLC0415  imported on demand
     from streamtool.cli.serve import reload as ask_to_reload  # noqa: PLC0415
 
     ask_to_reload(ServeFlags(config=config, host=host, port=port, insecure=True))
@@ -213,23 +224,23 @@ def reload(
 @app.command()
 def probe(
     *,
-    url: Annotated[str, typer.Argument(metavar="URL|sample", help="Where the model is served.")],
+    url: Annotated[str, typer.Argument(metavar="URL|sample", help="URL of the model's server.")],
     protocol: Annotated[
         str | None,
         typer.Option(metavar="PROTOCOL", help="chat, messages, ollama, gemini or completions; default: try all."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model to ask; default: the first one listed.")
+        str | None, typer.Option(metavar="NAME", help="Model to probe; default: the first one listed.")
     ] = None,
     key_env: KeyEnv = None,
-    tries: Annotated[int, typer.Option(min=1, metavar="N", help="How often to try each format.")] = 1,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one request may take.")] = 120.0,
+    tries: Annotated[int, typer.Option(min=1, metavar="N", help="Attempts per format.")] = 1,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit for a request.")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON object.")] = False,
 ) -> None:
     """Find out what an upstream can do, and print the settings for it.
 
-    The probe sends some twenty short requests with fixed texts. They show whether the upstream streams, takes native
-    tools and system messages and keeps markers, and which taught format the model obeys.
+    The probe sends about twenty short requests with fixed prompts. The replies show whether the upstream streams,
+    accepts native tools and system messages, and preserves markers, and which taught format the model obeys.
 
     \b
     Examples:
@@ -237,7 +248,7 @@ def probe(
       streamtool probe https://api.example.com/v1 --key-env EXAMPLE_KEY --tries 3
       streamtool probe sample --json
     """
-    from streamtool.cli.probe import ProbeFlags  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.probe import ProbeFlags  # noqa: PLC0415  imported on demand
     from streamtool.cli.probe import run as run_probe  # noqa: PLC0415
 
     run_probe(ProbeFlags(url, protocol, model, key_env, tries, timeout), as_json=as_json)
@@ -247,51 +258,53 @@ def probe(
 def run_task(
     *,
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="What the agent is to do; without one you are asked.")
+        str | None, typer.Argument(metavar="TASK", help="Task for the agent; if omitted, you are prompted for one.")
     ] = None,
     upstream: Upstream = None,
     tool: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE:FUNCTION", help="A Python function as a tool; repeat for more.")
+        list[str] | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Python function to use as a tool; repeat for more."),
     ] = None,
     mcp: Annotated[
-        list[str] | None, typer.Option(metavar="COMMAND|URL", help="An MCP server with its tools; repeat for more.")
+        list[str] | None, typer.Option(metavar="COMMAND|URL", help="MCP server whose tools to use; repeat for more.")
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask for another task after each answer.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Execute calls without asking.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Prompt for another task after each answer.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Run all tools without asking.")] = False,
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Execute calls of this tool (*, ?) without asking; repeat for more."),
+        typer.Option(metavar="NAME", help="Run this tool without asking (* and ? match several); repeat for more."),
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Keep the conversation under this name, or go on with it.")
+        str | None, typer.Option(metavar="NAME", help="Save the conversation under this name, or continue it.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the latest conversation, or that of --session.")
+        bool, typer.Option("--resume", help="Continue the latest conversation, or the one named by --session.")
     ] = False,
-    no_session: Annotated[bool, typer.Option("--no-session", help="Keep nothing.")] = False,
+    no_session: Annotated[bool, typer.Option("--no-session", help="Save nothing.")] = False,
     as_json: JsonEvents = False,
     protocol: Protocol = None,
     key_env: KeyEnv = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name at the upstream.")] = None,
-    mode: Mode = None,
-    format_: Format = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model at the upstream.")] = None,
+    mode: ModeOption = None,
+    format_: FormatOption = None,
     config: Config = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message before the task.")] = None,
-    max_turns: Annotated[int, typer.Option(min=1, metavar="N", help="The most replies that the model may give.")] = 20,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long one call may take.")] = 60.0,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message to put before the task.")] = None,
+    max_turns: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of replies from the model.")] = 20,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit for a call.")] = 60.0,
     price_input: Annotated[
-        float | None, typer.Option(min=0, metavar="PRICE", help="What a million tokens of the prompt cost.")
+        float | None, typer.Option(min=0, metavar="PRICE", help="Price per million prompt tokens.")
     ] = None,
     price_output: Annotated[
-        float | None, typer.Option(min=0, metavar="PRICE", help="What a million tokens of replies cost.")
+        float | None, typer.Option(min=0, metavar="PRICE", help="Price per million reply tokens.")
     ] = None,
 ) -> None:
-    """Let a model work on a task, with tools; or talk with it.
+    """Let a model work on a task with tools, or hold a conversation with it.
 
-    The command prints the model's text as it comes, and calls as the model writes them. It asks before it executes a
-    call; --yes executes all of them. Without a terminal and without --yes or --allow it does not start.
+    The command prints text and calls as the model writes them, and asks before it runs a tool. --yes runs all tools
+    without asking. Without a terminal, tools require --yes or --allow.
 
-    Without a task, or with --chat, it is a conversation. What is said at a terminal is kept (streamtool sessions).
+    Without a task, or with --chat, it starts a conversation. Conversations at a terminal are saved (streamtool
+    sessions).
 
     \b
     Examples:
@@ -300,33 +313,50 @@ def run_task(
       streamtool run --resume --mcp "python notes.py" --allow "read_*"
       streamtool run "List the issues" --mcp https://example.com/mcp --json --yes > events.jsonl
     """
-    with uncollected():
-        from streamtool.cli.run import RunFlags, SessionFlags  # noqa: PLC0415  a command loads what it needs
+    with gc_disabled():
+        from streamtool.cli.run import RunFlags, SessionFlags  # noqa: PLC0415  imported on demand
         from streamtool.cli.run import run as run_agent  # noqa: PLC0415
         from streamtool.cli.serve import ServeFlags  # noqa: PLC0415
         from streamtool.cli.terminal.costs import Prices  # noqa: PLC0415
 
-    where = ServeFlags(upstream, protocol, key_env, model, mode, format_, config, insecure=True)  # nothing listens
+    where = ServeFlags(
+        upstream=upstream,
+        protocol=protocol,
+        key_env=key_env,
+        model=model,
+        mode=mode,
+        format=format_,
+        config=config,
+        insecure=True,  # no socket is opened
+    )
     known = price_input is not None or price_output is not None
     run_agent(
         RunFlags(
-            task, where, system, tool or (), mcp or (), max_turns, timeout,
-            allow=None if yes else allow or (), json=as_json, chat=chat,
+            task=task,
+            upstream=where,
+            system=system,
+            tools=tool or (),
+            mcp=mcp or (),
+            max_turns=max_turns,
+            timeout=timeout,
+            allow=None if yes else allow or (),
+            json=as_json,
+            chat=chat,
             session=SessionFlags(session, resume, no_session),
             prices=Prices(price_input or 0.0, price_output or 0.0) if known else None,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()
 def sessions() -> None:
-    """List the conversations of `streamtool run` that are kept, the latest first.
+    """List the conversations saved by `streamtool run`, latest first.
 
     \b
     Examples:
       streamtool sessions
     """
-    from streamtool.cli.sessions import run as list_sessions  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.sessions import run as list_sessions  # noqa: PLC0415  imported on demand
 
     list_sessions()
 
@@ -338,17 +368,17 @@ def inspect(
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Default: 0, any free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Look at recordings on a page: what the model wrote, when the client received it, what was held back, and why.
+    """Show recordings on a web page.
 
-    The page is served on this machine until the command is interrupted. `streamtool serve --inspect` shows exchanges
-    as they happen.
+    The page shows what the model wrote, when the client received it, what was buffered, and why. It is served on this
+    machine until the command is interrupted. `streamtool serve --inspect` shows exchanges as they happen.
 
     \b
     Examples:
       streamtool inspect recordings
       streamtool inspect recordings/req_1.jsonl --no-browser
     """
-    from streamtool.cli.inspect import run as run_inspect  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.inspect import run as run_inspect  # noqa: PLC0415  imported on demand
 
     run_inspect(files, port=port, open_page=browser)
 
@@ -358,54 +388,56 @@ def parse(
     *,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE…|-", help="Model text; - is standard input. Or files of records."),
+        typer.Argument(metavar="FILE…|-", help="File of model text (- for standard input), or files of records."),
     ] = None,
     tools: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="JSON list of tools (OpenAI's, or {name, parameters}); default: any name."),
     ] = None,
     formats: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Listen for these formats only; default: all but the opt-in ones.")
+        str | None, typer.Option(metavar="A,B", help="Formats to listen for; default: all but the opt-in ones.")
     ] = None,
     delta: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Feed N characters at a time; default: as it arrives.")
     ] = None,
     as_json: JsonEvents = False,
     prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="What the reply already contains when the text starts.")
+        str, typer.Option(metavar="TEXT", help="Start of the reply, if the prompt already contained it.")
     ] = "",
     replay: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Replay this recording (setting: recordings) instead of a text."),
+        typer.Option(metavar="FILE", help="Replay this recording instead of parsing a file."),
     ] = None,
     negatives: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Print what is taken for a call, or is lost, in all files of this folder."),
+        typer.Option(metavar="FOLDER", help="Report false calls and lost text in all files in this folder."),
     ] = None,
     field: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="The files hold records (JSONL, a JSON array); where the text is in each."),
+        typer.Option(metavar="PATH", help="Parse records (JSONL, or a JSON array); PATH leads to the text in each."),
     ] = None,
     tools_field: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where the tools are in each record; default: those of --tools.")
+        str | None,
+        typer.Option(metavar="PATH", help="Path of the tools in each record; default: the tools from --tools."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes that read records; default: one for each core.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of processes for records; default: one per core.")
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Where the records' results go: .jsonl or .parquet; default: stdout."),
+        typer.Option(metavar="FILE", help="File for the results of records (.jsonl, .parquet); default: stdout."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run with this --output has ended.")] = False,
-    page: Annotated[bool, typer.Option("--page", help="Read the text on a page, where you can change it.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run with this --output.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Show the text on a web page, where you can edit it.")] = False,
 ) -> None:
-    """Print the events that the parser makes of a text.
+    """Print the parser events for model text.
 
-    The command reads the text as it arrives and prints each event as it happens. It feeds a recording in its recorded
-    pieces, and says whether the events are still the same (exit code 1 if not). Of a folder each file is one text.
+    The command reads the text as it arrives and prints each event as it happens. --replay feeds a recording in its
+    original pieces and compares the events with the recorded ones (exit code 1 if they differ). --negatives parses each
+    file in a folder as one reply.
 
-    With --field the files hold records, and it prints one line of JSON for each: its text, its calls. A folder, or a
-    file that is compressed, is always one of records or recordings.
+    With --field, the files contain records, and the command prints a line of JSON for each record, with its text and
+    calls. Folders and compressed files always contain records or recordings.
 
     \b
     Examples:
@@ -419,56 +451,63 @@ def parse(
       streamtool parse reply.txt --page
     """
     if page:
-        from streamtool.cli.inspect import play  # noqa: PLC0415  a command loads what it needs
+        from streamtool.cli.inspect import play  # noqa: PLC0415  imported on demand
 
         if replay or negatives or field or as_json or prefix or len(files or ()) > 1:
-            raise SettingsError("--page shows one text: leave the others out (streamtool inspect shows recordings)")
+            raise SettingsError("--page shows a single reply; for recordings, use streamtool inspect")
         play(files[0] if files else None, tools, formats, delta)
         return
     named = files or ["-"]
     single = replay is not None or negatives is not None
     if (replay is not None and negatives is not None) or (single and (named != ["-"] or delta is not None or prefix)):
-        raise SettingsError("--replay and --negatives read what they name, as it is: leave the others out")
+        raise SettingsError("--replay and --negatives cannot be combined, nor used with FILE, --delta or --prefix")
     if negatives is not None:
-        from streamtool.cli.negatives import run as run_negatives  # noqa: PLC0415  a command loads what it needs
+        from streamtool.cli.negatives import run as run_negatives  # noqa: PLC0415  imported on demand
 
         run_negatives(negatives, tools, formats, as_json=as_json)
         return
     if replay is not None:
-        from streamtool.cli.replay import run as run_replay  # noqa: PLC0415  a command loads what it needs
+        from streamtool.cli.replay import run as run_replay  # noqa: PLC0415  imported on demand
 
         if tools is not None or formats is not None:
-            raise SettingsError("--replay takes text and options from the recording: leave the others out")
+            raise SettingsError("--replay uses the tools and formats of the recording: omit --tools and --formats")
         raise typer.Exit(run_replay(replay, as_json=as_json))
-    from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.parse import run as run_parse  # noqa: PLC0415  imported on demand
     from streamtool.cli.parse import wants_records  # noqa: PLC0415
 
     if field is None and not wants_records(named):
         if tools_field or jobs or output or resume:
-            raise SettingsError("--tools-field, --jobs, --output and --resume are for records: say where with --field")
+            raise SettingsError("--tools-field, --jobs, --output and --resume apply only to records: add --field")
         run_parse(named[0], tools, formats, delta, prefix, as_json=as_json)
         return
     from streamtool.cli.batch import run as run_batch  # noqa: PLC0415
 
     if delta is not None:
-        raise SettingsError("--delta is for one text: records are read whole")
+        raise SettingsError("--delta does not apply to records, which are parsed whole")
     run_batch(
-        named, field, tools=tools, tools_field=tools_field, formats=formats, prefix=prefix, jobs=jobs,
-        output=output, resume=resume,
-    )  # fmt: skip
+        named,
+        field,
+        tools=tools,
+        tools_field=tools_field,
+        formats=formats,
+        prefix=prefix,
+        jobs=jobs,
+        output=output,
+        resume=resume,
+    )
 
 
 @app.command()
 def prompt(
     *,
-    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="The body of a request; - is stdin.")],
-    format_: Format = None,
+    request: Annotated[str, typer.Argument(metavar="REQUEST.json", help="File with the request body; - is stdin.")],
+    format_: FormatOption = None,
     config: Config = None,
     protocol: Annotated[
         str | None,
         typer.Option(
             metavar="PROTOCOL",
-            help="The protocol of the request: chat, messages, responses, ollama or gemini; default: guessed.",
+            help="Protocol of the request: chat, messages, responses, ollama or gemini; default: guessed.",
         ),
     ] = None,
 ) -> None:
@@ -479,7 +518,7 @@ def prompt(
       streamtool prompt request.json
       streamtool prompt request.json --format labelled
     """
-    from streamtool.cli.prompt import run as run_prompt  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.prompt import run as run_prompt  # noqa: PLC0415  imported on demand
 
     run_prompt(request, format_, config, protocol)
 
@@ -489,14 +528,14 @@ def formats(
     *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this format, with an example.")] = None,
 ) -> None:
-    """List the formats of calls, or show one with an example.
+    """List the call formats, or show one with an example.
 
     \b
     Examples:
       streamtool formats
       streamtool formats invoke
     """
-    from streamtool.cli.formats import run as run_formats  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.formats import run as run_formats  # noqa: PLC0415  imported on demand
 
     run_formats(name)
 
@@ -505,10 +544,10 @@ def formats(
 def plugin(
     *,
     engine: Annotated[
-        str | None, typer.Argument(metavar="ENGINE", help="Print the path of the plugin file for this engine.")
+        str | None, typer.Argument(metavar="ENGINE", help="Print the path of this engine's plugin file.")
     ] = None,
 ) -> None:
-    """List the plugins for engines, or print where one is.
+    """List the plugins for inference engines, or print one's path.
 
     \b
     Examples:
@@ -516,7 +555,7 @@ def plugin(
       vllm serve MODEL --enable-auto-tool-choice --tool-call-parser streamtool \\
           --tool-parser-plugin $(streamtool plugin vllm)
     """
-    from streamtool.cli.plugin import run as run_plugin  # noqa: PLC0415  a command loads what it needs
+    from streamtool.cli.plugin import run as run_plugin  # noqa: PLC0415  imported on demand
 
     run_plugin(engine)
 
@@ -525,17 +564,17 @@ def plugin(
 def bench(
     *,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Measure this model text instead of the built-in ones.")
+        str | None, typer.Argument(metavar="FILE", help="Measure with this model text instead of the built-in ones.")
     ] = None,
 ) -> None:
-    """Measure the parser on this machine.
+    """Measure the parser's speed on this machine.
 
     \b
     Examples:
       streamtool bench
       streamtool bench reply.txt
     """
-    from streamtool import bench as measure  # noqa: PLC0415  only who measures needs it
+    from streamtool import bench as measure  # noqa: PLC0415  imported on demand
 
     if file is not None:
         open_source(file).close()

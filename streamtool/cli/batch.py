@@ -1,4 +1,4 @@
-"""`streamtool parse --field NAME FILES…`: records in, a line for each of them out, and sums."""
+"""`streamtool parse --field NAME FILES…`: parse records, write a line for each, and print totals."""
 
 import os
 import sys
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from streamtool.batch.reading import ReadingOptions, Result
 from streamtool.batch.run import BatchRun
-from streamtool.batch.sources import STDIN, files
-from streamtool.cli.common import complain, read_tools
+from streamtool.batch.sources import STDIN, find_files
+from streamtool.cli.common import print_error, read_tools
 from streamtool.cli.parse import read_formats
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 _NAMED = 20
-"""Broken records that are named, at most."""
+"""Maximum number of invalid records to report individually."""
 _GROUPS = (("calls", "calls by format"), ("repairs", "repairs"), ("discarded", "characters discarded"))
 
 
@@ -43,19 +43,21 @@ def run(
     )
     work = BatchRun(tuple(names), options, jobs or _cores(), output, resume)
     broken: list[str] = []
-    with Bar(sum(Path(name).stat().st_size for name in files(names) if name != STDIN), quiet=output is None) as bar:
+    with Bar(
+        sum(Path(name).stat().st_size for name in find_files(names) if name != STDIN), quiet=output is None
+    ) as bar:
 
         def told(result: Result) -> None:
-            bar.more(result.read)
+            bar.advance(result.read)
             broken.extend(f"{result.file}, record {number}: {why}" for number, why in result.broken[:_NAMED])
             del broken[_NAMED:]
 
-        counts = work.all_of_it(told)
+        counts = work.execute(told)
     for line in broken:
-        complain(line)
+        print_error(line)
     if counts["broken"] > len(broken):
-        complain(f"and {counts['broken'] - len(broken)} more records that cannot be read")
-    show(counts)
+        print_error(f"and {counts['broken'] - len(broken)} more unreadable records")
+    print_totals(counts)
 
 
 def _cores() -> int:
@@ -64,8 +66,8 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def show(counts: Counter[str]) -> None:
-    """The sums, on standard error: results may be on standard output."""
+def print_totals(counts: Counter[str]) -> None:
+    """Print the totals to standard error, because standard output may carry the results."""
 
     def line(text: str) -> None:
         print(text, file=sys.stderr)
@@ -80,13 +82,13 @@ def show(counts: Counter[str]) -> None:
             told = sorted(found.items(), key=lambda pair: -pair[1])
             line(f"{title}: " + ", ".join(f"{name} {count:,}" for name, count in told))
     if counts["incomplete"]:
-        line(f"calls that were cut off: {counts['incomplete']:,}")
+        line(f"truncated calls: {counts['incomplete']:,}")
     if counts["looks like a call"]:
-        line(f'texts that look like calls and are none: {counts["looks like a call"]:,} ("looks_like_a_call")')
+        line(f'replies with text that only looks like a call: {counts["looks like a call"]:,} ("looks_like_a_call")')
 
 
 class Bar:
-    """How far it is, by bytes: on a terminal only."""
+    """Progress bar by bytes read, shown only on a terminal."""
 
     def __init__(self, size: int, *, quiet: bool) -> None:
         self._progress: Progress | None = None
@@ -103,7 +105,7 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
 
-    def more(self, read: int) -> None:
+    def advance(self, read: int) -> None:
         if self._progress is not None:
             self._progress.advance(self._task, read)
 
@@ -119,6 +121,6 @@ def _progress() -> "Progress":
             TransferSpeedColumn,
         )
     except ImportError:
-        raise SettingsError('the command needs rich: pip install "streamtool[serve]"', code="missing_extra") from None
+        raise SettingsError('this command needs rich: pip install "streamtool[serve]"', code="missing_extra") from None
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     return Progress(*columns, console=Console(file=sys.stderr))

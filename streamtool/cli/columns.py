@@ -1,18 +1,18 @@
-"""Text within the columns of a terminal. A character takes one column, two (CJK, emoji) or none (combining ones)."""
+"""Text layout in terminal columns. A character takes one column, two (CJK, emoji) or none (combining characters)."""
 
 from rich.cells import cell_len
 
-from streamtool.cli.common import HARMLESS
+from streamtool.cli.common import CONTROL_CHARACTERS
 
 WIDTH = 80
-"""Columns that every terminal has."""
+"""Columns available on every terminal."""
 
 
-def fitted(text: str, columns: int) -> str:
-    """The text if it fits into so many columns, else as much of its beginning as does, and `…`."""
+def fit(text: str, columns: int) -> str:
+    """Return the text if it fits into this many columns, otherwise a prefix of it followed by `…`."""
     if cell_len(text) <= columns:
         return text
-    taken, size = 0, 1  # the ellipsis
+    taken, size = 0, 1  # room for the ellipsis
     for char in text:
         size += cell_len(char)
         if size > columns:
@@ -21,14 +21,14 @@ def fitted(text: str, columns: int) -> str:
     return text[:taken] + "…"
 
 
-def padded(text: str, columns: int) -> str:
-    """The text, fitted, with blanks behind it up to so many columns."""
-    text = fitted(text, columns)
+def pad(text: str, columns: int) -> str:
+    """Return the text, truncated or padded with spaces to exactly this many columns."""
+    text = fit(text, columns)
     return text + " " * (columns - cell_len(text))
 
 
-def folded(text: str, columns: int) -> list[str]:
-    """The text in lines of at most so many columns, broken at blanks where there are any; at least one line."""
+def wrap(text: str, columns: int) -> list[str]:
+    """Wrap the text at spaces into lines of at most this many columns. Return at least one line."""
     return [line for part in text.split("\n") for line in _folded(part, columns)]
 
 
@@ -48,6 +48,6 @@ def _folded(text: str, columns: int) -> list[str]:
     return lines
 
 
-def harmless(text: str) -> str:
-    """The text without what a terminal would obey: control characters, but for line ends and tabs."""
-    return text.translate(HARMLESS)
+def replace_controls(text: str) -> str:
+    """Replace the control characters that a terminal would interpret, except newlines and tabs."""
+    return text.translate(CONTROL_CHARACTERS)

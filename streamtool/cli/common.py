@@ -1,4 +1,6 @@
-"""What the commands share: styled lines, files that may be standard input, settings, the tools of `--tools`."""
+"""Helpers shared by the commands: styled output, reading files or standard input, settings, and the tools given with
+`--tools`.
+"""
 
 import json
 import os
@@ -7,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 
 if TYPE_CHECKING:
     import rich.console
@@ -15,27 +17,27 @@ if TYPE_CHECKING:
     from streamtool.settings import Settings
 
 CONFIG = "STREAMTOOL_CONFIG"
-"""The variable that names the settings file."""
+"""Environment variable that names the settings file."""
 
-HARMLESS = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""What a terminal would obey; a model, a tool or an upstream has no business with it."""
+CONTROL_CHARACTERS = {code: "�" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Translation table that replaces control characters that a terminal would interpret."""
 
 
 class Screen:
-    """Standard output in lines of styled pieces: colours on a terminal, plain text elsewhere. Every line is flushed."""
-
-    __slots__ = ("_console",)
+    """Standard output, written as lines of styled pieces: colored on a terminal, plain elsewhere. Flushes every
+    line.
+    """
 
     def __init__(self) -> None:
         self._console: rich.console.Console | None = None
         if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
-            from rich.console import Console  # noqa: PLC0415  nothing else pays for it
+            from rich.console import Console  # noqa: PLC0415  imported on demand
 
             console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
             self._console = console if console.is_terminal else None
 
     def line(self, *pieces: str | tuple[str, str], end: str = "\n") -> None:
-        """Write pieces, each a text or a text with its style."""
+        """Write a line of pieces, each either a string or a tuple of text and style."""
         if self._console is None:
             print(*(piece if isinstance(piece, str) else piece[0] for piece in pieces), sep="", end=end, flush=True)
         else:
@@ -45,18 +47,18 @@ class Screen:
             sys.stdout.flush()
 
 
-def complain(sentence: str) -> None:
-    """Say what is wrong, on standard error."""
-    print(f"streamtool: {sentence.translate(HARMLESS)}", file=sys.stderr)
+def print_error(sentence: str) -> None:
+    """Print a message to standard error."""
+    print(f"streamtool: {sentence.translate(CONTROL_CHARACTERS)}", file=sys.stderr)
 
 
 def quoted(text: str) -> str:
-    """Text in quotes, line ends and the like visible."""
+    """Return the text as a JSON string, so that newlines and control characters are visible."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def open_source(name: str) -> BinaryIO:
-    """The file to read, `-` being standard input. Raises SettingsError."""
+    """Open a file for reading; `-` is standard input. Raises SettingsError."""
     if name == "-":
         return sys.stdin.buffer
     try:
@@ -66,7 +68,7 @@ def open_source(name: str) -> BinaryIO:
 
 
 def read_source(name: str) -> bytes:
-    """All of a file, `-` being standard input. Raises SettingsError."""
+    """Return the content of a file; `-` is standard input. Raises SettingsError."""
     with open_source(name) as file:
         try:
             return file.read()
@@ -75,23 +77,22 @@ def read_source(name: str) -> bytes:
 
 
 def read_settings(config: str | None, overrides: Mapping[str, Any]) -> "Settings":
-    """Settings out of flags, environment and file (`config`, else the one that STREAMTOOL_CONFIG names)."""
+    """Load the settings from flags, the environment and a file: `config`, or the file named by STREAMTOOL_CONFIG."""
     name = config or os.environ.get(CONFIG)
     try:
         text = read_source(name).decode() if name else None
     except UnicodeDecodeError:
         raise SettingsError(f"{name} is not UTF-8", param="config") from None
-    from streamtool.settings import load  # noqa: PLC0415  most commands read none
+    from streamtool.settings import load  # noqa: PLC0415  imported on demand
 
     return load(text, os.environ, overrides)
 
 
 def read_tools(name: str) -> dict[str, Mapping[str, Any]]:
-    """Tool name -> JSON Schema of its parameters, out of a JSON file.
+    """Read tools from a JSON file and return them as tool name -> JSON Schema of the parameters.
 
-    The file holds a list of OpenAI's tools (`{"type": "function", "function": {…}}`) or of their insides
-    (`{"name": …, "parameters": …}`).
-    Raises SettingsError, which names the entry.
+    The file contains a list of tools in OpenAI's form (`{"type": "function", "function": {…}}`) or in the short form
+    (`{"name": …, "parameters": …}`). Raises SettingsError, which names the invalid entry.
     """
     try:
         entries = json.loads(read_source(name))
@@ -106,12 +107,12 @@ def _tool(entry: Any, place: str) -> tuple[str, Mapping[str, Any]]:
     if isinstance(entry, dict) and "function" in entry:
         entry = entry["function"]
     if not isinstance(entry, dict):
-        raise SettingsError(f"{place} is no JSON object")
+        raise SettingsError(f"{place} is not a JSON object")
     found, schema = entry.get("name"), entry.get("parameters")
     if not isinstance(found, str) or not found:
         raise SettingsError(
             f'{place} has no name; write {{"name": …, "parameters": …}} or {{"type": "function", "function": {{…}}}}'
         )
     if not isinstance(schema, dict | None):
-        raise SettingsError(f"{place} ({found}): parameters are no JSON object")
+        raise SettingsError(f"{place} ({found}): parameters must be a JSON object")
     return found, schema or {}

@@ -1,13 +1,14 @@
-"""`streamtool demo`: a model that only writes text calls a tool, and one watches.
+"""`streamtool demo`: show live how a model that only writes text calls a tool.
 
-A real server (uvicorn, a free loopback port, a thread of its own) runs the proxy with the sample model behind it. A
-client in the main thread holds a conversation over the socket: the standard library's, so that the first delta comes
-within a second, or the official openai client, which takes half a second to import. `Tap` stands between proxy and
-model and shows what the model writes; `Board` prints it beside what the client receives, a row for each of the model's
-deltas. The rows come as the deltas come, on a terminal and in a pipe alike.
+A real server (uvicorn in a separate thread, on a free loopback port) runs the proxy with the sample model as its
+upstream. A client in the main thread holds a conversation over the socket. By default, it uses the standard library's
+HTTP client, so that the first delta arrives within a second; the official openai client takes half a second to import.
+`Tap`, between proxy and model, reports what the model writes. `Board` prints this next to what the client receives, one
+row per model delta. Rows are printed as the deltas arrive, on a terminal and in a pipe alike.
 
-The sample writes in the format that it is taught and never refuses. So for the sample the proxy listens for that format
-alone and for no refusals; otherwise a first reply would wait while tables are compiled that it does not need.
+The sample writes the format that it is taught and never refuses. When the sample is used, the proxy therefore listens
+only for that format and does not look for refusals; otherwise the first reply would wait for the compilation of tables
+that it does not need.
 """
 
 import http.client
@@ -23,17 +24,17 @@ from typing import Any
 import uvicorn
 from attrs import define, evolve, field
 
+from streamtool.asgi.types import ASGIApp, Receive, Scope, Send
 from streamtool.cli.common import Screen
 from streamtool.cli.demo_board import Board, Tap
 from streamtool.cli.serve import address, bind
-from streamtool.errors import SettingsError, StreamtoolError, UpstreamError
+from streamtool.core.errors import SettingsError, StreamtoolError, UpstreamError
+from streamtool.core.sse import SseReader
 from streamtool.exchange import Record
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
-from streamtool.http.upstream import HttpUpstream
 from streamtool.proxy import Proxy
 from streamtool.sample import Sample
 from streamtool.settings import load
-from streamtool.sse import SseReader
+from streamtool.upstream.app import HttpUpstream
 
 QUESTION = "What is the weather in Paris today?"
 TOOLS: Sequence[Mapping[str, Any]] = (
@@ -54,30 +55,30 @@ TOOLS: Sequence[Mapping[str, Any]] = (
     },
 )
 TURNS = 6
-"""Replies after which a model that never stops calling is left."""
+"""Maximum number of replies, for a model that never stops calling."""
 _READ = 64 * 1024
 _DELTA = 6  # characters of the sample's deltas
-_RECORD = 1.0  # seconds that the record of an exchange may come after its reply
-_START = 10.0  # seconds that the server may take to start
+_RECORD = 1.0  # maximum seconds to wait for an exchange's record after its reply
+_START = 10.0  # maximum seconds to wait for the server to start
 CLIENTS = {"http": "http.client", "openai": "the openai client"}
-"""What may be asked for, and what it is."""
-FURTHER = (
+"""Values of `--client` and their descriptions."""
+SUGGESTIONS = (
     ("your own model", "streamtool serve --upstream http://127.0.0.1:11434"),
     ("other formats", "streamtool demo --format qwen3_coder"),
     ("OpenAI's client", "streamtool demo --client openai"),
     ("on a page", "streamtool demo --page"),
 )
-"""Where to go from here."""
+"""Suggestions for what to try next."""
 
 
 def get_weather(city: str, unit: str = "celsius") -> str:
-    """The tool: a result that needs no network."""
+    """Return a fixed weather report. This is the demo's tool."""
     return f"18 °C in {city}, light rain" if unit == "celsius" else f"64 °F in {city}, light rain"
 
 
 @define
 class DemoFlags:
-    """The flags of `demo`; None: not given."""
+    """Flags for `demo`; None if not given."""
 
     upstream: str | None = None
     model: str = "sample"
@@ -86,16 +87,16 @@ class DemoFlags:
     delay: float = 0.06
     """Seconds between the sample's deltas."""
     client: str = "http"
-    """One of `CLIENTS`."""
+    """A key of `CLIENTS`."""
     page: bool = False
-    """The inspector is opened in a browser."""
+    """Whether to open the inspector in a browser."""
 
 
 def run(flags: DemoFlags) -> None:
-    """Show the demo. Raises StreamtoolError when there is no final answer in the end."""
+    """Run the demo. Raises StreamtoolError if the conversation ends without a final answer."""
     key = None if flags.key_env is None else f"env:{flags.key_env}"
     values = {"upstream": {"demo": {"url": flags.upstream or "sample", "key": key}}, "format": flags.format}
-    # no other settings: the demo is the same for everybody
+    # ignore all other settings, so that the demo is the same everywhere
     settings = load(None, {name: value for name, value in os.environ.items() if name == flags.key_env}, values)
     target = settings.upstreams["demo"]
     sample = target.url == "sample"
@@ -103,14 +104,14 @@ def run(flags: DemoFlags) -> None:
     screen = Screen()
     board, page = Board(screen), None
     if flags.page:
-        from streamtool.cli.demo_page import DemoPage  # noqa: PLC0415  the first delta need not wait for it
+        from streamtool.cli.demo_page import DemoPage  # noqa: PLC0415  imported on demand
 
         page = DemoPage(screen)
         settings = evolve(settings, inspect=True, contents=True)
     if sample:
         settings = evolve(settings, formats=(settings.for_model(flags.model).format,), refusals="pass")
     app: ASGIApp = Sample(delta=_DELTA, delay=flags.delay) if sample else HttpUpstream(target)
-    tap = Tap(app, board, TOOLS, settings.for_model(flags.model).listens)
+    tap = Tap(app, board, TOOLS, settings.for_model(flags.model).listened_formats)
     records: queue.SimpleQueue[Record] = queue.SimpleQueue()
     proxy = Proxy(settings, apps={"demo": tap}, on_exchange=records.put)
 
@@ -119,39 +120,39 @@ def run(flags: DemoFlags) -> None:
         if scope["type"] == "lifespan" and isinstance(app, HttpUpstream):  # the server has stopped
             await app.aclose()
 
-    with served(stage if page is None else page.around(stage)) as url:
+    with running_server(stage if page is None else page.wrap(stage)) as url:
         board.introduce(CLIENTS[flags.client], url, "the sample model" if sample else target.url)
-        with nullcontext() if page is None else page.opened(url):
+        with nullcontext() if page is None else page.open_page(url):
             try:
                 answer = converse(lambda request: ask(url, request), board, flags.model)
-            except BrokenPipeError:  # whoever looks on has enough
+            except BrokenPipeError:  # whatever reads our output has stopped reading
                 raise
             except Exception as error:
-                raise cause(records, error) from error
+                raise find_cause(records, error) from error
             if not answer:
                 raise StreamtoolError("the conversation ended without a final answer")
-            board.conclude(answer, FURTHER)
+            board.conclude(answer, SUGGESTIONS)
 
 
-def cause(records: "queue.SimpleQueue[Record]", error: Exception) -> Exception:
-    """Why the client saw an error: what the proxy recorded, else the error itself."""
+def find_cause(records: "queue.SimpleQueue[Record]", error: Exception) -> Exception:
+    """Return the error recorded by the proxy, falling back to the error that the client saw."""
     try:
-        while True:  # the record of the last exchange may come a moment after its reply
+        while True:  # the record of the last exchange may arrive shortly after the reply
             found = records.get(timeout=_RECORD).error
             if found is not None:
                 return found
     except queue.Empty:
         if isinstance(error, OSError | http.client.HTTPException):
-            return StreamtoolError(f"the conversation broke off: {error}")
+            return StreamtoolError(f"the conversation failed: {error}")
         return error
 
 
-Chunk = Mapping[str, Any]
-Ask = Callable[[Mapping[str, Any]], Iterator[Chunk]]
+_ReplyChunk = Mapping[str, Any]
+Ask = Callable[[Mapping[str, Any]], Iterator[_ReplyChunk]]
 
 
 def converse(ask: Ask, board: "Board", model: str) -> str:
-    """The final answer; "" if none came."""
+    """Hold the conversation and return the final answer, or "" without one."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
     board.question(QUESTION, [tool["function"]["name"] for tool in TOOLS])
     for _ in range(TURNS):
@@ -172,7 +173,7 @@ def converse(ask: Ask, board: "Board", model: str) -> str:
 
 
 def execute(name: str, arguments: str) -> str:
-    """What the call gives back; a mistake of the model is a result too."""
+    """Run the tool and return its result. Mistakes by the model become results too."""
     if name != "get_weather":
         return f"there is no tool {name}"
     try:
@@ -184,13 +185,13 @@ def execute(name: str, arguments: str) -> str:
 
 @define
 class DemoReply:
-    """What the chunks of one reply amount to."""
+    """A reply, accumulated from its chunks."""
 
     text: str = ""
     calls: list[dict[str, Any]] = field(factory=list)
 
-    def add(self, chunk: Chunk) -> Iterator[tuple[str, str]]:
-        """What this chunk brings, as kind and text."""
+    def add(self, chunk: _ReplyChunk) -> Iterator[tuple[str, str]]:
+        """Add a chunk and yield its parts as (kind, text)."""
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
             if text := delta.get("reasoning_content"):
@@ -211,22 +212,23 @@ class DemoReply:
                 yield "finish", choice["finish_reason"]
 
 
-def client_for(name: str) -> Callable[[str, Mapping[str, Any]], Iterator[Chunk]]:
-    """The client of this name: the server's address and a request in, the chunks of the reply out, as they come.
+def client_for(name: str) -> Callable[[str, Mapping[str, Any]], Iterator[_ReplyChunk]]:
+    """Return the client with this name: a function that takes the server's URL and a request, and yields the reply's
+    chunks.
 
-    Raises SettingsError if it is not installed, or there is no such client.
+    Raises SettingsError if the name is unknown or the client is not installed.
     """
     if name == "http":
-        return ask_plainly
+        return ask_with_http_client
     if name not in CLIENTS:
         raise SettingsError(f"--client: expected {' or '.join(CLIENTS)}, found {name!r}", param="--client")
     try:
-        import openai  # noqa: PLC0415  optional, and half a second
+        import openai  # noqa: PLC0415  optional, and slow to import
     except ImportError:
         raise SettingsError("--client openai needs the openai client: pip install openai", param="--client") from None
 
-    def ask(url: str, request: Mapping[str, Any]) -> Iterator[Chunk]:
-        # no proxy of the environment stands between two ends of one machine
+    def ask(url: str, request: Mapping[str, Any]) -> Iterator[_ReplyChunk]:
+        # ignore the environment's proxy settings: both ends are on this machine
         with (
             openai.DefaultHttpxClient(trust_env=False) as http,
             openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=http) as client,
@@ -238,8 +240,8 @@ def client_for(name: str) -> Callable[[str, Mapping[str, Any]], Iterator[Chunk]]
     return ask
 
 
-def ask_plainly(url: str, request: Mapping[str, Any]) -> Iterator[Chunk]:
-    """The chunks of a reply, by the standard library's client. Raises OSError and HTTPException as that does."""
+def ask_with_http_client(url: str, request: Mapping[str, Any]) -> Iterator[_ReplyChunk]:
+    """Yield the chunks of a reply, using the standard library's HTTP client. Raises OSError and HTTPException."""
     reader = SseReader()
     with closing(http.client.HTTPConnection(url.removeprefix("http://"))) as connection:
         connection.request("POST", "/v1/chat/completions", json.dumps(request), {"content-type": "application/json"})
@@ -257,8 +259,8 @@ def ask_plainly(url: str, request: Mapping[str, Any]) -> Iterator[Chunk]:
 
 
 @contextmanager
-def served(app: ASGIApp) -> Iterator[str]:
-    """The address at which a server in a thread of its own serves `app`."""
+def running_server(app: ASGIApp) -> Iterator[str]:
+    """Serve `app` in a separate thread for the duration of the block, and yield its URL."""
     with bind("127.0.0.1", 0) as sock:
         config = uvicorn.Config(app, log_level="error", ws="none", lifespan="on", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""`streamtool demo --page`: the inspector beside the demo, opened in a browser before anything is asked."""
+"""`streamtool demo --page`: open the inspector in a browser before the demo begins."""
 
 import threading
 import webbrowser
@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from streamtool.asgi.types import ASGIApp, Receive, Scope, Send
 from streamtool.cli.common import Screen
-from streamtool.http.asgi import ASGIApp, Receive, Scope, Send
 from streamtool.inspector.app import PATH
 
-_LOOKS: Final = 8.0
-"""Seconds for which the demo waits until somebody looks."""
+_LOAD_TIMEOUT: Final = 8.0
+"""Maximum seconds to wait for the page to load before the demo begins."""
 _FIRST: Final = "#/first"
-"""The part of the page that shows the first exchange as soon as there is one."""
+"""Fragment that makes the page show the first exchange as soon as it exists."""
 
 
 class DemoPage:
-    """Whether somebody looks, and the page for whoever does."""
+    """The demo's inspector page, and whether a browser has loaded it."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._looks = threading.Event()
 
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """The app; it notices when the page is there."""
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """Wrap the app to detect when the page is loaded."""
 
         async def noticing(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["path"] == f"{PATH}/events":
@@ -34,13 +34,15 @@ class DemoPage:
         return noticing
 
     @contextmanager
-    def opened(self, url: str) -> Iterator[None]:
-        """The page is open inside of the block; behind it the demo stays until it is interrupted."""
+    def open_page(self, url: str) -> Iterator[None]:
+        """Open the page and wait until it is loaded, then run the block. Afterwards, wait until interrupted."""
         page = f"{url}{PATH}{_FIRST}"
         self._screen.line("  The page: ", (page, "bold"))
         webbrowser.open(page)
-        self._looks.wait(_LOOKS)
+        self._looks.wait(_LOAD_TIMEOUT)
         yield
         with suppress(KeyboardInterrupt):
-            self._screen.line("  Play it back on the page: what was held, and why. ctrl-c ends the demo.")
+            self._screen.line(
+                "  Play it back on the page to see what was buffered and why. Press ctrl-c to end the demo."
+            )
             threading.Event().wait()

@@ -1,6 +1,6 @@
-"""How a command ends: its exit code, and the sentence that says what went wrong.
+"""Exit codes and error messages of the commands.
 
-Every command runs inside `Commands.invoke`, the one place where an error becomes a sentence and an exit code.
+Every command runs inside `Commands.invoke`, the only place that turns an exception into a message and an exit code.
 """
 
 import logging
@@ -11,28 +11,28 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from streamtool.cli.common import complain
-from streamtool.errors import RequestError, SettingsError, StreamtoolError, UpstreamError, UpstreamRefused
+from streamtool.cli.common import print_error
+from streamtool.core.errors import RequestError, SettingsError, StreamtoolError, UpstreamError, UpstreamRefused
 
-DONE, FAILED, WRONG, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, USAGE_ERROR, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 _QUIET = logging.NullHandler()
-"""What ends a command is said once, as its error; who wants the log configures it."""
+"""Keeps the log quiet by default, so that an error that ends a command is reported only once, by `complain`."""
 
 
 class Commands(TyperGroup):
-    """Turns what a command raises into a sentence and an exit code."""
+    """Command group that turns exceptions into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises typer.Exit instead of everything that is foreseen."""
+        """Run the command. Raises typer.Exit in place of every expected exception."""
         logging.getLogger("streamtool").addHandler(_QUIET)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except StreamtoolError as error:
-            complain(sentence_of(error))
+            print_error(message_of(error))
             raise typer.Exit(code_of(error)) from None
-        except BrokenPipeError:  # whoever reads the output has enough
+        except BrokenPipeError:  # whatever reads our output has stopped reading
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise typer.Exit(DONE) from None
         except KeyboardInterrupt:
@@ -40,8 +40,8 @@ class Commands(TyperGroup):
         return result
 
 
-def sentence_of(error: StreamtoolError) -> str:
-    """What is wrong; in a request also where."""
+def message_of(error: StreamtoolError) -> str:
+    """Return the message of an error, preceded by the location if a request is invalid."""
     if isinstance(error, RequestError) and error.param and error.param not in error.message:
         return f"{error.param}: {error.message}"
     if isinstance(error, UpstreamError) and error.status in _ADVICE:
@@ -52,16 +52,16 @@ def sentence_of(error: StreamtoolError) -> str:
 _ADVICE = {
     401: "--key-env names the variable that holds its key",
     403: "--key-env names the variable that holds its key",
-    404: "is --model one of its models, and the url right?",
+    404: "check --model and the URL",
 }
-"""What to look at when an upstream answers so."""
+"""Hints for error statuses returned by an upstream."""
 
 
 def code_of(error: StreamtoolError) -> int:
-    """The exit code that fits."""
+    """Return the exit code for an error."""
     match error:
         case SettingsError() | RequestError():
-            return WRONG
+            return USAGE_ERROR
         case UpstreamRefused() | UpstreamError(code="upstream_authentication"):
             return FAILED
         case UpstreamError():

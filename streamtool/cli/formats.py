@@ -1,7 +1,7 @@
-"""`streamtool formats`: the formats of the table, and one with an example.
+"""`streamtool formats`: list the formats, or show one with an example.
 
-Everything is read off the table: the example is what `write` makes, the markers are those of the rows, what is held is
-what `holds` works out.
+Everything is derived from the table of formats: `write` makes the example, the markers come from the rows, and `holds`
+computes how much is buffered.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,16 +13,16 @@ from statemachine.formats.format import (
     Body,
     Envelope,
     Expression,
-    Json,
+    JsonBody,
     MessageBody,
     Parameters,
     Section,
     openers_of,
 )
-from statemachine.formats.markers import spelled
+from statemachine.formats.markers import spell
 from streamtool.cli.common import Screen
-from streamtool.cli.holds import formula, holds
-from streamtool.families import special_tokens
+from streamtool.cli.holds import buffer_bounds, formula
+from streamtool.models.families import special_tokens
 from streamtool.settings.readers import format_name
 
 EXAMPLE = Call("get_weather", '{"city": "Paris", "days": 3}')
@@ -31,143 +31,146 @@ SECOND = Call("get_time", '{"zone": "Europe/Paris"}')
 PLACES: Mapping[Anchor, str] = MappingProxyType(
     {
         Anchor.ANYWHERE: "anywhere in the text",
-        Anchor.LINE: "at the start of a line, blanks before it allowed",
-        Anchor.REPLY: "where nothing but white space, reasoning or calls came before",
+        Anchor.LINE: "at the start of a line, possibly after blanks",
+        Anchor.REPLY: "at the start of the reply, after nothing but whitespace, reasoning or calls",
     }
 )
 
 
 def run(name: str | None) -> None:
-    """Print what is asked for. Raises SettingsError for an unknown format."""
+    """Print all formats, or the one named. Raises SettingsError for an unknown format."""
     screen = Screen()
     if name is None:
         for form in FORMATS.values():
-            opt_in = " (only when chosen)" if form.name in OPT_IN else ""
+            opt_in = " (opt-in)" if form.name in OPT_IN else ""
             models = f"  {form.models}" if form.models else ""
             screen.line(
-                (f"{form.name:<16}", "bold cyan"), f" {shown(opener(form))}", (models, "dim"), (opt_in, "yellow")
+                (f"{form.name:<16}", "bold cyan"),
+                f" {strip_markdown(opener(form))}",
+                (models, "dim"),
+                (opt_in, "yellow"),
             )
     else:
         form = FORMATS[format_name(name, "NAME")]
         screen.line((form.name, "bold cyan"))
         for label, text in facts(form):
-            screen.line((f"  {label:<14} ", "dim"), shown(text))
+            screen.line((f"  {label:<14} ", "dim"), strip_markdown(text))
         screen.line()
         screen.line((write([EXAMPLE], form.name), "green"))
 
 
-def shown(text: str) -> str:
-    """Markdown without its marks, for a terminal."""
+def strip_markdown(text: str) -> str:
+    """Strip Markdown code marks for display on a terminal."""
     return text.replace("`` ", "").replace(" ``", "").replace("`", "")
 
 
 def code(marker: str) -> str:
-    """A marker as Markdown shows code; line ends as `\\n`."""
+    """Return a marker as Markdown code, with newlines escaped."""
     text = marker.replace("\n", "\\n")
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
-def either(markers: Iterable[str], between: str = " or ") -> str:
-    """Markers as code."""
-    return between.join(dict.fromkeys(code(spelled(marker).strip(" ")) for marker in markers if marker))
+def join_markers(markers: Iterable[str], between: str = " or ") -> str:
+    """Join alternative markers as code."""
+    return between.join(dict.fromkeys(code(spell(marker).strip(" ")) for marker in markers if marker))
 
 
 def facts(form: Format) -> list[tuple[str, str]]:
-    """What the table says of a format, each a label and Markdown."""
-    found = [("opens with", opener(form)), ("closes with", closer(form)), ("stands in", wrappers(form))]
-    found += [("counts", PLACES[form.anchor]), ("arguments", arguments(form))]
-    found += [("spans", "; ".join(map(span, form.sections))), ("written by", form.models)]
+    """Return the properties of a format, each as a label and Markdown text."""
+    found = [("opens with", opener(form)), ("closes with", closer(form)), ("wrapped in", wrappers(form))]
+    found += [("recognized", PLACES[form.anchor]), ("arguments", arguments(form))]
+    found += [("spans", "; ".join(map(describe_span, form.sections))), ("written by", form.models)]
     if form.name in OPT_IN:
-        found.append(("enabled", "only when it is taught, chosen by name, or of the model's family"))
+        found.append(("enabled", "only when taught, selected by name, or used by the model's family"))
     tokens = special_tokens(form)
     if tokens:
-        found.append(("special tokens", f"{either(tokens, ', ')}: the server has to keep them"))
-    found += [("held", held(form)), ("loses", losses(form))]
+        found.append(("special tokens", f"{join_markers(tokens, ', ')}: the server must preserve them"))
+    found += [("buffered", describe_buffering(form)), ("limits", losses(form))]
     return [(label, text) for label, text in found if text]
 
 
 def opener(form: Format) -> str:
-    """How a call in this format begins."""
+    """Return how a call in this format begins."""
     openers = [opener for variant in form.variants for opener in openers_of(form, variant)]
     if openers:
         listed = any(isinstance(variant.body, Expression) and variant.body.bare for variant in form.variants)
-        return either(openers) + (", or a bare list at the beginning of a reply" if listed else "")
+        return join_markers(openers) + (", or a bare list at the beginning of a reply" if listed else "")
     if form.fence:
-        return "a code fence: " + either(form.fence, ", ")
+        return "a code fence: " + join_markers(form.fence, ", ")
     body = form.variants[0].body
     return "a bare JSON array" if isinstance(body, Envelope) and body.array else "a bare JSON object"
 
 
 def closer(form: Format) -> str:
-    """How it ends, if it has a closer."""
+    """Return the markers that close a call, or "" if the format has none."""
     ends = [end for variant in form.variants if isinstance(variant.body, MessageBody) for end in variant.body.ends]
-    return either([form.close, *ends])
+    return join_markers([form.close, *ends])
 
 
 def wrappers(form: Format) -> str:
-    """What may stand around calls."""
+    """Return the wrappers that may enclose calls."""
     written = {form.around: "around all calls", form.around_each: "around each call"}
     return "; ".join(
-        f"{code(spelled(before))} … {code(spelled(after))}, {written.get(before, 'which need not be there')}"
+        f"{code(spell(before))} … {code(spell(after))}, {written.get(before, 'optional')}"
         for before, after in form.wrappers
     )
 
 
 def arguments(form: Format) -> str:
-    """How a format writes the arguments."""
-    return "; or ".join(dict.fromkeys(kind(variant.body) for variant in form.variants))
+    """Return how the format writes arguments."""
+    return "; or ".join(dict.fromkeys(describe_body(variant.body) for variant in form.variants))
 
 
-def kind(body: Body) -> str:
-    """A way of writing arguments, in words."""
+def describe_body(body: Body) -> str:
+    """Describe the kind of body."""
     match body:
-        case Json():
+        case JsonBody():
             return "a JSON object"
         case Envelope(keyed=True):
             return "JSON whose key is the name and whose value is the arguments"
         case Envelope(array=True):
             return "a JSON array of calls, each with name and arguments"
         case Envelope():
-            return "JSON that carries name and arguments"
+            return "JSON that contains name and arguments"
         case Parameters():
             return "marked parameters, typed by the schema"
         case Expression(flag=flag) if flag:
-            return f"keys behind {code(flag)}, each followed by its value"
+            return f"keys after {code(flag)}, each followed by its value"
         case Expression(brackets="()"):
-            return "a call expression with Python's or JSON's literals"
+            return "a call expression with Python or JSON literals"
         case Expression():
             return "a call expression with bare keys"
         case MessageBody():
             return "the JSON object of a message whose header names the tool"
 
 
-def span(found: Section) -> str:
-    """A span in words."""
+def describe_span(found: Section) -> str:
+    """Describe the kind of span."""
     kind = "text" if found.text else "reasoning"
-    return f"{kind} in {code(spelled(found.open))} … {code(spelled(found.close))}"
+    return f"{kind} in {code(spell(found.open))} … {code(spell(found.close))}"
 
 
-def held(form: Format) -> str:
-    """What is held, and for how long, in characters."""
-    begun = holds(form, "name", "key").marker
-    opening = formula(lambda name, key: holds(form, name, key).opening)
-    inside = formula(lambda name, key: holds(form, name, key).inside)
-    closing = formula(lambda name, key: holds(form, name, key).closing)
-    values = ", and values that need not be strings to their end" if holds(form, "name", "key").values else ""
+def describe_buffering(form: Format) -> str:
+    """Return how many characters are buffered, and where."""
+    begun = buffer_bounds(form, "name", "key").marker
+    opening = formula(lambda name, key: buffer_bounds(form, name, key).opening)
+    inside = formula(lambda name, key: buffer_bounds(form, name, key).inside)
+    closing = formula(lambda name, key: buffer_bounds(form, name, key).closing)
+    values = ", and values other than strings to their end" if buffer_bounds(form, "name", "key").values else ""
     first = f"{begun} while a marker may begin; " if begun else ""
-    return f"{first}{opening} until the call starts; {inside} inside of it{values}; {closing} after it"
+    return f"{first}{opening} until the call starts; {inside} inside it{values}; {closing} after it"
 
 
 def losses(form: Format) -> str:
-    """What this way of writing cannot carry."""
+    """Return what the format cannot represent."""
     body = form.variants[0].body
     match body:
         case Parameters():
-            trimmed = "; one line end on each side of a value is markup" if body.trim else ""
-            types = "" if body.type_attribute or body.type_marks else "; what kind a value is, only the schema tells"
-            cut = f"a raw value ends at its own {either([body.close])} where something follows that may follow a value"
+            trimmed = "; one newline on each side of a value is markup" if body.trim else ""
+            types = "" if body.type_attribute or body.type_marks else "; only the schema determines its type"
+            cut = f"a raw value may end at {join_markers([body.close])}"
             return f"{cut}{types}{trimmed}"
         case Expression(quote=quote) if quote:
-            return f"a string cannot hold {either([quote])}"
+            return f"a string cannot contain {join_markers([quote])}"
         case _:
             return ""

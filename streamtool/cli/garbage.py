@@ -1,10 +1,11 @@
-"""When the collector of garbage looks at all objects. Everything else stops meanwhile, so it is when nothing is open.
+"""Scheduling of full garbage collections, which stop everything else, for times when no request is open.
 
-Python comes to a full collection by itself after a number of smaller ones, which is soonest while a large request is
-read: when there is most to look at. Little garbage needs one at all; what is left over by then can wait. And what has
-outlived one full collection (what is remembered, kept and compiled) is seldom garbage later, so it is not looked at
-again until there is twice as much of it.
-Source: the documentation of `gc`, "Generational garbage collection" in CPython's InternalDocs.
+Python starts a full collection after a number of smaller ones. This is most likely to happen while a large request is
+being read, when there are the most objects to scan. Little garbage requires a full collection, and that little can
+wait. Objects that have survived one (stores, caches, compiled tables) rarely become garbage later, so they are not
+scanned again until the number of objects has doubled.
+
+Source: the documentation of `gc`, and "Generational garbage collection" in CPython's InternalDocs.
 """
 
 import gc
@@ -13,15 +14,19 @@ from contextlib import contextmanager
 from typing import Final
 
 _DUE: Final = 10
-"""Collections of the middle generation after which a full one is due once nothing is open; Python's own number."""
+"""Middle-generation collections before a full collection is due once no request is open; CPython's default."""
 _OVERDUE: Final = 200
-"""After so many it comes whatever is open: some million objects, more than one request can have."""
+"""Middle-generation collections before a full collection runs even if requests are open.
+
+This corresponds to about a million objects, more than one request can create.
+"""
 
 
 class Collector:
-    """Collects garbage from now on. What is there now is looked at again once as much has been added to it."""
+    """Garbage collector for a server.
 
-    __slots__ = ("_most",)
+    Existing objects are scanned again only when their number has doubled.
+    """
 
     def __init__(self) -> None:
         gc.collect()
@@ -29,8 +34,8 @@ class Collector:
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, _OVERDUE)
 
-    def quiet(self) -> None:
-        """Nothing is open: collects everything if that is due."""
+    def collect_if_due(self) -> None:
+        """Run a full collection if one is due. Call this when no request is open."""
         if gc.get_count()[2] < _DUE:
             return
         if gc.get_freeze_count() > self._most:
@@ -42,14 +47,14 @@ class Collector:
             gc.freeze()
 
     def _set_aside(self) -> None:
-        """What has outlived a collection is not looked at again, unless it becomes twice as much."""
+        """Exclude the surviving objects from collections until their number has doubled."""
         gc.freeze()
         self._most = 2 * gc.get_freeze_count()
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Nothing is collected inside of the block: it imports, and what that makes stays. A tenth of a start's time."""
+def gc_disabled() -> Iterator[None]:
+    """Disable garbage collection during imports, whose objects are permanent. Saves a tenth of the startup time."""
     was = gc.isenabled()
     gc.disable()
     try:

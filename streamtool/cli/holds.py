@@ -1,9 +1,9 @@
-"""What the parser holds back of a call, and for how long, in characters: read off the table of formats.
+"""Upper bounds for the number of characters of a call that the parser buffers, derived from the table of formats.
 
-A call that a model writes as the format has it is held at four places. While what has come may be the beginning of a
-marker; from there until the call starts (its name is known, and what marks the arguments has come); inside, where a
-value may end; and where its closers may come. The numbers are upper bounds for a call as `write` writes it, they depend
-on the lengths of its name and of its keys, and `tests/test_held.py` holds the parser to them.
+In a call written exactly in its format, text is buffered in four places: while it may be the beginning of a marker;
+from the marker until the call starts, when its name is known and the arguments have begun; inside the call, where a
+value may end; and at the end, where closers may follow. The bounds hold for calls written by `write` and depend on the
+lengths of the name and the keys. `tests/statemachine/test_held.py` checks the parser against them.
 """
 
 import json
@@ -13,37 +13,37 @@ from attrs import frozen
 
 from statemachine import Call, Format, write
 from statemachine.formats.format import Envelope, Expression, Parameters
-from statemachine.formats.markers import spelled
-from statemachine.waiting import openers
+from statemachine.formats.markers import spell
+from statemachine.machine.waiting import openers
 
 ESCAPE = 5
-"""Half an escape of JSON: `\\u00e`."""
+r"""Length of an incomplete JSON escape: `\u00e`."""
 LONG_ESCAPE = 9
-"""Half an escape of Python: `\\U0001F60`."""
+r"""Length of an incomplete Python escape: `\U0001F60`."""
 VALUES = ('"WWW"', "3", "true", "null", "[1]", '{"a": 1}')
-"""A value of each kind: some formats say its type."""
+"""One value of each kind, because some formats write the type of a value."""
 
 
 @frozen
-class Holds:
-    """How many characters of a call of this name, with keys no longer than this one, may be held."""
+class BufferBounds:
+    """Upper bounds, in characters, for a call with a given name and with keys up to a given length."""
 
     marker: int
-    """While they may be the beginning of a marker that stands in the text."""
+    """In text that may be the beginning of a marker."""
     opening: int
-    """Until the call starts, from the first character of its first marker on."""
+    """From the first character of the call's first marker until the call starts."""
     inside: int
-    """Between its start and its end."""
+    """Between the start and the end of the call."""
     closing: int
-    """After its end, while a closer may come."""
+    """After the end of the call, while a closer may follow."""
     values: bool
-    """Values that need not be strings are held to their end, besides."""
+    """Whether values other than strings are buffered to their end as well."""
 
 
-def holds(form: Format, name: str, key: str) -> Holds:
-    """The bounds for a call of a tool with this name, whose keys are no longer than this one."""
-    text = HeldText(form, "Q" * len(name), "Z" * len(key))
-    return Holds(
+def buffer_bounds(form: Format, name: str, key: str) -> BufferBounds:
+    """Return the bounds for a call to a tool with this name, with keys no longer than `key`."""
+    text = WrittenCalls(form, "Q" * len(name), "Z" * len(key))
+    return BufferBounds(
         marker=max((len(marker) - 1 for marker in openers(form)), default=0),
         opening=max(text.opening(), text.empty()),
         inside=text.inside(),
@@ -52,10 +52,8 @@ def holds(form: Format, name: str, key: str) -> Holds:
     )
 
 
-class HeldText:
-    """A format as it is written, with a name and a key whose letters occur nowhere else."""
-
-    __slots__ = ("form", "key", "name", "variant")
+class WrittenCalls:
+    """Calls written in one format, with a name and a key whose letters occur nowhere else."""
 
     def __init__(self, form: Format, name: str, key: str) -> None:
         self.form = form
@@ -64,11 +62,11 @@ class HeldText:
         self.key = key
 
     def written(self, arguments: str) -> str:
-        """A call with these arguments."""
+        """Return a call with these arguments."""
         return write([Call(self.name, arguments)], self.form.name)
 
     def opening(self) -> int:
-        """Where a call with arguments starts."""
+        """Return the offset where a call with arguments starts."""
         text = self.written(f'{{"{self.key}": "VVV"}}')
         body = self.variant.body
         match body:
@@ -76,20 +74,24 @@ class HeldText:
                 return self.after_name(text) + 1
             case Expression() if self.variant.name_rule is None:
                 return self.after_name(text) + 1
-            case Parameters(close=close) if "{key}" in close:  # such a tag is a key once a value follows it
+            case Parameters(close=close) if "{key}" in close:  # recognized as a key once a value follows
                 return text.index("VVV") + 1
-            case _:  # where the first key stands, behind the brace or the marker that opens it
+            case _:  # at the first key, after the brace or marker that opens the arguments
                 return text.index(self.key)
 
     def empty(self) -> int:
-        """Where a call without arguments starts: at its closer, where nothing else says that they have begun."""
+        """Return the offset where a call without arguments starts.
+
+        In formats with marked parameters, this is the end of the call's closer, because nothing before it shows that
+        the arguments have begun. In all other formats it is 0.
+        """
         if not isinstance(self.variant.body, Parameters):
             return 0
         text, close = self.written("{}"), self.closer()
         return text.rindex(close) + len(close)
 
     def inside(self) -> int:
-        """What may be held of the arguments."""
+        """Return the maximum number of argument characters that may be buffered."""
         match self.variant.body:
             case Parameters():
                 return max(self.between(), self.last())
@@ -99,14 +101,18 @@ class HeldText:
                 return max(ESCAPE, self.string_end())
 
     def string_end(self) -> int:
-        """From the quote that ends a string of JSON until it is known that it does: a key, or the brackets."""
+        """Return the distance from the closing quote of a JSON string to the point where it is recognized as the
+        closing quote.
+
+        The next key or the closing brackets show that the string has ended.
+        """
         text = self.written(f'{{"{self.key}": "VVV", "{self.key}2": "WWW"}}')
         key = text.index(self.key + "2") + len(self.key + '2"') - text.index("VVV") - len("VVV")
         rest = text[text.index("WWW") + 3 :]
         return max(key - 1, len(rest) - len(rest.lstrip('"}] \n')))
 
     def between(self) -> int:
-        """From the end of a value to the beginning of the next one."""
+        """Return the distance from the end of a value to the beginning of the next one."""
         other = "X" * len(self.key)
 
         def members(value: str) -> str:
@@ -117,27 +123,27 @@ class HeldText:
         return plain + max(len(members(value)) - len(value.strip('"')) - len(text) + 3 for value in VALUES)
 
     def last(self) -> int:
-        """From the end of the last value to the end of the call."""
+        """Return the distance from the end of the last value to the end of the call."""
         text, close = self.written(f'{{"{self.key}": "VVV"}}'), self.closer()
         return text.index(close, text.index("VVV")) + len(close) - text.index("VVV") - 3
 
     def closers(self) -> Iterator[str]:
-        """What may close a call."""
+        """Yield the markers that may close a call."""
         yield self.closer()
-        yield from (spelled(close) for _, close in self.form.wrappers)
+        yield from (spell(close) for _, close in self.form.wrappers)
         yield from ("```" for _ in self.form.fence[:1])
 
     def closer(self) -> str:
-        """The call's own closer."""
-        return spelled(self.form.close.replace("{tool}", self.name))
+        """Return the call's own closer."""
+        return spell(self.form.close.replace("{tool}", self.name))
 
     def after_name(self, text: str) -> int:
-        """Where the name ends."""
+        """Return the offset of the end of the name."""
         return text.rindex(self.name) + len(self.name)
 
 
 def formula(measure: Callable[[str, str], int]) -> str:
-    """A bound as people read it: `22 + name`, `14 + 2 × key + name`."""
+    """Return a bound as a readable formula: `22 + name`, `14 + 2 × key + name`."""
     base = measure("n", "k")
     by_key, by_name = measure("n", "kk") - base, measure("nn", "k") - base
     parts = [str(base - by_key - by_name)] if base > by_key + by_name or not by_key + by_name else []
@@ -148,7 +154,7 @@ def formula(measure: Callable[[str, str], int]) -> str:
 
 
 def example(form: Format, name: str, key: str) -> str:
-    """Two calls whose arguments are of every kind, as the format writes them."""
+    """Return calls in this format that together have arguments of every kind."""
     members = ", ".join(f'"{key[:-1]}{number}": {value}' for number, value in enumerate(VALUES))
     text = f'"{key}": {json.dumps("a <b> & {c} [d]")}'
     return write([Call(name, f"{{{text}, {members}}}"), Call(name, "{}"), Call(name, f"{{{text}}}")], form.name)

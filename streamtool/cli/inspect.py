@@ -1,6 +1,6 @@
-"""`streamtool inspect`: recordings on a page, and `streamtool parse --page`: a text of one's own on it.
+"""`streamtool inspect` and `streamtool parse --page`: serve recordings, or text to parse, in the inspector.
 
-A server on this machine serves the inspector until it is interrupted. It asks no upstream, and no other host.
+The server runs on this machine until interrupted. It contacts neither an upstream nor any other host.
 """
 
 import webbrowser
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from streamtool.asgi.types import Receive, Scope, Send
 from streamtool.cli.common import Screen, open_source, read_tools
 from streamtool.cli.parse import pieces, read_formats
 from streamtool.cli.serve import address, bind
-from streamtool.conversation import Json
-from streamtool.http.asgi import Receive, Scope, Send
+from streamtool.core.json_value import Json
 from streamtool.inspector.app import PATH, Inspector
 from streamtool.inspector.recorded import RecordedExchanges
 from streamtool.settings import Settings
@@ -21,12 +21,14 @@ HOST = "127.0.0.1"
 
 
 def run(names: Sequence[str], *, port: int, open_page: bool) -> None:
-    """Show recordings. Raises SettingsError for what is none, StreamtoolError where nothing can listen."""
+    """Show recordings. Raises SettingsError for a file that is not a recording, and StreamtoolError if the port cannot
+    be opened.
+    """
     _serve(RecordedExchanges(names), None, "", port=port, open_page=open_page)
 
 
 def play(name: str | None, tools: str | None, formats: str | None, delta: int | None) -> None:
-    """Show a text as the parser reads it. Raises as `run` does."""
+    """Show text as the parser reads it. Raises the same errors as `run`."""
     example: dict[str, Json] = {"tools": None if tools is None else read_tools(tools), "cut": delta}
     example["formats"] = [] if formats is None else read_formats(formats)
     if name is not None:
@@ -48,7 +50,7 @@ def _serve(exchanges: RecordedExchanges, example: Json, part: str, *, port: int,
                 await send({"type": "http.response.body", "body": b""})
 
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
-        Screen().line("the inspector is at ", (f"{url}{PATH}{part}", "bold"), "  (ctrl-c ends it)")
+        Screen().line("the inspector is at ", (f"{url}{PATH}{part}", "bold"), "  (ctrl-c to stop)")
         if open_page:
             webbrowser.open(f"{url}{PATH}{part}")
         server.run(sockets=[sock])

@@ -1,7 +1,7 @@
-"""`streamtool parse --negatives`: ordinary files in, what the parser takes for calls out.
+"""`streamtool parse --negatives`: find what the parser mistakes for calls in ordinary files.
 
-Each file is one reply. What went in has to come out as text, reasoning, calls or discards; the parser's ledger says
-what else became of it. Markup that belongs to no call is a loss.
+Each file is parsed as one reply. All of its text must be emitted again, as text, reasoning, calls or discards. The
+parser's ledger accounts for every character; markup that belongs to no call is a loss.
 """
 
 import json
@@ -18,28 +18,28 @@ from statemachine import CallStart, Discarded, Event, Parser, ReasoningDelta, Te
 from streamtool.cli.common import Screen, quoted, read_tools
 from streamtool.cli.parse import read_formats
 from streamtool.cli.plausible_tools import plausible_tools
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 
 LARGE = 4 * 1024 * 1024
-"""Bytes of the largest file that is read."""
+"""Maximum size of a file in bytes."""
 MANY = 200_000
-"""Files that are looked at, at most."""
+"""Maximum number of files to read."""
 BEGINNING = 8192
-"""Bytes at the beginning of a file that tell whether it is text: a text has no NUL there."""
+"""Number of bytes at the beginning of a file that are searched for NUL, which marks the file as binary."""
 EXCERPT = 80
-"""Characters of what is shown of a finding."""
+"""Maximum number of characters shown of a finding."""
 SHOWN = frozenset({"text", "reasoning", "discard"})
-"""The spans of the ledger that go out as events."""
+"""Kinds of ledger spans that are emitted as events."""
 
 
 @frozen
 class Negative:
-    """What the parser took for something else than text."""
+    """A part of a file that the parser took for something other than text."""
 
     kind: str
     """call, discard or loss."""
     name: str = ""
-    """The tool of a call."""
+    """Tool name, for a call."""
     format: str = ""
     file: str = field(kw_only=True)
     line: int = field(kw_only=True)
@@ -47,25 +47,27 @@ class Negative:
 
 
 @frozen
-class Passed:
-    """What was read, and what was not."""
+class CheckTotals:
+    """Counts of the text read, the files skipped and the findings."""
 
     counts: Counter[str] = field(factory=Counter)
-    """By kind: files, bytes, what was passed over, findings."""
+    """Counts by kind: files, bytes, skipped files, findings."""
 
     def rate(self) -> float:
-        """Calls and losses per MB."""
+        """Return the calls and losses per MB."""
         read = self.counts["bytes"] / 1e6
         return (self.counts["call"] + self.counts["loss"]) / read if read else 0.0
 
 
 def run(folder: str, tools: str | None, formats: str | None, *, as_json: bool) -> None:
-    """Print the findings in all files of a folder, then the sums. Raises SettingsError for what cannot be read."""
+    """Print the findings in all files in a folder and its subfolders, then the totals. Raises SettingsError for invalid
+    input.
+    """
     offered = plausible_tools() if tools is None else read_tools(tools)
     names = None if formats is None else read_formats(formats)
     if not Path(folder).is_dir():
-        raise SettingsError(f"{folder} is no folder that can be read", param=folder)
-    screen, passed = Screen(), Passed()
+        raise SettingsError(f"{folder} is not a readable folder", param=folder)
+    screen, passed = Screen(), CheckTotals()
     for path in files(folder, passed.counts):
         text = text_of(path, passed.counts)
         if text is None:
@@ -73,18 +75,18 @@ def run(folder: str, tools: str | None, formats: str | None, *, as_json: bool) -
         for finding in findings(path, text, Parser(offered, formats=names, ledger=True)):
             passed.counts[finding.kind] += 1
             show(finding, screen, as_json=as_json)
-    sums(passed, screen, as_json=as_json)
+    print_totals(passed, screen, as_json=as_json)
 
 
-# ---- what is read
+# ---- reading
 
 
 def files(folder: str, counts: Counter[str]) -> Iterator[str]:
-    """The regular files beneath a folder in the order of their names; links are not followed."""
+    """Yield the regular files in a folder and its subfolders, sorted by name. Do not follow links."""
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            path = os.path.join(place, name)  # noqa: PTH118  a Path per file takes longer than its walk
+            path = os.path.join(place, name)  # noqa: PTH118  creating a Path per file takes longer than the walk
             if counts["seen"] >= MANY:
                 counts["passed over"] += 1
             elif os.path.islink(path) or not os.path.isfile(path):  # noqa: PTH113, PTH114
@@ -95,7 +97,7 @@ def files(folder: str, counts: Counter[str]) -> Iterator[str]:
 
 
 def text_of(path: str, counts: Counter[str]) -> str | None:
-    """The text of a file, bytes that are no UTF-8 replaced; None if it is binary, too large or cannot be read."""
+    """Return the text of a file, with invalid UTF-8 replaced, or None if it is binary, too large or unreadable."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             data = file.read(LARGE + 1)
@@ -113,27 +115,27 @@ def text_of(path: str, counts: Counter[str]) -> str | None:
     return data.decode("utf-8", "replace")
 
 
-# ---- what is found
+# ---- findings
 
 
 def findings(path: str, text: str, parser: Parser) -> Iterator[Negative]:
-    """Calls, discards and losses in one text, in order."""
+    """Yield the calls, discards and losses in one file's text, in order."""
     events = [*parser.feed(text), *parser.close()]
     calls = calls_of(events)
     shown, before = 0, ""
     for begin, end, kind in stretches((span.kind, span.start, span.end) for span in parser.ledger):
         if kind == "discard":
-            yield Negative(kind, **place(path, text, begin, end))
+            yield Negative(kind, **locate(path, text, begin, end))
         elif kind == "markup" and shown in calls:
             for call in calls[shown]:
-                yield Negative("call", call.name, call.format, **place(path, text, begin, end))
-        elif kind == "markup" and before != "discard" and text[begin:end].strip():  # behind one it closes the call
-            yield Negative("loss", **place(path, text, begin, end))
+                yield Negative("call", call.name, call.format, **locate(path, text, begin, end))
+        elif kind == "markup" and before != "discard" and text[begin:end].strip():  # after a discard it closes the call
+            yield Negative("loss", **locate(path, text, begin, end))
         shown, before = shown + (end - begin if kind in SHOWN else 0), kind
 
 
 def calls_of(events: Iterable[Event]) -> Mapping[int, list[CallStart]]:
-    """The calls, by how many characters had been shown or discarded before."""
+    """Group the calls by the number of characters emitted or discarded before each of them."""
     shown = 0
     found: dict[int, list[CallStart]] = {}
     for event in events:
@@ -148,7 +150,10 @@ def calls_of(events: Iterable[Event]) -> Mapping[int, list[CallStart]]:
 
 
 def stretches(spans: Iterable[tuple[str, int, int]]) -> Iterator[tuple[int, int, str]]:
-    """The stretches of a text, each with what it was: a span that was shown; or markup, whatever it is made of."""
+    """Partition a text into stretches and yield the start, end and kind of each.
+
+    A span that was emitted is a stretch of the span's kind. A run of other spans is one stretch of the kind "markup".
+    """
     begin = end = 0
     for kind, start, stop in spans:
         if kind in SHOWN:
@@ -161,19 +166,19 @@ def stretches(spans: Iterable[tuple[str, int, int]]) -> Iterator[tuple[int, int,
         yield begin, end, "markup"
 
 
-def place(path: str, text: str, begin: int, end: int) -> dict[str, Any]:
-    """Where a stretch of a text stands, and how it begins: its line is the first that is not blank."""
+def locate(path: str, text: str, begin: int, end: int) -> dict[str, Any]:
+    """Return the location and the beginning of a stretch. The line is the stretch's first one that is not blank."""
     part = text[begin:end]
     begin += len(part) - len(part.lstrip())
     excerpt = text[begin : min(end, begin + EXCERPT)]
     return {"file": path, "line": text.count("\n", 0, begin) + 1, "excerpt": excerpt}
 
 
-# ---- what is printed
+# ---- output
 
 
 def show(found: Negative, screen: Screen, *, as_json: bool) -> None:
-    """Print a finding on its line."""
+    """Print a finding on one line."""
     if as_json:
         emit({"type": "finding", **asdict(found)})
         return
@@ -184,8 +189,8 @@ def show(found: Negative, screen: Screen, *, as_json: bool) -> None:
     )
 
 
-def sums(passed: Passed, screen: Screen, *, as_json: bool) -> None:
-    """Print what was read and how much was found."""
+def print_totals(passed: CheckTotals, screen: Screen, *, as_json: bool) -> None:
+    """Print the amount read and the number of findings of each kind."""
     counts = passed.counts
     over = {word: counts[word] for word in ("binary", "large", "unreadable", "links and devices", "passed over")}
     found = {f"{word}s": counts[word] for word in ("call", "discard")} | {"losses": counts["loss"]}
@@ -210,6 +215,6 @@ def sums(passed: Passed, screen: Screen, *, as_json: bool) -> None:
 
 
 def emit(record: Mapping[str, Any]) -> None:
-    """Print a record."""
+    """Print a record as a line of JSON."""
     sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
     sys.stdout.flush()

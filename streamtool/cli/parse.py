@@ -1,7 +1,7 @@
-"""`streamtool parse`: model text in, events out, as they happen.
+"""`streamtool parse`: read model text and print parser events as they occur.
 
-The text is read as it arrives and decoded on the way (a character may be cut between two reads); every event is printed
-before more is read.
+The text is decoded as it arrives, even if a read stops in the middle of a character. Each event is printed before more
+text is read.
 """
 
 import codecs
@@ -22,18 +22,18 @@ from statemachine import (
     ReasoningDelta,
     TextDelta,
 )
-from streamtool.cli.common import Screen, complain, open_source, quoted, read_tools
-from streamtool.errors import SettingsError
+from streamtool.cli.common import Screen, open_source, print_error, quoted, read_tools
+from streamtool.core.errors import SettingsError
 from streamtool.observe.parser_events import event_as_json
 from streamtool.settings.readers import format_name
 
 RECORDS = (".jsonl", ".ndjson", ".json")
-"""Endings of files that hold records as a rule."""
-_READ = 65536  # bytes of one read, at most
+"""Extensions of files that usually contain records."""
+_READ = 65536  # maximum bytes per read
 
 
 def run(file: str, tools: str | None, formats: str | None, delta: int | None, prefix: str, *, as_json: bool) -> None:
-    """Parse `file` and print the events. Raises SettingsError for what cannot be read."""
+    """Parse `file` and print the events. Raises SettingsError for invalid or unreadable input."""
     offered = None if tools is None else read_tools(tools)
     parser = Parser(offered, formats=None if formats is None else read_formats(formats), prefix=prefix)
     screen = Screen()
@@ -41,19 +41,19 @@ def run(file: str, tools: str | None, formats: str | None, delta: int | None, pr
     with open_source(file) as source:
         for piece in pieces(source, delta):
             if not hinted and piece.lstrip().startswith(("{", "[")):
-                complain(f"{file} is read as one text; if it holds records, say where the text is: --field NAME")
+                print_error(f"{file} is parsed as one text; if it holds records, select the text with --field NAME")
             hinted = True
             show(parser.feed(piece), screen, as_json=as_json)
     show(parser.close(), screen, as_json=as_json)
 
 
 def wants_records(names: Sequence[str]) -> bool:
-    """Whether these can only be records: several files, a folder, something compressed."""
+    """Return whether the names can only refer to records: several files, a folder, or a compressed file."""
     return len(names) > 1 or Path(names[0]).is_dir() or names[0].endswith((".gz", ".zst"))
 
 
 def show(events: Sequence[Event], screen: Screen, *, as_json: bool) -> None:
-    """Print events, each on its line."""
+    """Print the events, one per line."""
     if as_json:
         for event in events:
             sys.stdout.write(json.dumps(event_as_json(event), ensure_ascii=False) + "\n")
@@ -64,7 +64,7 @@ def show(events: Sequence[Event], screen: Screen, *, as_json: bool) -> None:
 
 
 def read_formats(names: str) -> list[str]:
-    """Names with commas between. Raises SettingsError, which names the nearest."""
+    """Split a comma-separated list of formats. Raises SettingsError, which suggests the most similar name."""
     found = [format_name(name.strip(), "--formats") for name in names.split(",") if name.strip()]
     if not found:
         raise SettingsError(f"--formats: name at least one of {', '.join(FORMATS)}")
@@ -72,7 +72,7 @@ def read_formats(names: str) -> list[str]:
 
 
 def pieces(source: BinaryIO, delta: int | None) -> Iterator[str]:
-    """The text as it arrives, in pieces of `delta` characters at most; bytes that are no UTF-8 become U+FFFD."""
+    """Yield the text as it arrives, in pieces of at most `delta` characters. Replace invalid UTF-8 with U+FFFD."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     read = getattr(source, "read1", source.read)
     while data := read(_READ):
@@ -81,7 +81,9 @@ def pieces(source: BinaryIO, delta: int | None) -> Iterator[str]:
 
 
 def cut(text: str, size: int | None) -> Iterator[str]:
-    """A text in pieces of `size` characters; whole without a size; nothing for no text."""
+    """Yield the text in pieces of `size` characters, or in one piece without a size. Yield nothing for empty
+    text.
+    """
     if size is None:
         if text:
             yield text
@@ -91,7 +93,7 @@ def cut(text: str, size: int | None) -> Iterator[str]:
 
 
 def as_line(event: Event) -> list[str | tuple[str, str]]:
-    """The event for a person, as styled pieces."""
+    """Return the event as the styled pieces of a line."""
     match event:
         case TextDelta(text=text):
             return [("text       ", "dim"), quoted(text)]

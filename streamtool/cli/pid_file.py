@@ -1,7 +1,7 @@
-"""The file that tells `streamtool reload` which process serves an address.
+"""PID file that leads `streamtool reload` to the process serving an address.
 
-It is in the user's own folder for what runs (`XDG_RUNTIME_DIR`, else one in the folder for temporary files), and holds
-the number of the process, which keeps it locked: a file that is not locked is left over.
+The file is in the user's runtime folder (`XDG_RUNTIME_DIR`, or a folder inside the system's folder for temporary files)
+and contains the process id. The process keeps the file locked: an unlocked file is stale.
 """
 
 import importlib
@@ -14,15 +14,15 @@ from typing import Any
 from urllib.parse import quote
 
 fcntl: Any = None
-with suppress(ImportError):  # Windows has none, and no SIGHUP either
+with suppress(ImportError):  # Windows has neither this module nor SIGHUP
     fcntl = importlib.import_module("fcntl")
 
 
 @contextmanager
-def serving(address: str) -> Iterator[None]:
-    """Inside of the block the file names this process. Where it cannot be written there is none."""
+def pid_file(address: str) -> Iterator[None]:
+    """Write the PID file for the duration of the block, if its folder is private."""
     path = _path(address)
-    if fcntl is None or not _private(path.parent):
+    if fcntl is None or not _ensure_private(path.parent):
         yield
         return
     with path.open("a+") as file:
@@ -39,9 +39,9 @@ def serving(address: str) -> Iterator[None]:
 
 
 def process_at(address: str) -> int | None:
-    """The process of this user that serves the address, if there is one."""
+    """Return the id of the process of this user that serves the address, or None."""
     path = _path(address)
-    if fcntl is None or not _private(path.parent):
+    if fcntl is None or not _ensure_private(path.parent):
         return None
     try:
         with path.open("r+") as file:
@@ -61,8 +61,8 @@ def _path(address: str) -> Path:
     return folder / f"{quote(address, safe='')}.pid"
 
 
-def _private(folder: Path) -> bool:
-    """Whether nobody else can write into the folder, which is made if it is missing."""
+def _ensure_private(folder: Path) -> bool:
+    """Create the folder if it is missing, and return whether only this user can write to it."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

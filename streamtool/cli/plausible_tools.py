@@ -1,6 +1,6 @@
-"""Thirty tools as agents offer them: names that occur in ordinary texts, with realistic parameters.
+"""Thirty tools such as agents typically offer, with names that occur in ordinary text and realistic parameters.
 
-`streamtool parse --negatives` offers them to the parser, so that what is taken for a call of one of them shows.
+`streamtool parse --negatives` offers them to the parser to find text that is mistaken for calls.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,21 +38,21 @@ PARAMETERS: Mapping[str, str] = {
     "task": "description prompt",
     "ping": "",
 }
-"""The parameters of each tool: names with blanks between, and a type where it is no string."""
+"""Parameters of each tool, separated by spaces, with a type unless it is string."""
 
 
 def plausible_tools() -> dict[str, dict[str, Any]]:
-    """Schema of the parameters by tool name; the first parameter is required."""
+    """Return tool name -> schema of the parameters; only the first parameter is required."""
     return {name: schema(dict(typed(parameters))) for name, parameters in PARAMETERS.items()}
 
 
 def typed(parameters: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Each parameter and its schema."""
+    """Yield each parameter with its schema."""
     for parameter in parameters.split():
         name, _, kind = parameter.partition(":")
         yield name, {"type": kind or "string"}
 
 
 def schema(properties: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """The schema of an object with these properties."""
+    """Return the schema of an object with these properties."""
     return {"type": "object", "properties": properties, "required": list(properties)[:1]}

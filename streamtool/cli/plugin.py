@@ -1,4 +1,4 @@
-"""`streamtool plugin`: where the plugin files for engines are, and how each is used."""
+"""`streamtool plugin`: list the plugins for inference engines, or print the path of one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,18 +7,18 @@ from attrs import frozen
 
 import streamtool.adapters
 from streamtool.cli.common import Screen
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 
 FOLDER = Path(streamtool.adapters.__file__).parent
 
 
 @frozen
 class Plugin:
-    """What puts the parser into an engine."""
+    """A plugin that integrates the parser into an engine."""
 
     file: str
     use: str
-    """The command that uses it."""
+    """Command or statement that enables the plugin."""
 
 
 PLUGINS: Mapping[str, Plugin] = {
@@ -35,11 +35,11 @@ PLUGINS: Mapping[str, Plugin] = {
     "transformers": Plugin("transformers.py", "streamtool.adapters.transformers.install(tokenizer)"),
     "llama-cpp-python": Plugin("llama_cpp.py", 'import streamtool.adapters.llama_cpp, then chat_format="streamtool"'),
 }
-"""By the name of the engine."""
+"""Plugins by engine name."""
 
 
 def run(engine: str | None) -> None:
-    """Print the path of a plugin's file, or list all. Raises SettingsError for an engine that has none."""
+    """List all plugins, or print the path of one engine's plugin file. Raises SettingsError for an unknown engine."""
     screen = Screen()
     if engine is None:
         for name, plugin in PLUGINS.items():
@@ -47,4 +47,4 @@ def run(engine: str | None) -> None:
     elif engine in PLUGINS:
         print(FOLDER / PLUGINS[engine].file)
     else:
-        raise SettingsError(f"there is no plugin for {engine!r}: ENGINE is one of {', '.join(PLUGINS)}")
+        raise SettingsError(f"no plugin for {engine!r}; expected one of {', '.join(PLUGINS)}")

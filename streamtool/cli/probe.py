@@ -1,8 +1,8 @@
-"""`streamtool probe`: what an upstream can do, as a table, and the settings that follow from it.
+"""`streamtool probe`: find out what an upstream can do, and print the settings for it.
 
-The questions are `streamtool.probe`; here are the sentences. The settings are TOML to paste. They hold what was found
-to work: where the model makes native calls (or writes them into its text) the mode that lets it, else the format that
-it obeys.
+`streamtool.probe` asks the questions; this module presents the answers as a table, followed by TOML to paste. The TOML
+contains only settings that were found to work: `rescue` mode if the model makes native calls or writes them into its
+text, otherwise the format that the model obeys.
 """
 
 import glob
@@ -19,19 +19,19 @@ from urllib.parse import urlsplit
 import anyio
 from attrs import asdict, frozen
 
-from streamtool.cli.common import Screen, complain
-from streamtool.errors import SettingsError
-from streamtool.probe import Findings, ProbeAnswer, Stream, Taught, Tools, probe
+from streamtool.cli.common import Screen, print_error
+from streamtool.core.errors import SettingsError
+from streamtool.probe import Findings, ProbeAnswer, Stream, Taught, ToolFindings, probe
 from streamtool.settings import UpstreamSettings, load
 
 _WIDTH = 20
 _FLAGS = {"url": "URL", "protocol": "--protocol", "key": "--key-env"}
-"""Settings of the upstream, and what sets them here."""
+"""Upstream settings -> the flags that set them."""
 
 
 @frozen
 class ProbeFlags:
-    """What the command line says."""
+    """Flags for `probe`."""
 
     url: str
     protocol: str | None = None
@@ -41,7 +41,7 @@ class ProbeFlags:
     seconds: float = 120.0
 
     def upstream(self) -> UpstreamSettings:
-        """The upstream to ask. Raises SettingsError."""
+        """Return the upstream to probe. Raises SettingsError."""
         fields = {"url": self.url, "protocol": self.protocol, "key": self.key_env and f"env:{self.key_env}"}
         name = name_of(self.url)
         environ = {key: value for key, value in os.environ.items() if key == self.key_env}
@@ -54,9 +54,9 @@ class ProbeFlags:
 
 
 def run(flags: ProbeFlags, *, as_json: bool) -> None:
-    """Ask, and print what was found. Raises StreamtoolError."""
+    """Probe the upstream and print the findings. Raises StreamtoolError."""
     upstream = flags.upstream()
-    watch = _watched if sys.stderr.isatty() else _unwatched
+    watch = _print_progress if sys.stderr.isatty() else _ignore_progress
     ask = partial(probe, upstream, flags.model, tries=flags.tries, seconds=flags.seconds, watch=watch)
     findings: Findings = anyio.run(ask)
     settings = settings_text(findings, upstream, flags.key_env)
@@ -72,29 +72,29 @@ def run(flags: ProbeFlags, *, as_json: bool) -> None:
     screen.line(settings, end="")
 
 
-def _watched(question: str) -> None:
-    complain(f"asking about: {question}")
+def _print_progress(question: str) -> None:
+    print_error(f"probing: {question}")
 
 
-def _unwatched(question: str) -> None:
-    """Nobody looks."""
+def _ignore_progress(question: str) -> None:
+    """Show no progress."""
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
 def rows(found: Findings) -> Iterator[tuple[str, str]]:
-    """Label and sentence, one pair for each line."""
+    """Yield the label and text of each line."""
     target = found.target
     listed = "lists no models" if target.models is None else f"lists {_count(len(target.models), 'model')}"
     yield "upstream", f"{target.url}, speaks {target.protocol}, {listed}"
     yield "model", target.model
     yield "streams", _stream(found.stream)
     yield "native tools", _tools(found.tools)
-    yield "system role", _answer(found.system, "obeyed", "taken, but not obeyed")
-    yield "two user messages", _answer(found.neighbours, "taken", "")
+    yield "system role", _answer(found.system, "obeyed", "accepted, but not obeyed")
+    yield "two user messages", _answer(found.neighbours, "accepted", "")
     yield "special markers", _markers(found)
-    yield "prefill", _answer(found.prefill, "the model goes on with it", "the model begins anew")
+    yield "prefill", _answer(found.prefill, "the model continues it", "the model starts over")
     yield "JSON Schema", _answer(found.json_schema, "honoured", "ignored")
     yield "stop strings", _answer(found.stop, "honoured", "ignored")
     yield "chat template", _template(found)
@@ -107,7 +107,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _said(text: str) -> str:
+def _detail(text: str) -> str:
     return f": {printable(text)}" if text else ""
 
 
@@ -116,13 +116,13 @@ def _answer(answer: ProbeAnswer, yes: str, no: str) -> str:
         case "yes":
             return yes
         case "no":
-            return no + _said(answer.said)
+            return no + _detail(answer.said)
         case "refused":
-            return "refused" + _said(answer.said)
+            return "refused" + _detail(answer.said)
         case "failed":
-            return "no answer" + _said(answer.said)
+            return "no answer" + _detail(answer.said)
         case "unclear":
-            return "unclear" + _said(answer.said)
+            return "unclear" + _detail(answer.said)
         case _:
             assert_never(answer.word)
 
@@ -133,27 +133,27 @@ def _stream(stream: Stream) -> str:
         case "streamed":
             return f"yes, {stream.pieces} pieces; {times}"
         case "buffered":
-            return f"no, a stream that comes all at once; {times}"
+            return f"no, the stream arrives in one piece; {times}"
         case "whole":
             return f"no, one document; {times}"
         case "failed":
-            return "no answer" + _said(stream.said)
+            return "no answer" + _detail(stream.said)
         case _:
             assert_never(stream.word)
 
 
-def _tools(tools: Tools) -> str:
+def _tools(tools: ToolFindings) -> str:
     words = {
         "calls": "called",
-        "leaks": f"the call stands in the text, as {tools.format}",
-        "ignored": "taken, but not called",
-        "denied": "the upstream says that it knows none",
-        "none": "this protocol has none",
+        "leaks": f"the call is in the text, as {tools.format}",
+        "ignored": "accepted, but not called",
+        "denied": "the upstream reports that it supports none",
+        "none": "not part of this protocol",
         "refused": "refused",
         "failed": "no answer",
         "unclear": "unclear",
     }
-    return words[tools.word] + ("" if tools.word == "calls" else _said(tools.said))
+    return words[tools.word] + ("" if tools.word == "calls" else _detail(tools.said))
 
 
 def _taught(taught: Taught) -> str:
@@ -167,21 +167,21 @@ def _taught(taught: Taught) -> str:
         "unclear": "unclear",
     }
     times = f", {taught.obeyed} of {taught.tries}" if taught.tries > 1 else ""
-    return words[taught.word] + times + _said(taught.said)
+    return words[taught.word] + times + _detail(taught.said)
 
 
 def _template(found: Findings) -> str:
-    """What the template tells, and whether the model keeps to it."""
+    """Describe the chat template, the format found in it, and whether the model obeys this format."""
     told = found.target.template
     if not told.where:
-        return "the upstream shows none"
+        return "not provided by the upstream"
     if told.format is None:
-        return f"shown at {told.where}, and tells of no format"
+        return f"found at {told.where}, without a known format"
     special = "" if told.taught == told.format else ", whose markers are special tokens"
     words = {True: "; confirmed", False: "; but the model does not obey it", None: ""}
     kept = "" if special else words[found.confirmed]
     opens = f"; the prompt opens {told.opener}" if told.opener else ""
-    return f"shown at {told.where}, contains {told.mark}: {told.format}{special}{kept}{opens}"
+    return f"found at {told.where}, contains {told.mark}: {told.format}{special}{kept}{opens}"
 
 
 def _markers(found: Findings) -> str:
@@ -193,7 +193,7 @@ def _markers(found: Findings) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """Return the text with unprintable characters replaced."""
     return "".join(char if char.isprintable() else "·" for char in text)
 
 
@@ -201,19 +201,19 @@ def printable(text: str) -> str:
 
 
 def settings_text(found: Findings, upstream: UpstreamSettings, key_env: str | None) -> str:
-    """TOML for streamtool.toml. The key is named, never shown."""
+    """Return the settings as TOML. They name the variable that holds the key and never contain the key itself."""
     target = found.target
     lines = [f"[upstream.{upstream.name}]", f"url = {toml(target.url)}", f"protocol = {toml(target.protocol)}"]
     if key_env is not None:
         lines.append(f"key = {toml(f'env:{key_env}')}")
     if target.protocol == "completions":
-        lines.append(f"template = {toml(upstream.template)}  # the one with which it was asked")
+        lines.append(f"template = {toml(upstream.template)}  # as used for the probe")
     lines += ["", "[[model]]", f"match = {toml(glob.escape(target.model))}", f"upstream = {toml(upstream.name)}"]
     if found.tools.word in ("calls", "leaks"):
         lines.append('mode = "rescue"  # native tools; calls that leak into the text are found too')
         return "\n".join(lines) + "\n"
     lines.append('mode = "emulate"')
-    lines.append(f"format = {toml(found.format)}" if found.format else "# no format was obeyed; see above what came")
+    lines.append(f"format = {toml(found.format)}" if found.format else "# no format was obeyed; see the replies above")
     if found.forcing is not None:
         lines.append(f"forcing = {toml(found.forcing)}  # when a client demands a call")
     if not found.system_role:
@@ -222,13 +222,13 @@ def settings_text(found: Findings, upstream: UpstreamSettings, key_env: str | No
 
 
 def toml(text: str) -> str:
-    """The text as a string of TOML."""
+    """Return the text as a TOML string."""
     quoted = json.dumps(text, ensure_ascii=False)
     return re.sub(r"[\x7f-\x9f\u2028\u2029]", lambda char: f"\\u{ord(char[0]):04x}", quoted)
 
 
 def name_of(url: str) -> str:
-    """What the upstream is called in the settings: `local`, or after its host."""
+    """Return a name for the upstream in the settings: `sample`, `local`, or a name derived from its host."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:

@@ -1,8 +1,8 @@
-"""The proxy that serves new requests, and those before it, which end what they have begun.
+"""A proxy that reloads its settings on SIGHUP without dropping requests.
 
-On SIGHUP the settings are read anew. What is open goes on with those that it began with, however long it takes; new
-requests are served by a new proxy. If the new settings cannot be used, the log says why, and nothing changes. What is
-remembered stays, as long as `store` says the same.
+Open requests finish under the settings they started with, however long they take; new requests are served by a new
+proxy. If the new settings are invalid, the log reports why and nothing changes. The store is carried over unless its
+settings have changed.
 """
 
 import logging
@@ -16,25 +16,32 @@ from typing import Final
 import anyio
 import anyio.abc
 
-from streamtool.errors import StreamtoolError
-from streamtool.http.asgi import Receive, Scope, Send
+from streamtool.asgi.types import Receive, Scope, Send
+from streamtool.core.errors import StreamtoolError
 from streamtool.observe import logs
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 
-RELOADS: Final = hasattr(signal, "SIGHUP")
-"""Whether this system has the signal."""
-FIXED: Final = ("listen", "workers", "limits.connections", "limits.connections_per_address", "limits.header_bytes",
-                "limits.header_seconds", "limits.keep_alive_seconds")  # fmt: skip
-"""Settings that only a new start changes: the server has them, not the proxy."""
+HAS_SIGHUP: Final = hasattr(signal, "SIGHUP")
+"""Whether this platform has SIGHUP."""
+RESTART_ONLY: Final = (
+    "listen",
+    "workers",
+    "limits.connections",
+    "limits.connections_per_address",
+    "limits.header_bytes",
+    "limits.header_seconds",
+    "limits.keep_alive_seconds",
+)
+"""Settings that take effect only after a restart, because they are used by the server, not the proxy."""
 
 _log = logging.getLogger("streamtool")
 
 
 class ReloadingProxy:
-    """An ASGI app: the proxy of the settings that were read last.
+    """ASGI app that serves with the most recently loaded settings.
 
-    `read` reads them; `begun` is called when the first proxy can serve.
+    `read` loads the settings; `begun` is called when the first proxy is ready to serve.
     """
 
     def __init__(
@@ -49,17 +56,17 @@ class ReloadingProxy:
         self._first = settings
         self._proxy = Proxy(settings)
         self._replaced: dict[Proxy, anyio.Event] = {}
-        """All that serve, and what is set when one is replaced or the server stops."""
+        """Each running proxy -> event that is set when the proxy is replaced or the server stops."""
         self._terminal = sys.stdin is not None and sys.stdin.isatty()
 
     def when_quiet(self, call: Callable[[], object]) -> None:
-        """As `Proxy.when_quiet`, of the one that serves new requests."""
+        """Register the callback that the current proxy runs when no request is open, like `Proxy.when_quiet`."""
         self._quiet = call
         self._proxy.when_quiet(call)
 
     @property
     def settings(self) -> Settings:
-        """Those of new requests."""
+        """Settings for new requests."""
         return self._proxy.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,13 +76,13 @@ class ReloadingProxy:
             await self._proxy(scope, receive, send)
 
     async def drain(self, seconds: float) -> None:
-        """As `Proxy.drain`, for all that is open, whichever proxy serves it."""
+        """Drain all proxies, current and replaced, like `Proxy.drain`."""
         async with anyio.create_task_group() as tasks:
             for proxy in list(self._replaced):
                 tasks.start_soon(proxy.drain, seconds)
 
     async def reload(self) -> None:
-        """Read the settings, and serve new requests by them."""
+        """Load the settings and use them to serve new requests."""
         before = self._proxy
         try:
             settings = await anyio.to_thread.run_sync(self._read)
@@ -83,17 +90,17 @@ class ReloadingProxy:
             proxy = await anyio.to_thread.run_sync(lambda: Proxy(settings, opened_store=store))
             await self._tasks.start(self._serve, proxy)
         except StreamtoolError as error:
-            _log.error("the settings stay as they were: %s", error.message)
+            _log.error("the settings were not reloaded: %s", error.message)
             return
         logs.configure(settings)
         proxy.when_quiet(self._quiet)
         self._proxy = proxy
         proxy.replace(before)
         self._replaced[before].set()
-        changed = [name for name in FIXED if _value(settings, name) != _value(self._first, name)]
+        changed = [name for name in RESTART_ONLY if _value(settings, name) != _value(self._first, name)]
         if changed:
-            _log.warning("only a new start changes %s", ", ".join(changed))
-        _log.info("the settings were read anew")
+            _log.warning("changes take effect only after a restart: %s", ", ".join(changed))
+        _log.info("the settings were reloaded")
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -105,7 +112,7 @@ class ReloadingProxy:
                 self._tasks.cancel_scope.cancel()
                 return
             async with anyio.create_task_group() as signals:
-                if RELOADS:
+                if HAS_SIGHUP:
                     await signals.start(self._signals)
                 self._begun()
                 await send({"type": "lifespan.startup.complete"})
@@ -128,7 +135,7 @@ class ReloadingProxy:
         with anyio.open_signal_receiver(signal.SIGHUP) as signals:
             task_status.started()
             async for _ in signals:
-                if self._terminal and not sys.stdin.isatty():  # it was closed
+                if self._terminal and not sys.stdin.isatty():  # the terminal was closed
                     os.kill(os.getpid(), signal.SIGTERM)
                 else:
                     await self.reload()

@@ -1,7 +1,7 @@
-"""`streamtool parse --replay`: a recorded exchange goes through the parser again, piece by piece as it came.
+"""`streamtool parse --replay`: feed a recorded exchange to the parser again, piece by piece.
 
-The parsers are made with what they were made with, so the events are the same as those in the recording, unless the
-parser has changed since. That is said at the end, with the first difference.
+The parsers get the options they were recorded with, so the events match the recording unless the parser has changed
+since then. The summary at the end reports the first difference.
 """
 
 import json
@@ -9,44 +9,44 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from attrs import define, field
+
 from streamtool.cli.common import Screen, read_source
 from streamtool.cli.parse import show
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 from streamtool.exchange import ParserOptions
+from streamtool.filters import NullParser, TextParser
 from streamtool.observe.lines import VERSION, options_from_json
 from streamtool.observe.parser_events import event_as_json
-from streamtool.policy import NullParser, TextParser
 
 _BAD = (KeyError, TypeError, ValueError, AttributeError)
 
 
+@define(eq=False)
 class Replay:
-    """One recording while it is replayed."""
+    """Replay of one recording."""
 
-    __slots__ = ("_as_json", "_name", "_options", "_parsers", "_screen", "cut", "difference", "pieces")
-
-    def __init__(self, name: str, *, as_json: bool) -> None:
-        self._name = name
-        self._as_json = as_json
-        self._screen = Screen()
-        self._parsers: dict[int, TextParser] = {}
-        self._options: ParserOptions | None = None
-        self.pieces = 0
-        self.difference: dict[str, Any] | None = None
-        """The first one: the line, what was recorded, and what came out now."""
-        self.cut = False
-        """The recording does not reach to the end of the exchange."""
+    _name: str
+    _as_json: bool = field(kw_only=True)
+    _screen: Screen = field(factory=Screen, init=False)
+    _parsers: dict[int, TextParser] = field(factory=dict, init=False)
+    _options: ParserOptions | None = field(default=None, init=False)
+    pieces: int = field(default=0, init=False)
+    difference: dict[str, Any] | None = field(default=None, init=False)
+    """The first difference: line number, recorded events, and events produced now."""
+    cut: bool = field(default=False, init=False)
+    """Whether the recording stops before the end of the exchange."""
 
     def run(self) -> None:
-        """Replay it. Raises SettingsError for what is no recording."""
+        """Replay the recording. Raises SettingsError if the file is not a valid recording."""
         number = 0
         for number, line in enumerate(self._lines(), 1):
             try:
                 self._take(number, line)
             except _BAD:
-                raise SettingsError(f"{self._name}, line {number}: this is no line of a recording") from None
+                raise SettingsError(f"{self._name}, line {number}: not a line of a recording") from None
         if number == 0:
-            raise SettingsError(f"{self._name} is no recording of an exchange")
+            raise SettingsError(f"{self._name} is not a recording of an exchange")
 
     def _lines(self) -> Iterator[Any]:
         *lines, rest = read_source(self._name).split(b"\n")
@@ -55,12 +55,12 @@ class Replay:
             try:
                 yield json.loads(line)
             except ValueError:
-                raise SettingsError(f"{self._name}, line {i + 1}: this is no JSON") from None
+                raise SettingsError(f"{self._name}, line {i + 1}: invalid JSON") from None
 
     def _take(self, number: int, line: Any) -> None:
         kind = line["type"]
         if number == 1 and (kind != "exchange" or line["trace"] != VERSION):
-            raise SettingsError(f"{self._name} is no recording of an exchange that this version can read")
+            raise SettingsError(f"{self._name} is not a recording that this version can read")
         match kind:
             case "attempt":
                 self._say({"type": "attempt", "attempt": line["attempt"]}, f"attempt {line['attempt']}")
@@ -76,7 +76,7 @@ class Replay:
                 self._compare(number, line, self._parsers[line["parser"]].close(line["reason"]))
             case "quotation":
                 why = str(line["why"])
-                self._say({"type": "quotation", "why": why}, f"a quotation, and text: {why}")
+                self._say({"type": "quotation", "why": why}, f"a quotation, sent as text: {why}")
             case "cut":
                 self.cut = True
 
@@ -93,9 +93,9 @@ class Replay:
             self._screen.line((sentence, "bold"))
 
     def conclude(self) -> bool:
-        """Say whether the events are those of the recording."""
+        """Print whether the events match the recording, and return the answer."""
         known = {"type": "replayed", "same": self.difference is None, "pieces": self.pieces, "cut": self.cut}
-        cut = ", as far as it goes" if self.cut else ""
+        cut = ", which is incomplete" if self.cut else ""
         if self.difference is None:
             self._say(known, f"the same events as in the recording{cut} ({self.pieces} pieces)")
             return True
@@ -103,13 +103,13 @@ class Replay:
         at = self.difference["line"]
         self._say(
             {**known, "difference": self.difference},
-            f"other events than in the recording, first at its line {at}:\n  recorded  {recorded}\n  now       {now}",
+            f"the events differ from the recording, first at line {at}:\n  recorded  {recorded}\n  now       {now}",
         )
         return False
 
 
 def run(name: str, *, as_json: bool) -> int:
-    """Replay the recording in the file `name`, print the events, and return the exit code: 1 if they are others."""
+    """Replay the recording in the file `name`, print the events, and return the exit code: 1 if they differ from it."""
     replay = Replay(name, as_json=as_json)
     replay.run()
     return 0 if replay.conclude() else 1

@@ -1,7 +1,8 @@
 """`streamtool run`: an agent in the terminal, for one task or for a conversation.
 
-Before a call is executed somebody is asked, unless `--yes` or `--allow` says that nobody need be; where nobody can be
-asked, nothing begins. What is shown, asked, kept and counted is in `streamtool.cli.terminal`.
+The user approves each call before it is executed, unless `--yes` or `--allow` makes approval unnecessary. If approval
+is needed, the run starts only at a terminal. Display, approval, sessions and costs are in
+`streamtool.cli.terminal`.
 """
 
 import importlib
@@ -15,38 +16,38 @@ import anyio
 from attrs import frozen
 
 from streamtool.agent import Agent, Event, McpServer
-from streamtool.agent.functions import THREADS
-from streamtool.cli.common import complain
+from streamtool.agent.functions import THREAD_PREFIX
+from streamtool.cli.common import print_error
 from streamtool.cli.exit_codes import DONE, INTERRUPTED
 from streamtool.cli.serve import ServeFlags
-from streamtool.cli.terminal.asking import Asking
+from streamtool.cli.terminal.asking import Approval
 from streamtool.cli.terminal.chatting import COMMANDS, Chat
 from streamtool.cli.terminal.costs import Meter, Prices
 from streamtool.cli.terminal.dialog import Dialog
-from streamtool.cli.terminal.live import InputLines, Live
+from streamtool.cli.terminal.live import JsonLines, Live
 from streamtool.cli.terminal.reading import PromptLines
 from streamtool.cli.terminal.sessions import Session, latest_name, new_name, state_folder
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 from streamtool.observe import logs
 
 
 @frozen
 class SessionFlags:
-    """Whether a conversation is kept, and where; None: not given."""
+    """Flags for saving the conversation; None if not given."""
 
     name: str | None = None
     resume: bool = False
     none: bool = False
 
     def open(self, *, wanted: bool) -> Session | None:
-        """The session, open; None: nothing is kept. `wanted`: it is also kept if nobody has named it.
+        """Open the session, or return None if nothing should be saved.
 
-        Raises SettingsError for flags that contradict each other, a session that is not there, and one that cannot be
-        kept although somebody has named it.
+        With `wanted`, save the conversation even if no session is named. Raises SettingsError for contradictory flags,
+        for a missing session, and for a named session that cannot be saved.
         """
         if self.none:
             if self.name is not None or self.resume:
-                raise SettingsError("--no-session keeps nothing: leave --session and --resume out")
+                raise SettingsError("--no-session cannot be combined with --session or --resume")
             return None
         if self.name is not None or self.resume:
             return Session(self.name or latest_name(), resume=self.resume)
@@ -54,28 +55,28 @@ class SessionFlags:
 
 
 def unnamed_session() -> Session | None:
-    """A new session, named after the time; None, and a sentence, if none can be kept."""
+    """Open a new session named after the current time. If that fails, print why and return None."""
     try:
         return Session(new_name())
     except SettingsError as error:
-        complain(error.message)
+        print_error(error.message)
         return None
 
 
 @frozen
 class RunFlags:
-    """The flags of `run`; None: not given."""
+    """Flags for `run`; None if not given."""
 
     task: str | None
     upstream: ServeFlags
-    """Those that say where the model is, and what holds for it."""
+    """Flags for the upstream, the model and its settings."""
     system: str | None = None
     tools: Sequence[str] = ()
     mcp: Sequence[str] = ()
     max_turns: int = 20
     timeout: float = 60.0
     allow: Sequence[str] | None = ()
-    """Tools that nobody is asked about, by name (`*`, `?`); None: all of them."""
+    """Names or patterns (`*`, `?`) of tools that run without asking; None for all tools."""
     json: bool = False
     chat: bool = False
     session: SessionFlags = SessionFlags()
@@ -83,26 +84,26 @@ class RunFlags:
 
     def __attrs_post_init__(self) -> None:
         if self.json and self.chat:
-            raise SettingsError("--json is for one task: leave --chat out")
+            raise SettingsError("--json and --chat cannot be combined")
         if self.task is None and self.json:
-            raise SettingsError("--json is for one task: give one")
+            raise SettingsError("--json needs a task")
         if self.chats and not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise SettingsError("a conversation needs a terminal; for one task, give the task")
+            raise SettingsError("a conversation needs a terminal; to run a single task, pass it as an argument")
 
     @property
     def chats(self) -> bool:
-        """Further tasks are asked for."""
+        """Whether to prompt for further tasks."""
         return self.task is None or self.chat
 
-    def agent(self, asking: Asking | None) -> Agent:
-        """The agent that these flags, the environment and the settings file amount to. Raises SettingsError."""
+    def agent(self, asking: Approval | None) -> Agent:
+        """Return the agent defined by these flags, the environment and the settings file. Raises SettingsError."""
         settings = self.upstream.settings()
         if settings.debug:
             logs.configure(settings)
         tools: list[Callable[..., Any] | McpServer] = [*map(function_of, self.tools), *map(McpServer, self.mcp)]
         if tools and not (self.allow is None or self.allow or sys.stdin.isatty()):
             raise SettingsError(
-                "nobody can be asked before a call is executed: there is no terminal; --yes does without, and "
+                "cannot ask for approval without a terminal; pass --yes to run all tools without asking, or "
                 "--allow NAME for one tool"
             )
         return Agent(
@@ -120,30 +121,30 @@ def run(flags: RunFlags) -> None:
     """Run the task, or the conversation, to its end. Raises StreamtoolError."""
     meter = Meter(flags.prices)
     live = Live(meter)
-    asking = None if flags.allow is None else Asking(sys.stdin, live, flags.allow)
+    asking = None if flags.allow is None else Approval(sys.stdin, live, flags.allow)
     agent = flags.agent(asking)
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and not flags.json
     session = flags.session.open(wanted=terminal or flags.chats)
-    show: Callable[[Event], None] = InputLines().show if flags.json else live.show
+    show: Callable[[Event], None] = JsonLines().show if flags.json else live.show
     dialog = Dialog(agent, show, meter, session)
     try:
         if flags.task is None or flags.chat:
-            _chat(flags, Chat(agent, dialog, live, meter, _lines(flags), asking, _further(flags)))
+            _chat(flags, Chat(agent, dialog, live, meter, _lines(flags), asking, _session_factory(flags)))
         else:
             anyio.run(dialog.ask, flags.task)
             if dialog.session is not None and terminal:
-                live.note(f"session {dialog.session.name}: streamtool run --resume goes on", "dim")
+                live.note(f"session {dialog.session.name}: continue with streamtool run --resume", "dim")
     except KeyboardInterrupt:
-        _leave(INTERRUPTED)
+        _exit_if_threads_run(INTERRUPTED)
         raise
     finally:
         dialog.close()
-    _leave(DONE)
+    _exit_if_threads_run(DONE)
 
 
 def _chat(flags: RunFlags, chat: Chat) -> None:
     def leave() -> None:
-        os._exit(INTERRUPTED)  # a task that was interrupted does not end
+        os._exit(INTERRUPTED)  # the interrupted task does not stop
 
     anyio.run(chat.run, flags.task, leave)
 
@@ -152,21 +153,23 @@ def _lines(flags: RunFlags) -> PromptLines:
     return PromptLines(None if flags.session.none else state_folder() / "history", list(COMMANDS))
 
 
-def _further(flags: RunFlags) -> Callable[[], Session | None]:
-    """What makes the sessions of further conversations."""
+def _session_factory(flags: RunFlags) -> Callable[[], Session | None]:
+    """Return a function that opens a session for each further conversation."""
     return (lambda: None) if flags.session.none else unnamed_session
 
 
-def _leave(code: int) -> None:
-    """End the process here if a function still runs in a thread: Python would wait for it, however long it takes."""
-    if any(thread.name.startswith(THREADS) for thread in threading.enumerate()):
+def _exit_if_threads_run(code: int) -> None:
+    """Exit immediately if a tool's thread is still running, because Python would wait for it indefinitely."""
+    if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
 def function_of(path: str) -> Callable[..., Any]:
-    """What `module:function` names; modules of the working directory count. Raises SettingsError."""
+    """Import the function named by `module:function`; the working directory is searched as well. Raises
+    SettingsError.
+    """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise SettingsError(f"--tool: expected module:function, found {path!r}", param="--tool")
@@ -177,7 +180,7 @@ def function_of(path: str) -> Callable[..., Any]:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise SettingsError(f"--tool: {path} cannot be loaded: {error}", param="--tool") from None
+        raise SettingsError(f"--tool: cannot load {path}: {error}", param="--tool") from None
     if not callable(found) and not hasattr(found, "call"):
-        raise SettingsError(f"--tool: {path} is no function", param="--tool")
-    return found  # type: ignore[no-any-return]  # it is callable, or a tool of its own kind
+        raise SettingsError(f"--tool: {path} is not a function", param="--tool")
+    return found  # type: ignore[no-any-return]  # a callable or an ExecutableTool

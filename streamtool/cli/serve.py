@@ -1,8 +1,8 @@
-"""`streamtool serve`: the proxy under a real server.
+"""`streamtool serve`: run the proxy under a real server.
 
-The socket is opened before anything is printed, so the address that is shown is the one that answers (also for port 0).
-What happens then is told by the log (`streamtool.observe.logs`), a line for each exchange, on standard error. The
-servers themselves are in `streamtool.cli.servers`.
+The socket is opened before anything is printed, so the printed address is always the one that answers, even for port 0.
+From then on, the log (`streamtool.observe.logs`) writes a line per exchange to standard error. The servers are in
+`streamtool.cli.servers`.
 """
 
 import errno
@@ -22,37 +22,38 @@ from attrs import evolve, frozen
 
 from streamtool.cli.common import Screen, read_settings
 from streamtool.cli.garbage import Collector
-from streamtool.cli.pid_file import process_at, serving
-from streamtool.cli.reloading import RELOADS, ReloadingProxy
-from streamtool.cli.servers.descriptors import affordable
-from streamtool.cli.shared_state import SharedState
-from streamtool.cli.workers import BACKLOG, Workers, sockets
-from streamtool.errors import SettingsError, StreamtoolError
-from streamtool.http.phrases import open_phrases
-from streamtool.http.templates import ChatTemplates
+from streamtool.cli.pid_file import pid_file, process_at
+from streamtool.cli.reloading import HAS_SIGHUP, ReloadingProxy
+from streamtool.cli.workers import BACKLOG, SharedState, Workers, bind_sockets
+from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.observe import logs
-from streamtool.settings import Settings
+from streamtool.server.services import open_phrases
+from streamtool.settings import LimitSettings, Settings
 from streamtool.settings import check as check_safety
+from streamtool.upstream.chat_templates import ChatTemplates
 
 T = TypeVar("T")
 _Serve = Callable[[ReloadingProxy, socket.socket], list[int]]
 
 SERVERS = ("uvicorn", "hypercorn")
-_ANY = "default"
-"""A model that some upstreams take for theirs, whatever it is."""
+_DEFAULT_MODEL = "default"
+"""Model name that some upstreams accept for whatever model they serve."""
 
-_TURN = 0.001
-"""Seconds that a worker thread keeps the interpreter while the event loop wants it."""
+_SWITCH_INTERVAL = 0.001
+"""Seconds that a worker thread may hold the interpreter lock while the event loop waits for it."""
+
+_OWN_DESCRIPTORS = 64
+"""File descriptors reserved for files, the log and MCP servers."""
 
 _log = logging.getLogger("streamtool")
 
 _FLAGS = {"upstream.flag.url": "--upstream", "upstream.flag.protocol": "--protocol", "upstream.flag.key": "--key-env"}
-"""Where settings that only a flag can have made are found wrong, and that flag."""
+"""Settings that only a flag can set -> that flag, so that an error names the flag."""
 
 
 @frozen
 class ServeFlags:
-    """The flags of `serve`, most of which `run` has too; None: not given."""
+    """Flags for `serve`, most of them shared with `run`; None if not given."""
 
     upstream: str | None = None
     protocol: str | None = None
@@ -70,9 +71,9 @@ class ServeFlags:
     contents: bool = False
 
     def settings(self) -> Settings:
-        """The settings that these flags, the environment and the file amount to. Raises SettingsError."""
+        """Return the settings that result from these flags, the environment and the file. Raises SettingsError."""
         if self.upstream is None and (self.protocol is not None or self.key_env is not None):
-            raise SettingsError("--protocol and --key-env say something about --upstream, which is missing")
+            raise SettingsError("--protocol and --key-env need --upstream")
         if self.server not in SERVERS:
             raise SettingsError(f"--server: expected one of {', '.join(SERVERS)}, found {self.server!r}")
         overrides: dict[str, Any] = {"mode": self.mode, "format": self.format, "insecure": self.insecure or None}
@@ -97,55 +98,57 @@ class ServeFlags:
 
 
 def run(flags: ServeFlags, *, only_check: bool) -> None:
-    """Serve until interrupted. Raises SettingsError; StreamtoolError when the proxy cannot start."""
+    """Serve until interrupted. Raises SettingsError, or StreamtoolError if the proxy cannot start."""
     settings = flags.settings()
     screen = Screen()
     if only_check:
-        open_phrases(settings)  # files that nothing else would read
+        open_phrases(settings)  # open the files that nothing else would read
         ChatTemplates(settings)
         for wanted, module in ((settings.metrics, "metrics"), (settings.otel, "otel")):
             if wanted:
-                importlib.import_module(f"streamtool.observe.{module}")  # which needs an extra
+                importlib.import_module(f"streamtool.observe.{module}")  # needs an extra
         describe(settings, settings.listen, screen)
-        screen.line(("the settings are fine", "bold green"))
+        screen.line(("the settings are valid", "bold green"))
         return
     logs.configure(settings)
-    server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # only the one that is asked for
-    sys.setswitchinterval(_TURN)
-    if RELOADS:
-        signal.signal(signal.SIGHUP, lambda *_: None)  # until it is listened to: what it asks for was just done
-    caught = (_alone if settings.workers == 1 else _together)(flags, settings, server.serve, screen)
+    server = importlib.import_module(f"streamtool.cli.servers.{flags.server}")  # load only the requested server
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    if HAS_SIGHUP:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # nothing to reload until the server installs its own handler
+    caught = (_serve_alone if settings.workers == 1 else _serve_with_workers)(flags, settings, server.serve, screen)
     if signal.SIGINT in caught[:1]:
         raise KeyboardInterrupt
 
 
-def _alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
-    """Serve in this process. Returns the signals that ended it."""
-    settings = _affordable(settings)
+def _serve_alone(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
+    """Serve in this process and return the signals that ended it."""
+    settings = _with_affordable_limits(settings)
 
     def begun() -> None:
         announce(settings, listening, screen)
 
-    proxy = ReloadingProxy(settings, lambda: _affordable(flags.settings()), begun=begun)  # misses a missing extra
-    with bind(settings.host, settings.port) as sock:  # at last: from here on somebody may wait for an answer
+    proxy = ReloadingProxy(
+        settings, lambda: _with_affordable_limits(flags.settings()), begun=begun
+    )  # reports a missing extra
+    with bind(settings.host, settings.port) as sock:  # last, because clients can connect from here on
         listening = address(settings.host, sock.getsockname()[1])
-        with serving(listening):
-            proxy.when_quiet(Collector().quiet)
+        with pid_file(listening):
+            proxy.when_quiet(Collector().collect_if_due)
             return serve(proxy, sock)
 
 
-def _together(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
-    """Serve in several processes. Returns the signals that ended them."""
+def _serve_with_workers(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Screen) -> list[int]:
+    """Serve in several processes and return the signals that ended them."""
     if not hasattr(socket, "SO_REUSEPORT") or not hasattr(os, "fork"):
         raise SettingsError("workers: this system cannot share a port between processes", param="workers")
     with SharedState() as shared:
 
         def read() -> Settings:
-            return _affordable(shared.placed(flags.settings()))
+            return _with_affordable_limits(shared.with_shared_files(flags.settings()))
 
         def work(sock: socket.socket, ready: Callable[[], None]) -> None:
             proxy = ReloadingProxy(settings, read, begun=ready)
-            proxy.when_quiet(Collector().quiet)
+            proxy.when_quiet(Collector().collect_if_due)
             serve(proxy, sock)
 
         def reload() -> bool:
@@ -153,26 +156,26 @@ def _together(flags: ServeFlags, settings: Settings, serve: _Serve, screen: Scre
             try:
                 settings = read()
             except SettingsError as error:
-                _log.error("the settings stay as they were: %s", error.message)
+                _log.error("the settings were not reloaded: %s", error.message)
                 return False
             logs.configure(settings)
             return True
 
-        settings = _affordable(shared.placed(settings))
-        made = _opened(partial(sockets, settings.host, settings.port, settings.workers), settings.listen)
+        settings = _with_affordable_limits(shared.with_shared_files(settings))
+        made = _open_sockets(partial(bind_sockets, settings.host, settings.port, settings.workers), settings.listen)
         listening = address(settings.host, made[0].getsockname()[1])
-        with serving(listening):
-            workers = Workers(made, work, ended=shared.over)
+        with pid_file(listening):
+            workers = Workers(made, work, ended=shared.discard_worker)
             return workers.run(lambda: announce(settings, listening, screen), reload)
 
 
-def _affordable(settings: Settings) -> Settings:
-    """With the limits that the process can keep."""
-    return evolve(settings, limits=affordable(settings.limits))
+def _with_affordable_limits(settings: Settings) -> Settings:
+    """Return the settings with limits that the process can honor."""
+    return evolve(settings, limits=affordable_limits(settings.limits))
 
 
 def announce(settings: Settings, listening: str, screen: Screen) -> None:
-    """Say where the proxy listens, and how to ask it; in a log of JSON, as one line of it."""
+    """Print the proxy's address and how to send it a request; with JSON logs, write a single log record instead."""
     if settings.log == "json":
         _log.info("listens on http://%s/v1", listening)
         return
@@ -184,20 +187,20 @@ def announce(settings: Settings, listening: str, screen: Screen) -> None:
 
 
 def reload(flags: ServeFlags) -> None:
-    """Have the server read its settings anew. Raises SettingsError, StreamtoolError."""
+    """Ask the running server to reload its settings. Raises SettingsError, StreamtoolError."""
     listening = flags.settings().listen
     process = process_at(listening)
     if process is None:
-        raise StreamtoolError(f"no `streamtool serve` of this user serves {listening}; --port names another port")
+        raise StreamtoolError(f"you are not running a `streamtool serve` on {listening}; use --port for another port")
     os.kill(process, signal.SIGHUP)
-    Screen().line(f"process {process} reads its settings anew; its log says what came of it")
+    Screen().line(f"asked process {process} to reload its settings; its log reports the result")
 
 
 def describe(settings: Settings, listening: str, screen: Screen) -> None:
-    """Where the proxy listens, and what for."""
+    """Print the proxy's address and a summary of its settings."""
     screen.line(("streamtool", "bold cyan"), " listens on ", (f"http://{listening}/v1", "bold"))
     if not settings.upstreams:
-        screen.line("  upstream  the embedded sample model (--upstream URL puts a real one there)")
+        screen.line("  upstream  the embedded sample model (use --upstream URL for a real one)")
     for name, upstream in settings.upstreams.items():
         key = "its own key" if upstream.key else "the client's authorization"
         screen.line(f"  upstream  {name}: {upstream.url}, {upstream.protocol}, with {key}")
@@ -209,24 +212,24 @@ def describe(settings: Settings, listening: str, screen: Screen) -> None:
     if settings.hosts:
         screen.line(f"  names     {', '.join(settings.hosts)}")
     if settings.cors_origins:
-        screen.line(f"  pages     of {', '.join(settings.cors_origins)}")
+        screen.line(f"  origins   {', '.join(settings.cors_origins)}")
     if settings.metrics:
         screen.line(f"  metrics   http://{listening}/metrics")
     if settings.recordings is not None:
         screen.line("  trace     prompts and replies are written to ", (settings.recordings, "bold"))
     if settings.contents:
-        screen.line("  contents  prompts and replies may stand in the log, and in the inspector")
+        screen.line("  contents  prompts and replies may appear in the log and the inspector")
     if settings.inspect:
-        texts = "" if settings.contents else ", without texts (--contents shows them)"
+        texts = "" if settings.contents else ", without prompts and replies (--contents shows them)"
         screen.line("  inspector ", (f"http://{listening}/inspect", "bold"), texts)
 
 
 def curl_line(listening: str, settings: Settings) -> str:
-    """A line to paste: a question, a tool, a streamed call."""
+    """Return a curl command that asks a question, offers a tool and streams the reply."""
     city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     weather = {"name": "get_weather", "description": "The weather in a city.", "parameters": city}
     body = {
-        "model": "sample" if not settings.upstreams else _ANY,
+        "model": "sample" if not settings.upstreams else _DEFAULT_MODEL,
         "stream": True,
         "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
         "tools": [{"type": "function", "function": weather}],
@@ -237,32 +240,64 @@ def curl_line(listening: str, settings: Settings) -> str:
 
 
 def model_hint(settings: Settings) -> str:
-    """What has to be changed in the line to paste, if anything has to."""
-    named = not settings.upstreams or settings.for_model(_ANY).name != _ANY
-    return "" if named else f' (with one of the upstream\'s models in the place of "{_ANY}")'
+    """Return what to change in the curl command before pasting it, or an empty string."""
+    named = not settings.upstreams or settings.for_model(_DEFAULT_MODEL).name != _DEFAULT_MODEL
+    return "" if named else f' (replace "{_DEFAULT_MODEL}" with one of the upstream\'s models)'
 
 
 def address(host: str, port: int) -> str:
-    """A host and a port as in a url."""
+    """Return host and port as they appear in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises StreamtoolError."""
+    """Open a listening socket. Raises StreamtoolError."""
 
     def made() -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
-    return _opened(made, address(host, port))
+    return _open_sockets(made, address(host, port))
 
 
-def _opened(make: Callable[[], T], place: str) -> T:
-    """The sockets that `make` makes. Raises StreamtoolError."""
+def _open_sockets(make: Callable[[], T], place: str) -> T:
+    """Return what `make` returns. Turn an OSError into a StreamtoolError that names the address."""
     try:
         return make()
     except OSError as error:
-        # create_server adds the address to its own sentence
+        # create_server appends the address to its own message
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        advice = "; --port takes another (0: any free one)" if error.errno == errno.EADDRINUSE else ""
+        advice = "; choose another one with --port (0: any free port)" if error.errno == errno.EADDRINUSE else ""
         raise StreamtoolError(f"cannot listen on {place}: {reason}{advice}") from None
+
+
+def affordable_limits(limits: LimitSettings) -> LimitSettings:
+    """Return the limits, with no more connections than the process has file descriptors for.
+
+    Each client connection may need another connection to the upstream. With no descriptors left, clients could not be
+    served, or even receive an error. The process's soft limit is raised as far as the settings require and the hard
+    limit allows.
+    """
+    wanted = limits.connections
+    if not wanted:
+        return limits
+    try:
+        import resource  # noqa: PLC0415  not available on Windows
+    except ImportError:
+        return limits
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + _OWN_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return limits
+    soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == needed:
+        return limits
+    room = max(1, (soft - _OWN_DESCRIPTORS) // 2)
+    _log.warning(
+        "the process may open only %d files (ulimit -n), so it accepts %d connections, not %d (limits.connections)",
+        soft,
+        room,
+        wanted,
+    )
+    return evolve(limits, connections=room)

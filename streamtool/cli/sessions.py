@@ -1,11 +1,11 @@
-"""`streamtool sessions`: the conversations of `streamtool run` that are kept."""
+"""`streamtool sessions`: list the conversations saved by `streamtool run`."""
 
 import shutil
 
-from streamtool.cli.columns import fitted, padded
-from streamtool.cli.common import Screen, complain
-from streamtool.cli.terminal.call_view import visible
-from streamtool.cli.terminal.costs import counted
+from streamtool.cli.columns import fit, pad
+from streamtool.cli.common import Screen, print_error
+from streamtool.cli.terminal.call_view import escape_invisible
+from streamtool.cli.terminal.costs import pluralize
 from streamtool.cli.terminal.sessions import all_sessions, sessions_folder
 
 _NAME = 22
@@ -13,17 +13,17 @@ _TURNS = 9
 
 
 def run() -> None:
-    """Print a line for each session, the latest first: name, when it was last written to, turns, first task."""
+    """Print a line for each session, latest first: name, time of the last change, number of turns and first task."""
     screen = Screen()
     found = all_sessions()
     columns = shutil.get_terminal_size().columns
     for kept in found:
         when = f"{kept.changed:%Y-%m-%d %H:%M}"
-        before = (padded(kept.name, _NAME), "bold"), f"  {when}  {padded(counted(kept.turns, 'turn'), _TURNS)}  "
+        before = (pad(kept.name, _NAME), "bold"), f"  {when}  {pad(pluralize(kept.turns, 'turn'), _TURNS)}  "
         room = max(columns - _NAME - len(before[1]), 20)
-        screen.line(*before, fitted(visible(kept.task), room))
+        screen.line(*before, fit(escape_invisible(kept.task), room))
         if kept.broken:
             lines = ", ".join(map(str, kept.broken[:5]))
-            complain(f"session {kept.name}: {counted(len(kept.broken), 'line')} cannot be read: {lines}")
+            print_error(f"session {kept.name}: cannot read {pluralize(len(kept.broken), 'line')}: {lines}")
     if not found:
-        complain(f"there are no sessions in {sessions_folder()}")
+        print_error(f"no sessions found in {sessions_folder()}")

@@ -1,15 +1,17 @@
-"""`streamtool serve --workers N`: processes that share a port, and the one that looks after them.
+"""`streamtool serve --workers N`: worker processes that share a port, and their supervisor.
 
-Each worker has a socket of its own for the port, and the system spreads connections over them. The sockets are the
-parent's, so what waits on that of a worker that has died is served by the one that takes its place. The parent serves
-nothing. It passes signals on, and ends when the last worker has ended. Workers end when it is killed. At the end it
-lets go of the sockets, so that whoever comes while streams are finished is refused and does not wait in vain.
+Each worker has its own socket for the port, and the kernel distributes connections among the sockets. The parent owns
+the sockets, so connections queued on a dead worker's socket are served by its replacement. The parent serves no
+requests itself: it forwards signals and exits when the last worker has exited. If the parent is killed, the workers
+stop. During shutdown, the parent closes the sockets, so that new clients are rejected immediately while open streams
+finish.
 
          parent ──── SIGTERM, SIGINT, SIGHUP ───▶ worker 1 … worker N
             ▲                                         │
-            └───────── "ready", or its end ───────────┘
+            └─────────── "ready", or exit ────────────┘
 """
 
+import importlib
 import logging
 import os
 import signal
@@ -20,21 +22,28 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NoReturn
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NoReturn, Self
 
-from streamtool.errors import StreamtoolError
+from attrs import evolve
+
+from streamtool.core.errors import StreamtoolError
+from streamtool.settings import Settings
 
 BACKLOG: Final = 1024
-_PAUSE: Final = 1.0
-"""Seconds at least between two workers in the same place."""
+_RESTART_PAUSE: Final = 1.0
+"""Minimum seconds between two starts of the same worker."""
+
+_IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a private folder is created inside it
 
 _log = logging.getLogger("streamtool")
 
 
-def sockets(host: str, port: int, count: int) -> list[socket.socket]:
-    """Sockets bound to one address, on which nobody listens yet. Raises OSError."""
+def bind_sockets(host: str, port: int, count: int) -> list[socket.socket]:
+    """Return `count` sockets bound to one address, not yet listening. Raises OSError."""
     family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.create_server(place, family=family) as free:  # else a second server would share the port
+    with socket.create_server(place, family=family) as free:  # otherwise a second server could share the port
         place = free.getsockname()
     made: list[socket.socket] = []
     for _ in range(count):
@@ -49,9 +58,10 @@ def sockets(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 class Workers:
-    """The processes. `work(sock, ready)` is what each does, in a process of its own; it calls `ready` when it serves.
+    """Supervisor of the worker processes.
 
-    `ended` is called with the process id of each that is over.
+    Each process runs `work(sock, ready)` and calls `ready` when it starts to serve. `ended` is called with the id of
+    each process that has exited.
     """
 
     def __init__(
@@ -66,61 +76,61 @@ class Workers:
         self._ended = ended
         self._alive, self._parent = os.pipe()
         self._places: dict[int, int] = {}
-        """Process -> the place of its socket."""
+        """Process id -> index of its socket."""
         self._missing: dict[int, float] = {}
-        """Places without a worker -> when they may have one."""
+        """Index of each socket without a worker -> time when its next worker starts."""
         self._begun: dict[int, float] = {}
-        """When each place had its worker."""
+        """Index of each socket -> time when its worker was last started."""
         self.caught: list[int] = []
-        """The signals that asked for the end."""
+        """Signals that requested shutdown."""
 
     def run(self, announce: Callable[[], object], reload: Callable[[], bool]) -> list[int]:
-        """Until a signal asks for the end and all have ended. Returns the signals that did.
+        """Run the workers until a signal requests shutdown and all have exited. Return the signals received.
 
-        `announce` is called when all serve, `reload` on SIGHUP; false: the workers are not told. Raises StreamtoolError
-        if one does not begin to serve.
+        `announce` is called when all workers are serving. `reload` is called on SIGHUP, which is forwarded to the
+        workers only if `reload` returns true. Raises StreamtoolError if a worker does not start.
         """
         signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # what is ignored does not wait
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not wake sigtimedwait
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        ready = [self._begin(place) for place in range(len(self._sockets))]
-        if all([_said(pipe) for pipe in ready]):  # noqa: C419  each is read
+        ready = [self._start(place) for place in range(len(self._sockets))]
+        if all([_reported_ready(pipe) for pipe in ready]):  # noqa: C419  every pipe must be read
             announce()
         else:
-            self._tell(signal.SIGTERM)
+            self._signal_all(signal.SIGTERM)
             while self._places:
                 self._reap(stopping=True)
-                time.sleep(_PAUSE / 20)
-            raise StreamtoolError("a worker did not start")  # which has said why
+                time.sleep(_RESTART_PAUSE / 20)
+            raise StreamtoolError("a worker did not start")  # the worker has logged the reason
         while self._places or (self._missing and not self.caught):
             due = min(self._missing.values(), default=time.monotonic() + 60) - time.monotonic()
             found = signal.sigtimedwait(signals, max(0.0, due))
             number = found.si_signo if found else None
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.caught.append(number)
-                self._tell(signal.SIGTERM)
-                for sock in self._sockets:  # a port is open for as long as one process holds a socket that listens
+                self._signal_all(signal.SIGTERM)
+                for sock in self._sockets:  # the port stays open as long as any process holds a listening socket
                     sock.close()
             elif number == signal.SIGHUP and reload():
-                self._tell(signal.SIGHUP)
+                self._signal_all(signal.SIGHUP)
             self._reap(stopping=bool(self.caught))
             if not self.caught:
                 self._replace()
         return self.caught
 
-    def _tell(self, number: int) -> None:
+    def _signal_all(self, number: int) -> None:
         for process in self._places:
             os.kill(process, number)
 
     def _replace(self) -> None:
-        """Begin what is missing, if it is time."""
+        """Start the missing workers whose pause has elapsed."""
         for place, due in list(self._missing.items()):
             if due <= time.monotonic():
                 del self._missing[place]
-                os.close(self._begin(place))
+                os.close(self._start(place))
 
     def _reap(self, *, stopping: bool) -> None:
-        """Find out which are over."""
+        """Collect the workers that have exited."""
         for process in list(self._places):
             over, status = os.waitpid(process, os.WNOHANG)
             if not over:
@@ -130,11 +140,11 @@ class Workers:
             if not stopping:
                 code = os.waitstatus_to_exitcode(status)
                 why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                _log.error("worker %d has ended (%s); another one takes its place", process, why)
-                self._missing[place] = self._begun[place] + _PAUSE
+                _log.error("worker %d exited (%s); starting a replacement", process, why)
+                self._missing[place] = self._begun[place] + _RESTART_PAUSE
 
-    def _begin(self, place: int) -> int:
-        """A process for this place. Returns the pipe on which it says that it serves."""
+    def _start(self, place: int) -> int:
+        """Start a worker process and return the pipe on which it reports that it is serving."""
         listens, says = os.pipe()
         self._begun[place] = time.monotonic()
         process = os.fork()
@@ -145,8 +155,8 @@ class Workers:
         return listens
 
     def _child(self, place: int, says: int) -> NoReturn:
-        """All that a worker does."""
-        os.setpgid(0, 0)  # an interrupt from the terminal is for the parent, which passes it on
+        """Run a worker in the forked child."""
+        os.setpgid(0, 0)  # the parent alone receives the terminal's interrupt, and forwards it
         os.close(self._parent)
         sock = self._sockets[place]
         for other in self._sockets:
@@ -158,7 +168,7 @@ class Workers:
 
         def ready() -> None:
             sock.listen(BACKLOG)
-            with suppress(OSError):  # nobody waits for a worker that takes a place
+            with suppress(OSError):  # nothing reads the pipe of a replacement
                 os.write(says, b"+")
 
         code = 1
@@ -167,7 +177,7 @@ class Workers:
             code = 0
         except StreamtoolError as error:
             _log.error("%s", error.message)
-        except BaseException:  # noqa: BLE001  it goes no further
+        except BaseException:  # noqa: BLE001  the process exits here
             traceback.print_exc()
         finally:
             sys.stdout.flush()
@@ -175,14 +185,51 @@ class Workers:
             os._exit(code)
 
     def _watch(self) -> None:
-        """End the worker with its parent."""
+        """Stop the worker when its parent dies."""
         os.read(self._alive, 1)
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _said(pipe: int) -> bool:
-    """Whether a worker has said that it serves, in the place of ending."""
+def _reported_ready(pipe: int) -> bool:
+    """Return whether the worker reported that it is serving, rather than exited."""
     try:
         return bool(os.read(pipe, 1))
     finally:
         os.close(pipe)
+
+
+class SharedState:
+    """Private folder for the files that the workers share, deleted when they have exited.
+
+    If the settings name neither a file nor a Redis server for the store, the workers share a temporary file, which is
+    held in memory if the system supports that.
+    """
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(
+            prefix="streamtool-", dir=_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None, ignore_cleanup_errors=True
+        )
+        self._counted = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def with_shared_files(self, settings: Settings) -> Settings:
+        """Return the settings with a file for the store, and set up the metrics folder."""
+        if settings.metrics and not self._counted:
+            folder = Path(self._folder.name, "metrics")
+            folder.mkdir()
+            os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(folder))  # read when the metrics library is imported
+            self._counted = True
+        store = settings.store
+        if store.size and store.file is None and store.redis is None:
+            settings = evolve(settings, store=evolve(store, file=str(Path(self._folder.name, "store"))))
+        return settings
+
+    def discard_worker(self, process: int) -> None:
+        """Discard the live metrics of a worker that has exited."""
+        if self._counted:
+            importlib.import_module("streamtool.observe.metrics").discard_worker(process)

@@ -1,33 +1,19 @@
-"""One client request and its reply, attempts included; bytes in, bytes out, no I/O. `exchange` tells how."""
+"""One client request and its reply, including all attempts: bytes in, bytes out, no I/O. See `exchange`."""
 
-from streamtool.exchange.encoding import Inflate, decode_body
+from streamtool.exchange.encoding import decode_body
 from streamtool.exchange.exchange import Exchange
-from streamtool.exchange.interfaces import (
-    MOMENT,
-    Memory,
-    Record,
-    ResponseHead,
-    Services,
-    Templates,
-    Tokenizers,
-    UpstreamRequest,
-)
-from streamtool.exchange.listener import ExchangeListener, Fed, ObservedParser, ParserOptions
+from streamtool.exchange.interfaces import MOMENT, Record, Services, UpstreamRequest
+from streamtool.exchange.listener import ExchangeListener, FedText, ObservedParser, ParserOptions
 
 __all__ = [
     "MOMENT",
     "Exchange",
     "ExchangeListener",
-    "Fed",
-    "Inflate",
-    "Memory",
+    "FedText",
     "ObservedParser",
     "ParserOptions",
     "Record",
-    "ResponseHead",
     "Services",
-    "Templates",
-    "Tokenizers",
     "UpstreamRequest",
     "decode_body",
 ]

@@ -1,80 +1,85 @@
-"""How the attempts of one request hold the model to a call, and what the upstream turned out not to support."""
+"""Call forcing within one request: the constraint that makes the model call a tool, and what the upstream declined."""
 
 import json
 from collections.abc import Callable
 from hashlib import sha256
 
-from attrs import evolve
+from attrs import evolve, frozen
 
-from streamtool.conversation import Conversation, Forcing, ForcingMethod, Message, TextPart
-from streamtool.policy import RefusedPart, can_force, forcing, forcing_method_for
+from streamtool.core.conversation import Conversation, Forcing, Message, TextPart
+from streamtool.forcing import forcing_for, forcing_method_for
+from streamtool.policy import RefusedPart
 from streamtool.settings import ModelSettings
 
 
+@frozen
 class CallForcing:
-    """The forcing of one request. `unsupported` tells whether the upstream is known not to support a method."""
+    """Forcing of one attempt, along with what earlier attempts have shown."""
 
-    __slots__ = ("_model", "_protocol", "_refused", "_unsupported", "current", "doubted", "word")
-
-    def __init__(self, model: ModelSettings, protocol: str, unsupported: Callable[[str], bool]) -> None:
-        self._model = model
-        self._protocol = protocol
-        self._unsupported = unsupported
-        self._refused: set[str] = set()
-        """Methods and constraints that the upstream has refused in this request."""
-        self.doubted = ""
-        """The constraint of an attempt that was refused without a reason."""
-        self.current: Forcing | None = None
-        """What the request of the last attempt held the model to, beside words."""
-        self.word = ""
-        """The method of the last attempt, as the record names it: `prompt`, a method, or "" for none."""
+    current: Forcing | None = None
+    """Constraint that the request carries in addition to the wording of the prompt. None: no constraint."""
+    word: str = ""
+    """Method under the name that the record uses: `prompt`, a forcing method, or "" if no call is forced."""
+    declined: frozenset[str] = frozenset()
+    """Methods and constraints that the upstream has declined in this exchange."""
+    doubted: str = ""
+    """Constraint whose attempt was declined without a stated reason."""
 
     @property
-    def impossible(self) -> bool:
-        """The protocol has no such method as the settings want."""
-        return not can_force(self._model.forcing, self._protocol)
+    def whole(self) -> bool:
+        """Whether the constraint covers the reply from its first character to its last."""
+        return self.current is not None and self.current.way in ("schema", "guided")
 
-    def refuse(self, part: RefusedPart) -> str:
-        """The upstream has refused the last attempt. What is to be remembered of it: the method, or the constraint.
 
-        Without the method, and where it is not said what is refused, the next attempts use words.
-        """
-        current = self.current
-        assert current is not None  # noqa: S101  whoever calls has seen it
-        refused = current.way if part == "method" else _key(current)
-        self._refused.add(refused if part == "constraint" else current.way)
-        self.doubted = refused if part == "unclear" else ""
-        return refused
+NO_FORCING = CallForcing()
 
-    def _lacks(self, ability: str) -> bool:
-        return ability in self._refused or self._unsupported(ability)
 
-    def _possible(self, asked: Conversation, method: ForcingMethod) -> Forcing | None:
-        """What forces a call, and was not refused: with the tools' schemas, else with any object for arguments."""
-        if self._lacks(method):
-            return None
-        for simple in (False, True):
-            made = forcing(asked, method, self._model.format, self._protocol, simple=simple)
-            if made is not None and not self._lacks(_key(made)):
-                return made
-        return None
+def forced(
+    before: CallForcing, asked: Conversation, model: ModelSettings, protocol: str, lacks: Callable[[str], bool]
+) -> CallForcing:
+    """Return the forcing for the next attempt: as strict as the client wants and the upstream supports.
 
-    def apply(self, asked: Conversation, projected: Conversation) -> Conversation:
-        """The projected conversation with what forces a call, as far as the client wants one and the upstream can."""
-        method = forcing_method_for(asked, self._model, self._protocol)
-        self.current, self.word = None, method or ""
-        if method is None or method == "prompt":
-            return projected
-        self.current = self._possible(asked, method)
-        if self.current is None:
-            self.word = "prompt" if asked.choice.mode == "required" else ""
-            return projected
-        messages = projected.messages
-        if method == "prefill":
-            messages = (*messages, Message("assistant", (TextPart(self.current.value),)))
-        return evolve(projected, messages=messages, forcing=self.current)
+    `lacks` returns whether the upstream is known to lack a method or constraint.
+    """
+    method = forcing_method_for(asked, model, protocol)
+    if method is None or method == "prompt":
+        return evolve(before, current=None, word=method or "")
+
+    def declines(ability: str) -> bool:
+        return ability in before.declined or lacks(ability)
+
+    if not declines(method):
+        for simple in (False, True):  # with the tools' schemas, then with any object as arguments
+            made = forcing_for(asked, method, model.format, protocol, simple=simple)
+            if made is not None and not declines(_key(made)):
+                return evolve(before, current=made, word=method)
+    return evolve(before, current=None, word="prompt" if asked.choice.mode == "required" else "")
+
+
+def constrained(projected: Conversation, constraint: Forcing | None) -> Conversation:
+    """Return the projected conversation with a constraint. If it prefills the reply, that text becomes the last
+    message.
+    """
+    if constraint is None:
+        return projected
+    messages = projected.messages
+    if constraint.way == "prefill":
+        messages = (*messages, Message("assistant", (TextPart(constraint.value),)))
+    return evolve(projected, messages=messages, forcing=constraint)
+
+
+def without(before: CallForcing, part: RefusedPart) -> tuple[CallForcing, str]:
+    """Return the forcing without the part that the upstream declined, and a key to remember that part by.
+
+    If the method was declined, or the upstream gave no reason, the next attempts rely on the prompt only.
+    """
+    current = before.current
+    assert current is not None  # noqa: S101  only an attempt with a constraint can be declined for it
+    lacking = current.way if part == "method" else _key(current)
+    declined = before.declined | {lacking if part == "constraint" else current.way}
+    return evolve(before, declined=declined, doubted=lacking if part == "unclear" else ""), lacking
 
 
 def _key(made: Forcing) -> str:
-    """The word by which a constraint is remembered."""
+    """Return the key to remember a constraint by."""
     return f"{made.way} {sha256(json.dumps(made.value).encode()).hexdigest()[:32]}"

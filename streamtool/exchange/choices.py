@@ -1,21 +1,22 @@
-"""The choices of a reply: a choice filter for each, and the rules, parsers and ids that they share."""
+"""Choices of a reply: one choice filter each, and the rules, parsers and ids that the filters share."""
 
 from collections.abc import Callable
 from typing import Final
 
-from streamtool.conversation import Conversation
+from streamtool.core.conversation import Conversation
+from streamtool.core.reply import ReplyEvent
 from streamtool.exchange.parser_factory import ParserFactory
-from streamtool.policy import CallIds, ChoiceFilter, Rules
-from streamtool.reply import ReplyEvent
+from streamtool.filters import CallIds, ChoiceFilter
+from streamtool.forcing import Rules
 
-_CHECKED: Final = 256 * 1024
-"""Characters of arguments that are checked at once."""
+_FREE_CHECK_SIZE: Final = 256 * 1024
+"""Number of characters of arguments that can be checked without a noticeable delay."""
 
 
 class Choices:
-    """The choices of one reply, in all of its attempts."""
+    """Choices of one reply, across all of its attempts."""
 
-    __slots__ = ("_clock", "_count", "_ids", "checked", "filters", "may_retry", "parsers", "rules")
+    __slots__ = ("_clock", "_count", "_ids", "buffers_for_checks", "filters", "may_retry", "parsers", "rules")
 
     def __init__(
         self,
@@ -31,13 +32,13 @@ class Choices:
         self._clock = clock
         self._count = conversation.options.n
         self.filters: dict[int, ChoiceFilter] = {}
-        """Those that have begun."""
+        """Filters of the choices that have begun."""
         self.may_retry = False
-        """Another attempt may follow the current one."""
-        self.renew(rules)
+        """Whether another attempt may follow the current one."""
+        self.reset(rules)
 
     def __getitem__(self, choice: int) -> ChoiceFilter:
-        """The filter of this choice, which begins if it has not."""
+        """Return the filter of this choice, creating it if necessary."""
         found = self.filters.get(choice)
         if found is None:
             found = self.filters[choice] = ChoiceFilter(
@@ -51,50 +52,50 @@ class Choices:
         return found
 
     def restart(self) -> None:
-        """The next attempt begins."""
+        """Prepare for the next attempt."""
         for choice in self.filters.values():
             choice.restart(may_retry=self.may_retry)
 
-    def renew(self, rules: Rules) -> None:
-        """Everything begins anew, under these rules: nothing has come of the attempts before."""
+    def reset(self, rules: Rules) -> None:
+        """Start over with these rules. Nothing from the previous attempts is kept."""
         self.rules = rules
-        self.checked = bool(rules.tools.complete or rules.text.form)
-        """Something may wait until it is checked."""
+        self.buffers_for_checks = bool(rules.tools.complete or rules.text.form)
+        """Whether text or arguments may be buffered until they have been checked."""
         self.filters.clear()
 
     @property
     def finished(self) -> bool:
-        """All choices that the client asked for have ended."""
+        """Whether all choices that the client asked for have finished."""
         return len(self.filters) >= self._count and all(choice.finished for choice in self.filters.values())
 
     @property
-    def waiting(self) -> int:
-        """Characters that wait until they can be checked, beyond those for which that takes no time."""
-        if not self.checked:
+    def unchecked_size(self) -> int:
+        """Number of characters buffered for a check, minus those that can be checked without a noticeable delay."""
+        if not self.buffers_for_checks:
             return 0
-        return max(0, sum(choice.waiting for choice in self.filters.values()) - _CHECKED)
+        return max(0, sum(choice.buffered_size for choice in self.filters.values()) - _FREE_CHECK_SIZE)
 
     @property
-    def waits_for(self) -> str:
-        """Why something waits that the parsers have let go; "" if nothing does."""
-        return next((why for choice in self.filters.values() if (why := choice.waits_for)), "")
+    def buffering_reason(self) -> str:
+        """Reason why output from the parsers is buffered, or an empty string."""
+        return next((why for choice in self.filters.values() if (why := choice.buffering_reason)), "")
 
     @property
     def written(self) -> int:
-        """Characters that the upstream has written."""
+        """Number of characters that the upstream has written."""
         return sum(choice.tally.written for choice in self.filters.values())
 
     def break_off(self, out: list[ReplyEvent], *, begun: bool) -> None:
-        """There is no more: what the choices hold goes out; what waits for a forced call too if the reply has begun."""
+        """End all choices early. Text that was held back for a forced call is flushed only if the reply has begun."""
         for choice in self.filters.values():
             if not choice.finished:
                 choice.close(None, out)
                 if begun:
-                    choice.release(out)
+                    choice.flush(out)
 
     def remember(self) -> None:
-        """Keep how the model wrote its calls, if they are whole and their ids are ours."""
+        """Store the transcript of the model's calls, if they are complete and their ids were generated here."""
         first = self.filters[0]
         calls = first.state.calls
-        if calls and self._ids.made(calls[0]) and not first.state.incomplete:
-            self.parsers.keep(first.written, calls, self.rules)
+        if calls and self._ids.is_generated(calls[0]) and not first.state.incomplete:
+            self.parsers.store_transcript(first.written, calls, self.rules)

@@ -1,20 +1,19 @@
-"""Content encodings, of a request's body at once and of a reply's piece by piece: gzip and deflate, with the standard
-library."""
+"""Content encodings: gzip and deflate, for complete request bodies and for replies that arrive in pieces."""
 
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from streamtool.errors import RequestError, TooLargeError
+from streamtool.core.errors import RequestError, TooLargeError
 from streamtool.protocols.interfaces import Headers
 
 _PIECE: Final = 256 * 1024
-"""Bytes to which a piece of a reply is decoded at once: it may be a thousand times shorter than what it stands for."""
+"""Maximum size in bytes of a decoded piece of a reply. The encoded piece may be a thousand times smaller."""
 
 
 class Inflate:
-    """Decodes gzip or deflate, piece by piece. Raises zlib.error when the data is neither."""
+    """Incremental decoder for gzip and deflate. Raises zlib.error for anything else."""
 
     __slots__ = ("_decoder", "_first", "_raw_too")
 
@@ -24,13 +23,13 @@ class Inflate:
         self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
 
     def feed(self, data: bytes, limit: int = 0) -> bytes:
-        """What `data` decodes to; with a limit, at most that many bytes of it."""
+        """Return the decoded data: at most `limit` bytes of it, unless `limit` is 0."""
         try:
             return self._decoder.decompress(data, limit)
         except zlib.error:
             if not self._raw_too:
                 raise
-            # "deflate" is sent with and without the zlib header; the header is missing
+            # "deflate" is sent with and without the zlib header; here the header is missing
             self._decoder = zlib.decompressobj(-zlib.MAX_WBITS)
             return self._decoder.decompress(self._first + data, limit)
         finally:
@@ -38,9 +37,10 @@ class Inflate:
             self._raw_too = self._raw_too and len(self._first) < 2  # the header has two bytes
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """What `data` decodes to, in pieces of a bounded size.
+        """Yield the decoded data in pieces of limited size.
 
-        Before zlib.error comes all that can be decoded, wherever the network has cut what came.
+        Everything that can be decoded is yielded before zlib.error is raised, wherever the network happened to split
+        the data.
         """
         while True:
             before = self._decoder.copy()
@@ -56,7 +56,7 @@ class Inflate:
 
 
 def _decoded(decoder: Any, data: bytes) -> bytes:
-    """What `data` decodes to up to the byte that cannot be: zlib keeps nothing of a call that fails."""
+    """Return the decoded data up to the first invalid byte. zlib itself discards the output of a call that fails."""
     found = bytearray()
     with suppress(zlib.error):
         for at in range(len(data)):
@@ -65,10 +65,16 @@ def _decoded(decoder: Any, data: bytes) -> bytes:
 
 
 def decode_body(body: bytes, headers: Headers, limit: int) -> bytes:
-    """The request body without its content-encoding. Raises TooLargeError beyond `limit` bytes, RequestError when it
-    cannot be decoded."""
-    encoding = next((value for name, value in headers if name == b"content-encoding"), b"").decode("latin-1").lower()
-    if encoding.strip() not in ("", "identity"):
+    """Return the request body, decoded as its content-encoding says.
+
+    Raises TooLargeError if it exceeds `limit` bytes, RequestError if it cannot be decoded.
+    """
+    encoding = ""
+    for name, value in headers:
+        if name == b"content-encoding":
+            encoding = value.decode("latin-1").lower()
+            break
+    if encoding and encoding.strip() not in ("", "identity"):
         if encoding.strip() not in ("gzip", "x-gzip", "deflate"):
             raise RequestError(f"content-encoding {encoding} is not supported; send gzip, deflate or none")
         try:

@@ -1,42 +1,38 @@
-"""One client request and its reply, attempts included: bytes in, bytes out, no I/O.
+"""One client request and its reply, including all attempts: bytes in, bytes out, no I/O.
 
-    body ─▶ read_request ─▶ Conversation ─▶ project ─▶ write_request ─▶ request()       … the shell sends it …
+    body ─▶ read_request ─▶ Conversation ─▶ project ─▶ write_request ─▶ request()      … the driver sends it …
     respond(), feed(), close() ─▶ ReplyReader ─▶ a ChoiceFilter per choice ─▶ ReplyWriter ─▶ bytes
 
-The client's protocol reads the request and writes the reply; the upstream's protocol does the rest. A request that has
-nothing to do with tools passes untouched if both are the same, else it is translated without a parser.
+The client's protocol reads the request and writes the reply; the upstream's protocol writes the upstream request and
+reads its response. A request that does not involve tools passes through untouched if both protocols are the same;
+otherwise it is translated without a parser.
 
-The shell (middleware, transport) does what the exchange says: it sends `request()`, tells `respond` the status, feeds
-what arrives, calls `close` at the end or `fail` when there is none, and passes each result on to the client in one
-write; before the last one it calls `remember`. Meanwhile it watches six attributes:
+The driver (middleware, transport) performs the I/O for the exchange: it sends `request()`, reports the status to
+`respond`, feeds the data that arrives, and calls `close` at the end, or `fail` if the reply broke off. It passes each
+result to the client in a single write, and calls `remember` before the last one. Meanwhile it watches six attributes:
 
-- `head`: None while the status is withheld, then what to send first. It is withheld until there is something to show,
-  so that an upstream's refusal, or an error as the first event, becomes a real status; `keepalive()` ends the wait.
-- `done`: the reply is over and everything has been handed out.
-- `lingers`: it is over but for the upstream's counts of tokens: go on for `MOMENT` seconds at most, then `close`.
-- `cut`: it is over although the upstream has more to say: stop the upstream now.
-- `retry`: this attempt was not accepted: stop the upstream, send `request()` again.
-- `unread`: bytes of an event, or of arguments to check, that have not ended: to complete them may take long.
+- `head`: None while the status is withheld, then the status and headers to send first. The status is withheld until
+  there is something to show, so that an error response from the upstream, or an error as its first event, becomes a
+  real status; `keepalive()` ends the wait.
+- `done`: the reply has ended, and all of it has been returned.
+- `lingers`: finished except for the upstream's trailing usage report. Continue for at most `MOMENT` seconds, then call
+  `close`.
+- `cut`: finished although the upstream has more to send. Stop the upstream now.
+- `retry`: this attempt was rejected. Stop the upstream and send `request()` again.
+- `unread`: number of buffered bytes, from an incomplete event or from arguments to check, that may take long to
+  process.
 
-A reply that is not streamed is made from the same events: nothing goes out before the end, and a failure is a status.
-Ids and the time come from outside.
+A reply that is not streamed is made from the same events: nothing is sent before the end, and a failure becomes a
+status. The driver supplies ids and the time.
 """
 
 from collections.abc import Callable, Iterable
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.exchange.choices import Choices
-from streamtool.exchange.interfaces import NO_SERVICES, Record, ResponseHead, Services, UpstreamRequest
-from streamtool.exchange.listener import ExchangeListener
-from streamtool.exchange.parser_factory import ParserFactory
-from streamtool.exchange.record_builder import RecordBuilder, no_time
-from streamtool.exchange.request import ClientRequest
-from streamtool.exchange.response import ClientResponse
-from streamtool.exchange.upstream_response import UpstreamResponse, lower
-from streamtool.policy import ChoiceFilter, Finding
-from streamtool.protocols.interfaces import ClientProtocol
-from streamtool.reply import (
+from attrs import evolve
+
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.reply import (
     Reason,
     ReplyEnd,
     ReplyEvent,
@@ -46,18 +42,50 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
     UsageReport,
-    in_pieces,
-)  # fmt: skip
+    split_long_text,
+)
+from streamtool.exchange.choices import Choices
+from streamtool.exchange.interfaces import NO_SERVICES, Record, ResponseHead, Services, UpstreamRequest
+from streamtool.exchange.listener import ExchangeListener
+from streamtool.exchange.parser_factory import ParserFactory
+from streamtool.exchange.plan import Plan, Refusal, first_plan, known_of, next_plan
+from streamtool.exchange.received import receive
+from streamtool.exchange.record_builder import RecordBuilder, zero_clock
+from streamtool.exchange.request import attempt, unchanged, with_forcing
+from streamtool.exchange.response import ClientResponse
+from streamtool.exchange.upstream_response import UpstreamResponse, lower_names
+from streamtool.filters import ChoiceFilter
+from streamtool.forcing import Rules, rules_for
+from streamtool.policy import Effect, Finding
+from streamtool.prompting.one_object import is_one_object
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.refusals import Phrases
 from streamtool.settings import Settings
 
 
 class Exchange:
-    """A client's request and its reply. Raises RequestError (before anything was sent) when it cannot be honoured."""
+    """A client's request and its reply. Raises RequestError, before sending anything, if it cannot be served."""
 
     __slots__ = (
-        "_choices", "_record", "_rejected", "_response", "_settings", "_upstream",
-        "asked", "cut", "done", "lingers", "retry", "unread",
-    )  # fmt: skip
+        "_choices",
+        "_known",
+        "_record",
+        "_rejected",
+        "_response",
+        "_settings",
+        "_tokenizers",
+        "_upstream",
+        "conversation",
+        "cut",
+        "done",
+        "lingers",
+        "passthrough",
+        "plan",
+        "ready",
+        "received",
+        "retry",
+        "unread",
+    )
 
     def __init__(
         self,
@@ -70,46 +98,48 @@ class Exchange:
         now: int,
         clock: Callable[[], float] | None = None,
         services: Services = NO_SERVICES,
+        identity: str | None = None,
     ) -> None:
-        clock = clock or no_time
+        clock = clock or zero_clock
         self._settings = settings
+        self._tokenizers = services.tokenizers
         self._record = RecordBuilder(clock)
-        self.asked = asked = ClientRequest(settings, client, body, headers, services)
-        self._response = ClientResponse(client, asked, new_id=new_id, now=now, clock=clock)
-        rules = asked.rules(settings, services.phrases)
+        received = receive(settings, client, body, headers, client=identity, memory=services.store)
+        self.received, self.plan = received, plan = first_plan(
+            received, settings, client, capabilities=services.capabilities, templates=services.templates
+        )
+        self.conversation: Conversation = received.conversation
+        """The client's request, read into a conversation."""
+        self.passthrough = plan.passthrough
+        """Whether the driver passes request and reply through, without feeding the reply to the exchange."""
+        self._known = known_of(received, plan.model, services.capabilities)
+        self._response = ClientResponse(client, received, plan, new_id=new_id, now=now, clock=clock)
+        rules = self._rules(services.phrases)
         self._choices = Choices(
-            asked.conversation,
+            received.conversation,
             rules,
-            ParserFactory(settings, asked, rules),
+            ParserFactory(settings, received, plan, rules),
             new_id=lambda: new_id(client.CALL_ID),
             clock=clock,
         )
-        self._upstream = UpstreamResponse(asked.upstream, asked.conversation.options.n)
+        self._upstream = UpstreamResponse(plan.upstream, received.conversation.options.n)
         self._rejected: Finding | None = None
-        """Why another attempt follows this one."""
+        """Why the current attempt will be followed by another one."""
+        self.ready: UpstreamRequest | StreamtoolError | None = None
+        """First request, made ahead of time, or the error that prevents it. None: not made yet, or already taken."""
         self.done = self.cut = self.lingers = self.retry = False
         self.unread = 0
 
     # --- the request -------------------------------------------------------------------------------------------------
 
     @property
-    def conversation(self) -> Conversation:
-        """What the client asks."""
-        return self.asked.conversation
-
-    @property
-    def passthrough(self) -> bool:
-        """Nothing to do here. The shell passes request and reply on as they are."""
-        return self.asked.passthrough
-
-    @property
     def head(self) -> ResponseHead | None:
-        """What to send first; None while the status is withheld."""
+        """Status and headers to send first; None while the status is withheld."""
         return self._response.head
 
     @property
     def listener(self) -> ExchangeListener | None:
-        """Who is told what is parsed; set it before the first `request`."""
+        """Listener for everything that is parsed; set it before the first `request`."""
         return self._choices.parsers.listener
 
     @listener.setter
@@ -118,49 +148,93 @@ class Exchange:
 
     @property
     def request_id(self) -> str:
-        """What the header with the request's id says, unless the upstream's reply brings its own."""
+        """Value of the request id header, unless the upstream's response has its own."""
         return self._response.headers.request_id
 
     def request(self) -> UpstreamRequest:
-        """The next attempt. Raises RequestError when the contract does not fit."""
+        """Return the request for the next attempt. Raises RequestError if the tool prompt does not fit."""
         if self.passthrough:
-            return self.asked.untouched()
+            return unchanged(self.received, self.plan)
+        made, self.ready = self.ready or self._attempt(), None
+        if isinstance(made, StreamtoolError):
+            raise made
+        if self.listener is not None:
+            self.listener.attempt(made)
+        # Only after the request has been built: it still reads the state of the rejected attempt.
+        self._next_attempt()
+        return made
+
+    def make_ready(self) -> None:
+        """Make the first request before `request` is called, to do so off the event loop."""
+        if not self.passthrough:
+            try:
+                self.ready = self._attempt()
+            except StreamtoolError as error:
+                self.ready = error
+
+    def _attempt(self) -> UpstreamRequest:
+        """Make the request for the next attempt."""
         rejected, correction, continued = self._rejected, None, None
         if rejected is not None:
             first = self._choices[0]
-            correction = rejected.correction(self.conversation, self._attempts, native=self.asked.native)
+            # Text that the client has already seen cannot be taken back. It becomes an assistant message of the next
+            # attempt, which continues after it; an attempt without visible text is simply replaced.
+            correction = rejected.correction(
+                self.conversation, self._response.headers.attempts, native=self.plan.native
+            )
             continued = first.written if first.state.visible else None
-        attempt = self.asked.attempt(self._attempts + 1, correction=correction, continued=continued)
-        if self.listener is not None:
-            self.listener.attempt(attempt)
-        self._next_attempt()
-        return attempt
+        number, received = self._response.headers.attempts + 1, self.received
+        self._follow(with_forcing(self.plan, received, self._known))
+        made = attempt(
+            received, self.plan, number, tokenizers=self._tokenizers, correction=correction, continued=continued
+        )
+        self._response.sent = len(made.body)
+        dropped = () if made.conversation is None else made.conversation.dropped[len(self.conversation.dropped) :]
+        if number == 1 and dropped:
+            self._follow(evolve(self.plan, dropped=self.plan.dropped + dropped))
+        return made
+
+    def _follow(self, plan: Plan) -> None:
+        """Serve the request according to this plan from now on."""
+        self.plan = self._choices.parsers.plan = self._response.plan = self._response.headers.plan = plan
+
+    def _rules(self, phrases: Phrases | None) -> Rules:
+        """Return the rules for the reply under the current plan."""
+        plan = self.plan
+        return rules_for(
+            self.conversation,
+            self._settings,
+            native=plan.native,
+            one_object=is_one_object(plan.model.format),
+            phrases=phrases,
+        )
 
     def _next_attempt(self) -> None:
         self._response.headers.attempts += 1
         settings, alone = self._settings, self.conversation.options.n == 1
+        # A retry repeats the whole request. With several choices, it would also repeat those that were accepted.
         most = 1 if not alone else min(1 + settings.retries, settings.limits.attempts)
-        self._choices.may_retry = self._attempts < most
-        if self._attempts > 1:
-            self._upstream = UpstreamResponse(self.asked.upstream, self.conversation.options.n)
+        self._choices.may_retry = self._response.headers.attempts < most
+        if self._response.headers.attempts > 1:
+            self._upstream = UpstreamResponse(self.plan.upstream, self.conversation.options.n)
             self._choices.restart()
         self._rejected = None
         self.retry = False
 
     def announce(self) -> bytes:
-        """The beginning of the reply before the upstream is asked, for a client that will ask for it by its id."""
+        """Return the beginning of the reply before the upstream is asked, for a client that will retrieve it by id."""
         return self._send([self._response.begin()])
 
     def prepare(self) -> bytes:
-        """The whole reply to a request that only prepares for a later one: nobody is asked, and it is empty."""
+        """Return the empty reply to a request that only prepares for a later one. The upstream is not asked."""
         self._choices[0].finished = self.done = True
         return self._send([self._response.begin(), ReplyFinish(0, Reason.STOP), ReplyEnd()])
 
-    # --- the reply, as the shell reports it --------------------------------------------------------------------------
+    # --- the reply, as the driver reports it -------------------------------------------------------------------------
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """The upstream has answered with this status. Returns what the client is to receive now (an error)."""
-        named = lower(headers)
+        """Take the upstream's status and headers. Return data for the client: an error, or nothing."""
+        named = lower_names(headers)
         self._response.headers.take(named)
         if self.listener is not None:
             self.listener.answered(status)
@@ -172,25 +246,28 @@ class Exchange:
         return b""
 
     def feed(self, data: bytes, *, long: bool = False) -> bytes:
-        """More of the upstream's body. Returns what the client is to receive now. `long`: deltas are read in pieces."""
+        """Take more of the upstream's body and return data for the client. `long`: process long deltas in pieces."""
         if self.done or self.retry or not data:
             return b""
+        # The common case, neither compressed nor an error: no loop over pieces and no exception handling.
         if self._upstream.direct:
             events = self._upstream.reader.feed(data)
             if not events:
                 self.unread += len(data)
                 return b""
-            self.unread = self._choices.waiting if self._choices.checked else 0
-            return self._take(in_pieces(events) if long else events)
+            self.unread = self._choices.unchecked_size if self._choices.buffers_for_checks else 0
+            return self._process(split_long_text(events) if long else events)
         out = b""
         try:
+            # A compressed body can expand enormously, so it is decoded in pieces of bounded size, and nothing is
+            # decoded after the attempt has ended.
             for piece in self._upstream.pieces(data):
                 refusal = self._upstream.error
                 if refusal is None:
-                    out += self._take(in_pieces(self._upstream.reader.feed(piece)))
+                    out += self._process(split_long_text(self._upstream.reader.feed(piece)))
                 elif refusal.feed(piece):
                     out += self.close()
-                if self._settled:
+                if self._attempt_ended:
                     break
         except UpstreamError as error:
             out += self.fail(error)
@@ -198,67 +275,67 @@ class Exchange:
         return out
 
     def close(self) -> bytes:
-        """The upstream's body is over. Returns what the client is to receive at the end."""
-        if self._settled:
+        """Note the end of the upstream's body and return the remaining data for the client."""
+        if self._attempt_ended:
             return b""
         events = self._upstream.close()
+        # The decision to fall back needs the complete error body, so it is made before the error is turned into a
+        # reply.
         error = self._upstream.error
-        if error is not None and self._falls_back(error.status, events):
+        if error is not None and self._try_fallback(error.status, events):
             return b""
-        out = self._take(in_pieces(events))
-        if not self._settled:
+        out = self._process(split_long_text(events))
+        if not self._attempt_ended:
             ended: list[ReplyEvent] = []
             self._end(ended)
             out += self._send(ended)
         return out
 
     def fail(self, error: StreamtoolError) -> bytes:
-        """There is no (more) reply, for this reason. Returns what the client is to receive at the end."""
+        """End the reply early because of this error, and return the remaining data for the client."""
         if self.done:
             return b""
         if self.retry:  # the next attempt could not even begin
             self.retry = False
-            return self._take([ReplyFailure(error)])
-        return self._take(self._upstream.fail(error))
+            return self._process([ReplyFailure(error)])
+        # A reply may be complete although its connection broke; UpstreamResponse.fail decides that.
+        return self._process(self._upstream.fail(error))
 
     @property
     def written(self) -> int:
-        """Characters that the upstream has written so far."""
+        """Number of characters that the upstream has written so far."""
         return self._choices.written
 
     def remember(self) -> None:
-        """Keep how the model wrote its calls, which is parsed anew for it; before the client knows that it is done."""
+        """Parse the model's calls again and store their transcript. Call this before the client sees the reply end."""
         if self.done and self._record.error is None:
             self._choices.remember()
 
     def keepalive(self) -> bytes:
-        """Nothing came for a while. Returns a comment for the client; the status no longer waits."""
-        return b"" if self.done else self._response.silence()
+        """Stop withholding the status after a pause, and return a comment for the client."""
+        return b"" if self.done else self._response.keepalive()
 
     def record(self) -> Record:
-        """What happened; complete once the exchange is done."""
-        choices, quoted = list(self._choices.filters.values()), self._choices.parsers.quoted
-        return self._record.record(self.asked, self._response, choices, quoted=quoted, done=self.done)
+        """Return the record of what happened; it is complete once the exchange is done."""
+        choices, quoted = list(self._choices.filters.values()), self._choices.parsers.quotation_counts
+        return self._record.record(self.received, self.plan, self._response, choices, quoted=quoted, done=self.done)
 
     def release(self) -> None:
-        """Let go of request and reply, which nobody asks for any more: cancelled tasks hold an exchange for long."""
+        """Drop request and reply once they are no longer needed: cancelled tasks keep an exchange alive for long."""
         self._choices.filters.clear()
-        del self.asked, self._choices, self._response, self._upstream
+        del self.received, self.plan, self.conversation, self._choices, self._response, self._upstream
 
     @property
-    def _attempts(self) -> int:
-        return self._response.headers.attempts
-
-    @property
-    def _settled(self) -> bool:
-        """This attempt has nothing more to say."""
+    def _attempt_ended(self) -> bool:
+        """Whether this attempt has ended."""
         return self.done or self.retry
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def _take(self, events: Iterable[ReplyEvent]) -> bytes:
-        """The upstream's events, through the choice filters; bytes for the client."""
+    def _process(self, events: Iterable[ReplyEvent]) -> bytes:
+        """Process the upstream's events through the choice filters and return bytes for the client."""
         out: list[ReplyEvent] = []
+        # The loop is inlined for text, by far the most frequent event; all others are dispatched in `_dispatch`.
         choices, again = self._choices.filters, self._response.headers.attempts > 1
         for event in events:
             if type(event) is ReplyTextDelta:
@@ -266,19 +343,22 @@ class Exchange:
                 if choice is None:
                     choice = self._choices[event.choice]
                 if again:
-                    event = ReplyTextDelta(event.choice, event.text)  # noqa: PLW2901  its bytes bear its own id
+                    event = ReplyTextDelta(event.choice, event.text)  # noqa: PLW2901  its bytes contain its own id
                 choice.feed(event, out)
-                if choice.state.over:
-                    self._over(choice, out)
+                if choice.state.ended:
+                    self._end_by_rules(choice, out)
             else:
-                self._other(event, out)
+                self._dispatch(event, out)
             if self.done or self.retry:
                 break
         return self._send(out)
 
-    def _other(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
+    def _dispatch(self, event: ReplyEvent, out: list[ReplyEvent]) -> None:
         match event:
             case ReplyStart():
+                # The identity is made once: after a retry, the client's reply keeps the id and model of the first
+                # attempt. With a forced call the head stays withheld, since nothing may be shown before the call
+                # anyway.
                 if not self._response.identity.made:
                     self._response.identity.take(event)
                     if not self._choices.rules.forced:
@@ -286,9 +366,9 @@ class Exchange:
             case ReplyFinish():
                 choice = self._choices[event.choice]
                 if not choice.finished:
-                    self._finish(choice, event, out)
+                    self._finish_choice(choice, event, out)
             case UsageReport(usage=usage):
-                self._record.told = usage
+                self._record.reported_usage = usage
             case ReplyEnd():
                 self._end(out)
             case ReplyFailure(error=error):
@@ -296,64 +376,76 @@ class Exchange:
             case _:
                 choice = self._choices[event.choice]
                 choice.feed(event, out)
-                if choice.state.over:
-                    self._over(choice, out)
+                # The filter only sets `ended`. The exchange reacts after each event, not at the end of the batch, so
+                # that no event after the end of a choice is shown, even if all of them were received in one read.
+                if choice.state.ended:
+                    self._end_by_rules(choice, out)
 
-    def _over(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
-        """The rules end this choice here; when all have ended, the upstream is not needed but for its counts."""
+    def _end_by_rules(self, choice: ChoiceFilter, out: list[ReplyEvent]) -> None:
+        """End this choice as the rules demand. Once all have ended, only the upstream's usage report is needed."""
+        # A rejected attempt ends here, in the middle of the upstream's reply; `_end` then asks for the next one.
         if choice.state.rejected is not None:
             self._rejected = choice.state.rejected
             self._end(out)
             return
         if not choice.finished:
             self._record.reason = self._record.reason or Reason.STOP
-            self._finished(choice, ReplyFinish(choice.choice, Reason.STOP), out)
+            self._emit_finish(choice, ReplyFinish(choice.choice, Reason.STOP), out)
         if self._choices.finished:
-            self.lingers = self._record.told is None and not choice.exceeded
+            # Usage arrives after the last text, so give the upstream a moment to finish, unless it keeps on writing
+            # (`exceeded`): then it could go on for minutes, and the usage is estimated instead.
+            self.lingers = self._record.reported_usage is None and not choice.continues_after_end
             if not self.lingers:
                 self.cut = True
                 self._end(out)
 
-    def _finish(self, choice: ChoiceFilter, event: ReplyFinish, out: list[ReplyEvent]) -> None:
-        """The upstream has ended this choice: it is accepted, or another attempt follows."""
+    def _finish_choice(self, choice: ChoiceFilter, event: ReplyFinish, out: list[ReplyEvent]) -> None:
+        """End this choice after the upstream has ended it: accept it, or request another attempt."""
         self._record.reason = event.reason
         choice.close(event.reason, out)
         found = choice.failure(event.reason)
-        judged = not self._choices.rules.native or choice.state.rejected is not None  # natively only what was held
+        # In a native reply, only text that was buffered is judged.
+        judged = not self._choices.rules.native or choice.state.rejected is not None
         if found is not None and found.asks_again and judged and self._choices.may_retry:
             self._rejected = found
             return
-        self._finished(choice, event, out, unmet=found)
+        self._emit_finish(choice, event, out, unmet=found)
 
-    def _finished(
+    def _emit_finish(
         self, choice: ChoiceFilter, event: ReplyFinish, out: list[ReplyEvent], *, unmet: Finding | None = None
     ) -> None:
-        """The choice ends, with the reason that is true for the client."""
+        """End the choice with the finish reason that is correct for the client."""
         choice.finished = True
-        choice.release(out)
+        # Everything that is still buffered belongs before the finish event.
+        choice.flush(out)
         if unmet is None or not unmet.failure.in_record:
             unmet = choice.unmet
         headers = self._response.headers
         headers.unmet = headers.unmet or (None if unmet is None else unmet.cause)
-        ending = choice.ending(event)
+        ending = choice.final_event(event)
         if isinstance(ending, StreamtoolError):
             self._fail(ending, out)
         else:
             out.append(ending)
 
     def _end(self, out: list[ReplyEvent]) -> None:
-        """The upstream's reply is over: another attempt, or the end of ours."""
+        """End the upstream's reply: request another attempt, or end the client's reply."""
         if self._record.error is not None:
             return
-        self._choices[0]  # there is at least one
+        self._choices[0]  # creates the first choice, so that there is at least one
+        # An upstream that ends its reply without a finish event has still ended its choices. But when an attempt has
+        # been rejected, the other choices must not emit an end.
         for choice in self._choices.filters.values():
             if not choice.finished and self._rejected is None:
-                self._finish(choice, ReplyFinish(choice.choice, Reason.STOP), out)
+                self._finish_choice(choice, ReplyFinish(choice.choice, Reason.STOP), out)
+        # Finishing a choice may have failed the reply, with its own ending.
         if self._record.error is not None:
             return
-        self.cut = self.cut or (self.lingers and self._record.told is None)
+        # If usage has not arrived by now, the upstream may still be writing: the driver has to stop it.
+        self.cut = self.cut or (self.lingers and self._record.reported_usage is None)
         self.lingers = False
-        self._record.count(self._upstream.reader.usage, sent=self.asked.sent, written=self._choices.written)
+        self._record.count(self._upstream.reader.usage, sent=self._response.sent, written=self._choices.written)
+        # Counted before this branch, because a rejected attempt costs tokens as well.
         if self._rejected is not None:
             self._record.reject(self._rejected)
             self.retry = True
@@ -365,11 +457,15 @@ class Exchange:
         self.done = True
 
     def _fail(self, error: StreamtoolError, out: list[ReplyEvent]) -> None:
+        # The first error counts: later ones are mostly its consequences.
         if self._record.error is not None or self.done:
             return
+        # The client's reply is already complete, so a failure of the upstream no longer concerns it.
         if self.lingers:
             self._end(out)
             return
+        # Text before the error is delivered. Text that waits for a forced call is only released if the stream has
+        # begun; otherwise the error can still become the status of the response.
         self._choices.break_off(out, begun=self.head is not None and self._rejected is None)
         self._record.error = error
         self._rejected = None
@@ -377,24 +473,36 @@ class Exchange:
         out.append(ReplyFailure(error))
 
     def _send(self, out: list[ReplyEvent]) -> bytes:
+        data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
         listener = self._choices.parsers.listener
         if listener is not None:
-            data = self._response.send(out, done=self.done, error=self._record.error) if out else b""
-            listener.sent(out, data, "" if out else self._choices.waits_for)
-            return data
-        return self._response.send(out, done=self.done, error=self._record.error) if out else b""
+            listener.sent(out, data, "" if out else self._choices.buffering_reason)
+        return data
 
-    def _falls_back(self, status: int, events: list[ReplyEvent]) -> bool:
-        """Whether the upstream turned out not to support what it was asked for; the next attempt does without."""
-        announced = self.conversation.background and self._attempts == 1  # and nothing else was said
-        if (self._response.head and not announced) or self._attempts >= self._settings.limits.attempts:
+    def _try_fallback(self, status: int, events: list[ReplyEvent]) -> bool:
+        """Prepare an attempt without the feature that the upstream declined. Return False if nothing can be omitted."""
+        announced = self.conversation.background and self._response.headers.attempts == 1
+        # Declined features are not the model's fault: they count against `limits.attempts`, but not against `retries`.
+        # A fallback is possible only while the client has received nothing. It is not limited by `retries`, which count
+        # faults of the model, but by `limits.attempts`.
+        if (self._response.head and not announced) or self._response.headers.attempts >= self._settings.limits.attempts:
             return False
         (failure,) = events
-        assert type(failure) is ReplyFailure  # noqa: S101  the one event of an error response
-        found = self.asked.falls_back(status, failure.error.message)
-        if found is None:
+        assert type(failure) is ReplyFailure  # noqa: S101  the only event of an error response
+        known, doubted = self._known, self.plan.forcing.doubted
+        following = next_plan(
+            self.plan, Refusal(status, failure.error.message, self.conversation, self._response.sent), known
+        )
+        reason = None if following is None else following.reason
+        if known is not None:
+            if doubted and not (reason is not None and reason.failure.effect is Effect.WITHOUT_USAGE):
+                known.forget(doubted)  # the error was not about the constraint
+            if following is not None and following.learnt:
+                known.learn(following.learnt)
+        if following is None or reason is None:
             return False
-        self._choices.renew(self.asked.rules(self._settings, self._choices.rules.refusals.phrases))
-        self._record.reject(found)
+        self._follow(following)
+        self._choices.reset(self._rules(self._choices.rules.refusals.phrases))
+        self._record.reject(reason)
         self.retry = True
         return True

@@ -1,36 +1,36 @@
-"""What goes in and out of an exchange: requests to the upstream, the head of the reply, the record; what it uses."""
+"""Inputs and outputs of an exchange (upstream requests, response head, record), and the services that it uses."""
 
 from typing import Literal, Protocol
 
 from attrs import field, frozen
 
-from streamtool.conversation import Conversation, Options
-from streamtool.errors import StreamtoolError
-from streamtool.policy.refusals import Phrases
+from streamtool.core.conversation import Conversation, Options
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.reply import Reason, Usage
+from streamtool.models.chat_templates import Recognised
 from streamtool.prompting.window import CountTokens
 from streamtool.protocols.interfaces import Headers
-from streamtool.reply import Reason, Usage
+from streamtool.refusals import Phrases
 from streamtool.settings import ModelSettings
-from streamtool.templates import Recognised
 
-Outcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
-"""`left`: the client went before the end; `passed`: there was nothing to do."""
+ExchangeOutcome = Literal["calls", "text", "incomplete", "unmet", "left", "passed", "error"]
+"""`left`: the client disconnected before the end; `passed`: request and reply passed through unchanged."""
 
 MOMENT = 0.25
-"""Seconds that a reply which is over waits for the upstream's counts of tokens."""
+"""Number of seconds that a finished reply waits for the upstream's trailing usage report."""
 
 
-class Memory(Protocol):
-    """What is remembered of earlier replies of the same client, for protocols that refer to them.
+class ClientStore(Protocol):
+    """Store of a client's earlier replies, for protocols whose requests refer to them.
 
-    Such a protocol has `memories`, which tells what is to be remembered of a whole reply; its `read_request` takes
-    `demand`, and its writer has the whole reply in `response` once it is over. While the store fails, `recall` finds
-    nothing and `demand` raises StoreError: for what the request cannot do without. `unstored` takes what the client
-    says is not to be stored, if its connection can remember.
+    Such a protocol has `store_entries`, which returns the values to store for a complete reply; its `read_request` uses
+    `demand`, and its writer provides the complete reply in `response` at the end. While the store fails, `recall`
+    returns None and `demand` raises StoreError: use `demand` for values that a request cannot do without. `unstored`
+    holds the values that the client does not want stored, if its connection can keep them.
     """
 
     @property
-    def unstored(self) -> "Memory | None": ...
+    def unstored(self) -> "ClientStore | None": ...
 
     def recall(self, id: str, /) -> bytes | None: ...
     def demand(self, id: str, /) -> bytes | None: ...
@@ -38,36 +38,40 @@ class Memory(Protocol):
 
 
 class Capabilities(Protocol):
-    """What upstreams were found unable to do when they were asked for a client (`state.clients.client_of`)."""
+    """Features that upstreams were found to lack, by client (`state.clients.client_of`)."""
 
     def lacks(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool: ...
-    def lacked_here(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool: ...
+    def lacks_locally(self, client: str, upstream: str | None, model: str, ability: str, /) -> bool: ...
     def learn(self, client: str, upstream: str | None, model: str, ability: str, /) -> None: ...
     def forget(self, client: str, upstream: str | None, model: str, ability: str, /) -> None: ...
 
 
 class Templates(Protocol):
-    """What is known of the models' chat templates."""
+    """The models' chat templates, as far as they are known."""
 
     def of(self, model: ModelSettings, client: str, /) -> Recognised | None: ...
 
 
 class Tokenizers(Protocol):
-    """What counts the tokens of the models' prompts."""
+    """The models' tokenizers, for counting prompt tokens."""
 
     def of(self, model: ModelSettings, /) -> CountTokens | None: ...
 
 
 @frozen
 class Services:
-    """What an exchange may use beside its settings; None: there is no such thing."""
+    """Services that an exchange may use in addition to its settings. None: not available."""
 
-    memory: Memory | None = None
+    store: ClientStore | None = None
     capabilities: Capabilities | None = None
     templates: Templates | None = None
     tokenizers: Tokenizers | None = None
     phrases: Phrases | None = None
-    """By which refusals are recognised; None: by those that come with the package."""
+    """Phrases for recognizing refusals. None: the built-in ones."""
+
+    def for_client(self, memory: ClientStore) -> "Services":
+        """Return the same services, with the store of one client."""
+        return Services(memory, self.capabilities, self.templates, self.tokenizers, self.phrases)
 
 
 NO_SERVICES = Services()
@@ -75,18 +79,18 @@ NO_SERVICES = Services()
 
 @frozen
 class UpstreamRequest:
-    """One attempt, as the upstream is to receive it."""
+    """Request to the upstream for one attempt."""
 
     path: str | None
-    """With its query, if it has one; None: the path that the client asked for."""
+    """Path including the query, if any. None: the path that the client requested."""
     headers: Headers
     body: bytes = field(repr=False)
     upstream: str | None
     """Name of the upstream in the settings; None: there is only one."""
     attempt: int
-    """1 for the first."""
+    """Number of the attempt; the first is 1."""
     conversation: Conversation | None = field(default=None, repr=False)
-    """What the body says; None: it is the client's own."""
+    """Conversation that the body expresses. None: the body is the client's own."""
 
 
 @frozen
@@ -99,14 +103,14 @@ class ResponseHead:
 
 @frozen
 class Record:
-    """What happened in one exchange; for logs and metrics. Holds no contents.
+    """Record of one exchange, for logs and metrics. It contains no message contents.
 
-    It is flat and long on purpose: each field is one fact, under the name that the log has for it.
+    It is long and flat on purpose: each field is one fact, under the name that the log uses for it.
     """
 
     request_id: str
     protocol: str
-    """What the client speaks."""
+    """Protocol that the client speaks."""
     upstream_protocol: str
     model: str
     upstream_model: str
@@ -115,69 +119,69 @@ class Record:
     format: str
     tools: int
     attempts: tuple[str, ...]
-    """For each attempt that was not accepted and repeated, why."""
+    """Reason for each attempt that was rejected and repeated."""
     details: tuple[str, ...]
-    """The same: the phrase that gave it away, or what the model was told."""
+    """Details of the same failures: the phrase that was recognized, or the detail that the correction quotes."""
     unmet: str | None
-    """What the last attempt still lacked; the client got it as it was."""
+    """Failure of the last attempt, whose reply the client received anyway."""
     calls: int
     formats: tuple[str, ...]
-    """Formats in which calls were found."""
+    """Formats of the calls that were found."""
     repairs: tuple[str, ...]
     discarded: tuple[tuple[str, int], ...]
-    """Reason and number of characters of what was neither shown nor part of a call."""
+    """For text that was neither shown nor part of a call: the reason, and the number of characters."""
     refused: int
     quoted: tuple[tuple[str, int], ...]
-    """Why calls were quotations, and text, and how many."""
+    """For calls that were quotations and therefore text: the reason, and the number of calls."""
     incomplete: bool
     reason: Reason | None
-    """The upstream's own reason."""
+    """Finish reason that the upstream reported."""
     usage: Usage
-    """Of the last attempt, and what the earlier ones cost. What the upstream did not tell is estimated."""
+    """Usage of the last attempt, and in `retried` of the earlier ones. Estimated if the upstream did not report it."""
     held: int
-    """Characters that were held back before they were known to be visible, at most."""
-    contract: bool
-    """The tools were written into the prompt."""
+    """Largest number of characters that were buffered before they were known to be visible."""
+    tool_prompt: bool
+    """Whether the tools were written into the prompt."""
     history: bool
-    """The conversation holds earlier calls or results."""
+    """Whether the conversation contains earlier calls or results."""
     turn: str
-    """Where the conversation stood (`turns.Turn`)."""
+    """Position in the conversation (`turns.Turn`)."""
     seconds: float
-    """From the request to the end."""
+    """Seconds from the request to the end."""
     first_byte: float | None
-    """Seconds until the client's reply began; None: it did not."""
+    """Seconds until the client's reply began. None: it never did."""
     first_call: float | None
-    """Seconds until the client saw a call begin."""
+    """Seconds until the client saw the beginning of a call. None: it never did."""
     dropped: tuple[str, ...]
-    """Parts of the request that could not be honoured."""
+    """Parts of the request that could not be honored."""
     error: StreamtoolError | None
     forced: str = ""
-    """How the last attempt held the model to a call: `prompt`, or a way of `forcing`; "": not at all."""
+    """Method that was used to force a call in the last attempt: `prompt`, or a method of `forcing`. Empty: none."""
     found: tuple[tuple[str, int], ...] = ()
-    """Formats, and how many calls were found in each, those of attempts that were not accepted included."""
+    """Formats and the number of calls found in each, including calls in rejected attempts."""
     retried: tuple[float, ...] = ()
-    """For each attempt that was not accepted, the second in which that was known."""
+    """Seconds from the request until each rejected attempt was rejected."""
     upstream: str | None = None
-    """Its name in the settings; None: they name none."""
+    """Name of the upstream in the settings; None: the settings name none."""
     server: str | None = None
-    """Its host and port."""
+    """Host and port of the upstream."""
     served_model: str | None = None
-    """The model's name as the upstream told it."""
+    """Model name that the upstream reported."""
     choices: int = 1
     options: tuple[tuple[str, float], ...] = ()
-    """The numbers that the client gave for the reply (`temperature`), as far as it gave any."""
+    """Numeric options that the client set for the reply, such as `temperature`."""
     status: int | None = None
-    """What the client was answered with; None: with nothing, or with what just passed."""
+    """Status of the response to the client. None: without a response, or if it passed through."""
     passed: bool = False
-    """There was nothing to do: request and reply passed as they were, and what came of them is not known."""
+    """Whether request and reply passed through unchanged. If so, nothing is known about the reply."""
     done: bool = False
-    """The reply came to its end, be it an error."""
+    """Whether the reply has ended, possibly with an error."""
     client: str = ""
-    """Whose key it was, by the name in the settings; "": they name none."""
+    """Name of the client's key in the settings; empty: the settings name none."""
 
     @property
-    def outcome(self) -> Outcome:
-        """How it ended, in one word."""
+    def outcome(self) -> ExchangeOutcome:
+        """One-word summary of how the exchange ended."""
         if self.error is not None:
             return "error"
         if self.passed:
@@ -191,10 +195,7 @@ class Record:
         return "calls" if self.calls else "text"
 
 
-def numbers(options: Options) -> tuple[tuple[str, float], ...]:
-    """Those of the options that are numbers and were given."""
-    return tuple(
-        (name, value)
-        for name in ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
-        if (value := getattr(options, name)) is not None
-    )
+def numeric_options(options: Options) -> tuple[tuple[str, float], ...]:
+    """Return the options that are numbers, if the client set them."""
+    most = options.max_tokens
+    return (*(() if most is None else (("max_tokens", most),)), *options.sampling.items())

@@ -1,8 +1,7 @@
-"""Who is told what happens in an exchange while it happens, to record it or to debug it.
+"""Listeners that observe a running exchange, to record or debug it.
 
-A shell sets `Exchange.listener`; without one nothing is wrapped and nothing is told. With one, each parser stands in an
-`ObservedParser`, which tells what went in and what came out. The listener does the I/O and has the clock; here is
-neither.
+A driver sets `Exchange.listener`; without one, nothing is wrapped or reported. With one, each parser is wrapped in an
+`ObservedParser`, which reports its input and output. I/O and timing are up to the listener; this module does neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +10,15 @@ from typing import Protocol
 from attrs import frozen
 
 import statemachine
-from streamtool.conversation import Json
+from streamtool.core.json_value import Json
+from streamtool.core.reply import ReplyEvent
 from streamtool.exchange.interfaces import UpstreamRequest
-from streamtool.policy import NullParser
-from streamtool.reply import ReplyEvent
+from streamtool.filters import NullParser
 
 
 @frozen
 class ParserOptions:
-    """What a parser is made with."""
+    """Options for creating a parser."""
 
     tools: Mapping[str, Mapping[str, Json]]
     formats: tuple[str, ...] | None
@@ -31,7 +30,7 @@ class ParserOptions:
     limits: statemachine.Limits
 
     def parser(self, *, ledger: bool = False) -> statemachine.Parser:
-        """A new parser."""
+        """Return a new parser."""
         return statemachine.Parser(
             self.tools,
             formats=self.formats,
@@ -45,41 +44,45 @@ class ParserOptions:
         )
 
 
-Fed = tuple[int, str]
-"""The number of a parser, and what it was fed."""
+FedText = tuple[int, str]
+"""Number of a parser, and the text that was fed to it."""
 
 
 class ExchangeListener(Protocol):
-    """Who is told. Nothing that it is given may be changed; it never raises.
+    """Listener to an exchange. It must not change anything that it is given, and must never raise.
 
-    `fed` and `sent` are called with each delta, so what a listener does there is what it costs.
+    `fed` and `sent` are called for every delta, so their cost is the cost of listening.
     """
 
     def attempt(self, request: UpstreamRequest, /) -> None:
-        """An attempt begins: this is sent."""
+        """Note the beginning of an attempt, and the request that it sends."""
 
     def answered(self, status: int, /) -> None:
-        """The upstream has answered with this status."""
+        """Note the status of the upstream's response."""
 
     def parser(self, choice: int, options: ParserOptions | None, parser: "ObservedParser", /) -> int:
-        """A parser was made (None: one that finds nothing). Returns the number under which it will be told of."""
+        """Note a new parser (without `options`: one that finds nothing), and return the number that identifies it in
+        reports.
+        """
 
     @property
-    def fed(self) -> Callable[[Fed], object]:
-        """Called when a parser was fed; what it emitted, and what it holds now, it says itself."""
+    def fed(self) -> Callable[[FedText], object]:
+        """Callable to call after a parser was fed. The parser provides the events that it emitted, and its state."""
 
     def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
-        """A parser was closed."""
+        """Note that a parser was closed."""
 
     def quoted(self, choice: int, why: str, /) -> None:
-        """A call that the parser has found is a quotation, and text, because it stands there (`policy.quotations`)."""
+        """Note that a call found by the parser is a quotation and therefore text, and why (`policy.quotations`)."""
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
-        """The client gets these events, in these bytes. If there are none: what it waits for, beyond the parser."""
+        """Note the events that the client gets, and their bytes; without events, `waits_for` says why text is
+        buffered.
+        """
 
 
 class ObservedParser:
-    """A parser of which a listener is told."""
+    """Parser that reports to a listener."""
 
     __slots__ = ("_listener", "_number", "_parser", "events")
 
@@ -87,32 +90,32 @@ class ObservedParser:
         self._parser = NullParser() if options is None else options.parser()
         self._listener = listener
         self.events: list[statemachine.Event] = []
-        """What it emitted last."""
+        """Events emitted by the last `feed`."""
         self._number = listener.parser(choice, options, self)
 
     @property
     def held(self) -> int:
-        """Characters that the parser holds."""
+        """Number of characters that the parser buffers."""
         return self._parser.held
 
     @property
     def in_reasoning(self) -> bool:
-        """The text around is reasoning."""
+        """Whether the parser is inside reasoning."""
         return self._parser.in_reasoning
 
     def feed(self, text: str, /) -> list[statemachine.Event]:
-        """What the parser makes of it."""
+        """Feed a piece of text and return the resulting events."""
         self.events = events = self._parser.feed(text)
         self._listener.fed((self._number, text))
         return events
 
     def close(self, reason: str | None = None, /) -> list[statemachine.Event]:
-        """What is left."""
+        """Note the end of the text and return the last events."""
         events = self._parser.close(reason)
         self._listener.closed(self._number, reason, events)
         return events
 
     @property
     def state(self) -> str:
-        """The parser's state, in one word."""
+        """State of the parser, in one word."""
         return self._parser.state.value if isinstance(self._parser, statemachine.Parser) else "text"

@@ -1,8 +1,8 @@
-"""The parsers of an exchange: one for each attempt of each choice, made of the request, the rules and the settings.
+"""Factory for the parsers of an exchange: one per attempt and choice, based on the request, the rules and the settings.
 
-The real parser may stand in others: `Prefilled` knows a beginning which the prompt already holds, `QuotationFilter`
-takes calls whose words stand in the conversation for text, `OpenedReasoning` begins inside of reasoning,
-`ObservedParser` tells a listener.
+The real parser may be wrapped in others: `Prefilled` handles a beginning that the prompt already contains,
+`QuotationFilter` turns calls that are quoted from the conversation into text, `OpenedReasoning` begins inside
+reasoning, and `ObservedParser` reports to a listener.
 """
 
 from collections import Counter
@@ -11,49 +11,52 @@ from functools import partial
 
 import statemachine
 from streamtool.exchange.listener import ExchangeListener, ObservedParser, ParserOptions
-from streamtool.exchange.request import ClientRequest
-from streamtool.policy import (
+from streamtool.exchange.plan import Plan
+from streamtool.exchange.received import Received
+from streamtool.exchange.tool_sets import store_tools
+from streamtool.filters import (
     HoldingParser,
     NullParser,
     OpenedReasoning,
     Prefilled,
     QuotationFilter,
-    Rules,
     TextParser,
-    goes_on,
+    continues_beginning,
     quotation_sources,
 )
-from streamtool.prompting import key, words
+from streamtool.forcing import Rules
+from streamtool.prompting import encode_transcript, transcript_key
+from streamtool.prompting.turn_instructions import instructions_text
 from streamtool.settings import Settings
-from streamtool.state.tool_sets import remember
 
 
 class ParserFactory:
-    """Makes the parsers of one exchange."""
+    """Factory for the parsers of one exchange."""
 
-    __slots__ = ("_quotations", "_request", "_settings", "listener", "quoted")
+    __slots__ = ("_quotations", "_received", "_settings", "listener", "plan", "quotation_counts")
 
-    def __init__(self, settings: Settings, request: ClientRequest, rules: Rules) -> None:
+    def __init__(self, settings: Settings, received: Received, plan: Plan, rules: Rules) -> None:
         self._settings = settings
-        self._request = request
-        quotes = request.reads and settings.quoted == "text"
-        self._quotations = quotation_sources(request.conversation, rules.callable) if quotes else None
+        self._received = received
+        self.plan = plan
+        quotes = plan.reads and settings.quoted == "text"
+        self._quotations = quotation_sources(received.conversation, rules.callable) if quotes else None
         self.listener: ExchangeListener | None = None
-        self.quoted = Counter[str]()
-        """Calls that were quotations, by why they were."""
+        self.quotation_counts = Counter[str]()
+        """Number of calls that were quotations, by reason."""
 
     def parser(self, rules: Rules, choice: int | None = None, *, may_retry: bool) -> TextParser:
-        """The parser of this choice; None: of text that has been read before, of which nobody is told.
+        """Return a new parser for this choice. None: a parser to read text again, without reporting to the listener.
 
         `may_retry`: another attempt may follow this one.
         """
-        if not self._request.reads:
+        if not self.plan.reads:
             return self._observed(choice, None)
-        forced = self._request.forcing.current
+        forced = self.plan.forcing.current
         new_parser = partial(self._text_parser, rules, choice, may_retry=may_retry)
         if forced is not None and forced.way == "prefill":
             return Prefilled(forced, new_parser)
-        opener = "" if rules.text.reasoning == "text" else self._request.opener
+        opener = "" if rules.text.reasoning == "text" else self.plan.opener(self._received.conversation)
         return OpenedReasoning(opener, new_parser) if opener else new_parser("")
 
     def _text_parser(self, rules: Rules, choice: int | None, prefix: str, *, may_retry: bool) -> TextParser:
@@ -61,12 +64,12 @@ class ParserFactory:
         discards = rules.malformed == "drop" or (rules.malformed == "retry" and may_retry)
         options = ParserOptions(
             rules.callable,
-            formats=self._request.listens,
+            formats=self.plan.listens,
             prefix=prefix,
             unknown="discard" if rules.unknown in ("drop", "retry") else "text",
             malformed="discard" if discards else "text",
             in_fences=settings.in_fences,
-            calls_in_reasoning=self._request.model.calls_in_reasoning,
+            calls_in_reasoning=self.plan.model.calls_in_reasoning,
             limits=statemachine.Limits(
                 held=limits.held, arguments=limits.arguments, depth=limits.depth, name=limits.name
             ),
@@ -74,11 +77,13 @@ class ParserFactory:
         parser = self._observed(choice, options)
         if self._quotations is None:
             return parser
-        tell = None if choice is None else partial(self._tell_quotation, choice)
-        return QuotationFilter(parser, self._quotations, limit=limits.held, begun=bool(prefix), tell=tell)
+        on_quotation = None if choice is None else partial(self._report_quotation, choice)
+        return QuotationFilter(
+            parser, self._quotations, limit=limits.held, begun=bool(prefix), on_quotation=on_quotation
+        )
 
-    def _tell_quotation(self, choice: int, why: str) -> None:
-        self.quoted[why] += 1
+    def _report_quotation(self, choice: int, why: str) -> None:
+        self.quotation_counts[why] += 1
         if self.listener is not None:
             self.listener.quoted(choice, why)
 
@@ -87,19 +92,25 @@ class ParserFactory:
             return ObservedParser(self.listener, choice, options)
         return NullParser() if options is None else options.parser()
 
-    def keep(self, text: str, called: Sequence[str], rules: Rules) -> None:
-        """Remember how the model wrote a reply with these calls, for the prompt of the next turn."""
-        memory = self._request.transcripts
+    def store_transcript(self, text: str, called: Sequence[str], rules: Rules) -> None:
+        """Store how the model wrote a reply with these calls, for use in the next turn's prompt."""
+        memory = self.plan.transcripts
         if memory is None:
             return
+        asked = self._received.conversation
         parser = self.parser(rules, may_retry=False)
         events = [*parser.feed(text), *parser.close()]
-        tools = remember(self._request.conversation, memory)
-        forced = self._request.forcing.current
-        if forced is not None and forced.way == "prefill" and goes_on(text, forced):
+        tools = store_tools(asked, memory)
+        forced = self.plan.forcing.current
+        if forced is not None and forced.way == "prefill" and continues_beginning(text, forced):
             text = forced.value + text
-        kept = words(
-            text, events, called, format=self._request.model.format, tools=tools, tail=self._request.turn_instructions
+        kept = encode_transcript(
+            text,
+            events,
+            called,
+            format=self.plan.model.format,
+            tools=tools,
+            turn_instructions=instructions_text(asked.choice, None, asked.options.output),
         )
         if kept is not None:
-            memory.remember(key(called[0]), kept)
+            memory.remember(transcript_key(called[0]), kept)

@@ -1,56 +1,56 @@
-"""Notes what happens in one exchange while it happens, and makes the `Record` of it."""
+"""Builder for the `Record` of an exchange; it collects facts while the exchange runs."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
-from streamtool.errors import StreamtoolError
-from streamtool.exchange.interfaces import Record, numbers
-from streamtool.exchange.request import ClientRequest
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.reply import Reason, Usage
+from streamtool.core.turns import turn_of
+from streamtool.exchange.interfaces import Record, numeric_options
+from streamtool.exchange.plan import Plan
+from streamtool.exchange.received import Received
 from streamtool.exchange.response import ClientResponse
-from streamtool.policy import ChoiceFilter, Finding
+from streamtool.filters import ChoiceFilter
+from streamtool.policy import Finding
 from streamtool.prompting.window import BYTES_PER_TOKEN
-from streamtool.reply import Reason, Usage
-from streamtool.turns import turn
 
 
-def no_time() -> float:
-    """The clock of an exchange that was given none."""
+def zero_clock() -> float:
+    """Return zero: the clock of an exchange that was given none."""
     return 0.0
 
 
 class RecordBuilder:
-    """The notes."""
+    """Facts about one exchange."""
 
-    __slots__ = (
-        "_began", "_clock", "_rejected", "_written", "error", "reason", "told", "usage",
-    )  # fmt: skip
+    __slots__ = ("_began", "_clock", "_rejected", "_written", "error", "reason", "reported_usage", "usage")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began = clock()
         self._rejected: list[tuple[Finding, float]] = []
-        """Why each attempt that another one followed was not accepted, and when."""
+        """Failure of each attempt that another one followed, and when it was found."""
         self._written = 0
-        """Characters that the upstream had written before this attempt."""
+        """Number of characters that the upstream had written before this attempt."""
         self.usage = Usage()
-        """Of the last attempt that is over, and of those before it."""
-        self.told: Usage | None = None
-        """What the upstream has told of this attempt."""
+        """Usage of the last finished attempt, and of the attempts before it."""
+        self.reported_usage: Usage | None = None
+        """Usage that the upstream has reported for this attempt."""
         self.reason: Reason | None = None
         self.error: StreamtoolError | None = None
 
     def reject(self, finding: Finding) -> None:
-        """The attempt is not accepted, and another one follows."""
+        """Record a rejected attempt, which another one follows."""
         self._rejected.append((finding, self._clock() - self._began))
 
     def count(self, so_far: Usage | None, *, sent: int, written: int) -> None:
-        """The attempt is over; the upstream has told `so_far`, if it has not told all.
+        """Count the usage of an attempt that has ended. `so_far` is what the upstream reported before the end.
 
-        What it did not tell is estimated, by the bytes of the request and the characters of all that it has written.
+        Unreported numbers are estimated, from the number of bytes sent and the total number of characters written.
         """
-        usage = self.told
+        usage = self.reported_usage
         if usage is None:
             told = so_far or Usage()
             output = max(told.output, -(-(written - self._written) // BYTES_PER_TOKEN))
@@ -58,19 +58,20 @@ class RecordBuilder:
         before = self.usage
         if before.retried is not None or before != Usage():
             usage = evolve(usage, retried=evolve(before, retried=None) + (before.retried or Usage()))
-        self.usage, self.told, self._written = usage, None, written
+        self.usage, self.reported_usage, self._written = usage, None, written
 
     def record(
         self,
-        asked: ClientRequest,
+        received: Received,
+        plan: Plan,
         response: ClientResponse,
         choices: Sequence[ChoiceFilter],
         *,
         quoted: Mapping[str, int],
         done: bool,
     ) -> Record:
-        """What happened so far."""
-        conversation, upstream, head = asked.conversation, asked.model.upstream, response.head
+        """Return the record of the exchange so far."""
+        conversation, upstream, head = received.conversation, plan.model.upstream, response.head
         began = [choice.first_call_at for choice in choices if choice.first_call_at is not None]
         found = Counter[str]()
         for choice in choices:
@@ -78,12 +79,12 @@ class RecordBuilder:
         return Record(
             request_id=response.headers.request_id,
             protocol=conversation.protocol,
-            upstream_protocol=asked.upstream.NAME,
+            upstream_protocol=plan.upstream.NAME,
             model=conversation.model,
-            upstream_model=asked.model.name,
+            upstream_model=plan.model.name,
             stream=conversation.stream,
-            mode=asked.mode,
-            format=asked.model.format,
+            mode=plan.mode,
+            format=plan.model.format,
             tools=len(conversation.tools),
             attempts=tuple(finding.cause for finding, _ in self._rejected),
             details=tuple(finding.detail for finding, _ in self._rejected),
@@ -92,30 +93,30 @@ class RecordBuilder:
             formats=tuple(found),
             repairs=tuple(dict.fromkeys(name for choice in choices for name in choice.tally.repairs)),
             discarded=tuple(pair for choice in choices for pair in choice.tally.discarded.items()),
-            refused=sum(choice.state.refused for choice in choices),
+            refused=sum(choice.state.disallowed for choice in choices),
             quoted=tuple(quoted.items()),
             incomplete=any(choice.state.incomplete for choice in choices),
             reason=self.reason,
             usage=self.usage,
             held=max((choice.tally.held for choice in choices), default=0),
-            contract=asked.emulates,
+            tool_prompt=plan.emulates,
             history=conversation.has_tool_history,
-            turn=turn(conversation.messages).value,
+            turn=turn_of(conversation.messages).value,
             seconds=self._clock() - self._began,
             first_byte=self._since(response.began),
             first_call=self._since(min(began, default=None)),
-            dropped=asked.dropped,
+            dropped=plan.dropped,
             error=self.error,
-            forced=asked.forcing.word,
+            forced=plan.forcing.word,
             found=tuple(found.items()),
             retried=tuple(at for _, at in self._rejected),
             upstream=None if upstream is None else upstream.name,
             server=None if upstream is None else upstream.server,
             served_model=response.identity.served_model,
             choices=conversation.options.n,
-            options=numbers(conversation.options),
+            options=numeric_options(conversation.options),
             status=None if head is None else head.status,
-            passed=asked.passthrough,
+            passed=plan.passthrough,
             done=done,
         )
 

@@ -1,66 +1,79 @@
-"""Status and headers of what the client receives: those of the upstream that may pass, and those of our own."""
+"""Status and headers of the response to the client: our own, and the upstream's except for some that must not pass."""
 
 from typing import Final
 
-from streamtool.errors import StreamtoolError
+from attrs import define, field
+
+from streamtool.core.errors import StreamtoolError
 from streamtool.exchange.interfaces import ResponseHead
-from streamtool.exchange.request import ClientRequest
+from streamtool.exchange.plan import Plan
 from streamtool.protocols.interfaces import ClientProtocol, Headers
 
 _DROPPED: Final = frozenset(
     (
-        *(b"content-length", b"content-encoding", b"transfer-encoding", b"content-type", b"cache-control", b"etag"),
-        *(b"connection", b"keep-alive", b"x-accel-buffering", b"x-request-id", b"request-id", b"trailer"),
-        *(b"x-streamtool-mode", b"x-streamtool-format", b"x-streamtool-attempts", b"x-streamtool-unmet"),
+        b"content-length",
+        b"content-encoding",
+        b"transfer-encoding",
+        b"content-type",
+        b"cache-control",
+        b"etag",
+        b"connection",
+        b"keep-alive",
+        b"x-accel-buffering",
+        b"x-request-id",
+        b"request-id",
+        b"trailer",
+        b"x-streamtool-mode",
+        b"x-streamtool-format",
+        b"x-streamtool-attempts",
+        b"x-streamtool-unmet",
     )
 )
 _RETRY_HINTS: Final = frozenset((b"retry-after", b"retry-after-ms", b"x-should-retry"))
 
 
+@define(eq=False)
 class ResponseHeaders:
-    """What is known of them so far."""
+    """Headers that are known so far."""
 
-    __slots__ = ("_protocol", "_request", "_upstream", "attempts", "request_id", "unmet")
-
-    def __init__(self, protocol: ClientProtocol, request: ClientRequest, request_id: str) -> None:
-        self._protocol = protocol
-        self._request = request
-        self._upstream: Headers = ()
-        self.request_id = request_id
-        """The upstream's own, or else one that was made here."""
-        self.attempts = 0
-        self.unmet: str | None = None
-        """Cause of the failure with which the last attempt is delivered."""
+    _protocol: ClientProtocol
+    plan: Plan
+    request_id: str
+    """The upstream's id, or one that was generated here."""
+    _upstream: Headers = field(default=(), init=False)
+    attempts: int = field(default=0, init=False)
+    unmet: str | None = field(default=None, init=False)
+    """Cause of the last attempt's failure, if its reply is delivered anyway."""
 
     def take(self, headers: Headers) -> None:
-        """The upstream's headers (names in lower case); those of the last attempt count."""
+        """Take the upstream's headers, with names in lower case. They replace the headers of the previous attempt."""
         self._upstream = tuple((name, value) for name, value in headers if name not in _DROPPED)
         found = dict(headers)
         told = found.get(b"x-request-id") or found.get(b"request-id") or b""
         self.request_id = told.decode("latin-1") or self.request_id
 
     def stream(self) -> ResponseHead:
-        """The head of a stream."""
-        return ResponseHead(200, (*self._upstream, *self._protocol.STREAM_HEADERS, *self._own()))
+        """Return the head of a stream."""
+        return ResponseHead(200, (*self._upstream, *self._protocol.STREAM_HEADERS, *self._own_headers()))
 
     def complete(self, body: bytes) -> ResponseHead:
-        """The head of a reply in one piece."""
-        return ResponseHead(200, (*self._upstream, *self._of(body), *self._own()))
+        """Return the head of a reply that is sent in one piece."""
+        return ResponseHead(200, (*self._upstream, *self._body_headers(body), *self._own_headers()))
 
     def failure(self, error: StreamtoolError, body: bytes) -> ResponseHead:
-        """The head of an error."""
+        """Return the head of an error response."""
         hints = tuple(pair for pair in self._upstream if pair[0] in _RETRY_HINTS)
-        return ResponseHead(error.status, (*hints, *error.headers, *self._of(body), *self._own()))
+        return ResponseHead(error.status, (*hints, *error.headers, *self._body_headers(body), *self._own_headers()))
 
-    def _of(self, body: bytes) -> Headers:
+    def _body_headers(self, body: bytes) -> Headers:
         return (*self._protocol.COMPLETE_HEADERS, (b"content-length", str(len(body)).encode()))
 
-    def _own(self) -> Headers:
-        request = self._request
+    def _own_headers(self) -> Headers:
+        plan = self.plan
         return (
             (self._protocol.REQUEST_ID, self.request_id.encode("latin-1", "replace")),
-            (b"x-streamtool-mode", request.mode.encode()),
-            *(((b"x-streamtool-format", request.model.format.encode()),) if request.emulates else ()),
+            (b"x-streamtool-mode", plan.mode.encode()),
+            *(((b"x-streamtool-format", plan.model.format.encode()),) if plan.emulates else ()),
             (b"x-streamtool-attempts", str(self.attempts).encode()),
             *(((b"x-streamtool-unmet", self.unmet.encode()),) if self.unmet is not None else ()),
         )

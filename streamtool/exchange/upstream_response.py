@@ -1,24 +1,24 @@
-"""The upstream's response to one attempt: its body, decoded and read as events; or the error that it is."""
+"""The upstream's response to one attempt: its body, decoded and read as events, or the error that it represents."""
 
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.reply import ReplyEvent, ReplyFailure
 from streamtool.exchange.encoding import Inflate
 from streamtool.exchange.error_response import ErrorResponse
 from streamtool.protocols.interfaces import Headers, UpstreamProtocol, UpstreamReader
-from streamtool.reply import ReplyEvent, ReplyFailure
 
 _COMPRESSED: Final = 4 * 1024 - 500
-"""The weight of a compressed body: some 500 bytes of it are read at once."""
+"""Weight of a piece of a compressed body: about 500 bytes of it may be read at a time."""
 _LONG: Final = 4 * 1024
-"""Bytes to which one piece may decode without suspicion."""
+"""Maximum size in bytes that one compressed piece may expand to before the body is treated as costly."""
 
 
 class UpstreamResponse:
-    """One response."""
+    """Response to one attempt."""
 
     __slots__ = ("_inflate", "_protocol", "direct", "error", "reader", "weight")
 
@@ -27,14 +27,14 @@ class UpstreamResponse:
         self._inflate: Inflate | None = None
         self.reader: UpstreamReader = protocol.ReplyReader(n=choices)
         self.error: ErrorResponse | None = None
-        """The response has an error status; its body says which error."""
+        """Set if the response has an error status; its body describes the error."""
         self.direct = True
-        """The body is the reply as it stands: neither compressed nor an error."""
+        """Whether the body is the reply itself: not compressed, and not an error."""
         self.weight = 0
-        """Bytes as which the next piece counts besides its own: one that is compressed may stand for many more."""
+        """Number of bytes to add to the size of the next piece, because a compressed piece may expand to many more."""
 
     def begin(self, status: int, headers: Headers) -> None:
-        """Status and headers have come (names in lower case). Raises UpstreamError when the body cannot be decoded."""
+        """Take the status and the headers (names in lower case). Raises UpstreamError if the body cannot be decoded."""
         if not 200 <= status < 300:
             self.error = ErrorResponse(status)
             self.direct = False
@@ -43,14 +43,14 @@ class UpstreamResponse:
             return
         if encoding not in ("gzip", "x-gzip", "deflate"):
             raise UpstreamError(
-                f"the upstream answered with content-encoding {encoding}, though identity was asked for"
+                f"the upstream answered with content-encoding {encoding} although identity was requested"
             )
         self._inflate = Inflate(encoding)
         self.weight = _COMPRESSED
         self.direct = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """The decoded body, in pieces of a bounded size. Raises UpstreamError when it cannot be decoded."""
+        """Yield the decoded body in pieces of limited size. Raises UpstreamError if it cannot be decoded."""
         if self._inflate is None:
             yield data
             return
@@ -65,19 +65,21 @@ class UpstreamResponse:
             self.weight = sys.maxsize
 
     def close(self) -> list[ReplyEvent]:
-        """The body is over: the last events of the reply, or the error."""
+        """Note the end of the body and return the last events of the reply, or the error."""
         if self.error is not None:
             return [ReplyFailure(self.error.error(self._protocol))]
         return self.reader.close()
 
     def fail(self, error: StreamtoolError) -> list[ReplyEvent]:
-        """The body broke off for this reason: the last events. The reply may be whole all the same."""
+        """Note that the body broke off because of this error. Return the last events; the reply may still be
+        complete.
+        """
         events = self.close() or [ReplyFailure(error)]
         if type(events[-1]) is ReplyFailure and self.error is None:
             events[-1] = ReplyFailure(error)
         return events
 
 
-def lower(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers with their names in lower case."""
+def lower_names(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the headers with names in lower case."""
     return tuple((name.lower(), value) for name, value in headers)

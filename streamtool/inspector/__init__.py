@@ -1,1 +1,1 @@
-"""The inspector: exchanges on a page, as they happen or out of recordings. `app` serves it, `ring` keeps them."""
+"""Inspector: a web page that shows exchanges, live or from recordings. `app` serves the page and its data."""

@@ -1,20 +1,20 @@
-"""The inspector over HTTP: one page, and what it asks for. It asks no other host for anything.
+"""HTTP interface of the inspector: one page and its data. The page does not contact any other host.
 
-    /inspect                          the page; its style and scripts stand below it
-    /inspect/exchanges                what the list shows
+    /inspect                          the page; its styles and scripts are below this path
+    /inspect/exchanges                the list of exchanges
     /inspect/exchanges/ID             one exchange as timelines
-    /inspect/exchanges/ID/prompt      the prompt of each attempt, marked
-    /inspect/exchanges/ID/requests    the request as it came, and as it went
-    /inspect/exchanges/ID/bytes       what the client got
+    /inspect/exchanges/ID/prompt      the prompt of each attempt, with marks
+    /inspect/exchanges/ID/requests    the request as received, and as sent to the upstream
+    /inspect/exchanges/ID/bytes       the bytes sent to the client
     /inspect/exchanges/ID/case        a conformance case; `parser=N`
     /inspect/exchanges/ID/recording   the exchange as a recording
-    /inspect/events                   Server-Sent Events: what changes in the list
-    /inspect/parse                    a text of one's own (POST)
+    /inspect/events                   changes to the list, as Server-Sent Events
+    /inspect/parse                    parse the posted text (POST)
     /inspect/formats                  the table of formats
-    /inspect/example                  what the playground begins with
+    /inspect/example                  the initial state of the playground
 
-The page itself holds nothing. Everything else is for clients with a key; where there are no keys, for this machine.
-What exchanges hold is shown only if the settings allow `contents`: otherwise texts are replaced by dots.
+The page itself contains no data. Everything else requires a client key or, if no keys are configured, a request from
+this machine. Text is shown only if the setting `contents` allows it; otherwise its characters are replaced by dots.
 """
 
 import ipaddress
@@ -26,8 +26,11 @@ from urllib.parse import parse_qs
 
 import anyio
 
-from streamtool.conversation import Json
-from streamtool.errors import (
+from streamtool.asgi.off_loop import off_loop
+from streamtool.asgi.request_body import ClientLeft, read_body
+from streamtool.asgi.types import Receive, Scope, Send, cancel_on_disconnect, route_path
+from streamtool.core.clients import ClientNames
+from streamtool.core.errors import (
     AuthenticationError,
     ForbiddenError,
     MethodError,
@@ -36,25 +39,24 @@ from streamtool.errors import (
     StreamtoolError,
     UnavailableError,
 )
-from streamtool.http.asgi import Receive, Scope, Send, cancel_when_left, route_path
-from streamtool.http.off_loop import off_loop
-from streamtool.http.origins import Origins
-from streamtool.http.request_body import ClientLeft, read_body
+from streamtool.core.json_value import Json
 from streamtool.inspector import views
-from streamtool.inspector.playground import played
+from streamtool.inspector.playground import play
 from streamtool.inspector.views import Exchanges
-from streamtool.protocols.wire import decode_tolerant, encode
+from streamtool.protocols.shared.wire import decode_tolerant, encode
+from streamtool.server.origins import Origins
 from streamtool.settings import Settings
-from streamtool.state.clients import ClientNames
 
 PATH: Final = "/inspect"
 PAGE: Final[Mapping[str, tuple[str, str]]] = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.css": ("page.css", "text/css; charset=utf-8"),
-    **{f"{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
-       for name in ("main", "api", "dom", "list", "exchange", "picture", "details", "playground")},
-}  # fmt: skip
-"""Files of the page by the rest of their path, with their types."""
+    **{
+        f"{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+        for name in ("main", "api", "dom", "list", "exchange", "picture", "details", "playground")
+    },
+}
+"""Files of the page and their content types, by the last part of the path."""
 POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -66,20 +68,21 @@ HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"content-security-policy", POLICY),
 )
-LOOK: Final = 0.25
-"""Seconds between two looks at what has changed."""
-SILENCE: Final = 15.0
-"""Seconds after which somebody who looks on hears a comment."""
-WATCHERS: Final = 32
-"""How many may look on at once."""
+POLL_INTERVAL: Final = 0.25
+"""Seconds between two checks for changes."""
+KEEPALIVE_INTERVAL: Final = 15.0
+"""Seconds without events before a comment is sent."""
+MAX_WATCHERS: Final = 32
+"""Maximum number of open event streams."""
 FORWARDED: Final = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
-"""Headers of a reverse proxy, behind which everybody seems to be on this machine."""
+"""Headers that a reverse proxy adds. Requests with them do not show the client's own address."""
 
 
 class Inspector:
-    """An ASGI app for the paths from `/inspect` on. `closing` says whether the server is about to stop.
+    """ASGI app for `/inspect` and the paths below it.
 
-    `example` is what the playground begins with: `text`, `tools`, `formats`, `cut`.
+    `closing` returns whether the server is about to stop. `example` is the initial state of the playground, with the
+    keys `text`, `tools`, `formats` and `cut`.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class Inspector:
 
     @staticmethod
     def serves(path: str) -> bool:
-        """Whether the path is one of ours."""
+        """Return whether the inspector serves this path."""
         return path == PATH or path.startswith(PATH + "/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +117,7 @@ class Inspector:
             await _send(send, body, "application/json", status=error.status, extra=error.headers)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises StreamtoolError."""
+        """Answer a request. Raises StreamtoolError."""
         rest = route_path(scope)[len(PATH) :].strip("/")
         wanted = "POST" if rest == "parse" else "GET"
         if scope["method"] not in (wanted, "HEAD"):
@@ -130,27 +133,27 @@ class Inspector:
         if rest == "parse":
             self._origins.check_type(scope)
             body = await read_body(scope, receive, self._settings.limits)
-            await _send_json(send, await off_loop(partial(_played, body)))
+            await _send_json(send, await off_loop(partial(_play_body, body)))
             return
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        told = await off_loop(partial(self._told, rest, query))
+        told = await off_loop(partial(self._data_at, rest, query))
         await (_send(send, told, "text/plain; charset=utf-8") if isinstance(told, bytes) else _send_json(send, told))
 
     def _check(self, scope: Scope) -> None:
-        """Raises AuthenticationError, ForbiddenError."""
+        """Raise AuthenticationError or ForbiddenError unless the client may use the inspector."""
         if self._settings.client_keys:
             if not self._clients.of(scope["headers"]):
-                raise AuthenticationError("a client's key is needed", code="invalid_api_key")
+                raise AuthenticationError("a client key is required", code="invalid_api_key")
             return
         client = scope.get("client")
         forwarded = any(name.lower() in FORWARDED for name, _ in scope["headers"])
         if forwarded or not client or not _is_loopback(client[0]):
             raise ForbiddenError(
-                "without client_keys only this machine may look, and not through a reverse proxy: set client_keys"
+                "without client_keys, the inspector is available only on this machine and without a reverse proxy"
             )
 
-    def _told(self, rest: str, query: Mapping[str, list[str]]) -> Json | bytes:
-        """What stands at a path. Raises NotFoundError, ForbiddenError, RequestError."""
+    def _data_at(self, rest: str, query: Mapping[str, list[str]]) -> Json | bytes:
+        """Return the data at a path. Raises NotFoundError, ForbiddenError, RequestError."""
         if rest == "exchanges":
             return {"exchanges": self._summaries(self._exchanges.versions()), "contents": self._settings.contents}
         if rest == "example":
@@ -163,39 +166,39 @@ class Inspector:
         if kind != "exchanges" or view is None:
             raise NotFoundError(f"nothing is served at {PATH}/{rest}")
         if part and not self._settings.contents:
-            raise ForbiddenError("what exchanges hold is shown only with the setting contents = true")
+            raise ForbiddenError("exchange contents are shown only with the setting contents = true")
         try:
             told: Json = view(self._exchanges, id, query)
         except KeyError:
-            raise NotFoundError(f"there is no exchange {id} any more; the last ones are kept") from None
-        return told if part or self._settings.contents else views.masked(told)
+            raise NotFoundError(f"exchange {id} does not exist; only recent ones are stored") from None
+        return told if part or self._settings.contents else views.mask(told)
 
     def _summaries(self, ids: Iterable[str]) -> list[Json]:
         found = []
         for id in ids:
             try:
                 found.append(self._exchanges.summary(id))
-            except KeyError:  # it has just made room for others
+            except KeyError:  # just deleted
                 continue
         return found
 
-    # --- what changes
+    # --- events
 
     async def _watch(self, receive: Receive, send: Send) -> None:
-        """Tell what changes until the client leaves, or the server is about to stop. Raises UnavailableError."""
-        if self._watchers >= WATCHERS:
-            raise UnavailableError(f"{WATCHERS} pages look on already")
+        """Stream changes until the client disconnects or the server is about to stop. Raises UnavailableError."""
+        if self._watchers >= MAX_WATCHERS:
+            raise UnavailableError(f"{MAX_WATCHERS} inspector pages are already open")
         self._watchers += 1
         try:
             await send(_start("text/event-stream", ()))
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-                await self._tell(send)
+                tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+                await self._stream_changes(send)
                 tasks.cancel_scope.cancel()
         finally:
             self._watchers -= 1
 
-    async def _tell(self, send: Send) -> None:
+    async def _stream_changes(self, send: Send) -> None:
         known: Mapping[str, int] = {}
         silent = 0.0
         while not self._closing():
@@ -208,20 +211,20 @@ class Inspector:
                     {"type": "http.response.body", "body": b"data: " + encode(told) + b"\n\n", "more_body": True}
                 )
                 silent = 0.0
-            elif silent >= SILENCE:
+            elif silent >= KEEPALIVE_INTERVAL:
                 await send(_more(b": \n\n"))
                 silent = 0.0
             known = now
-            silent += LOOK
-            await anyio.sleep(LOOK)
+            silent += POLL_INTERVAL
+            await anyio.sleep(POLL_INTERVAL)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _played(body: bytes) -> Json:
+def _play_body(body: bytes) -> Json:
     try:
-        return played(decode_tolerant(body))
+        return play(decode_tolerant(body))
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is no JSON: {error}") from None
+        raise RequestError(f"the body is not valid JSON: {error}") from None
 
 
 def _is_loopback(host: str) -> bool:

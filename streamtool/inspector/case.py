@@ -1,4 +1,4 @@
-"""An exchange to take away: a conformance case (`tests/formats/*.md`), and a line of curl."""
+"""Exports an exchange as a conformance case (`tests/formats/*.md`) or its request as a curl command."""
 
 import json
 import shlex
@@ -6,18 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import statemachine
-from streamtool.conversation import Json
-from streamtool.inspector.timeline import observing
+from streamtool.core.json_value import Json
+from streamtool.inspector.timeline import parser_with_ledger
 
 UNTOUCHED: Final = "text"
 FENCE: Final = "~~~~"
-"""The least line of tildes that begins and ends a block."""
+"""Shortest fence around a block."""
 SAME_KIND: Final = {statemachine.TextDelta: "text", statemachine.ReasoningDelta: "reasoning"}
 
 
 def case(text: str, made_with: Mapping[str, Json], *, title: str, reason: str | None = None) -> str:
-    """What a parser with these options makes of a text, as a case. It says what happens now, which may be wrong."""
-    parser = observing(made_with)
+    """Parse `text` with these options, and return the text and its events as a conformance case.
+
+    The case records the parser's current behavior, which may be wrong.
+    """
+    parser = parser_with_ledger(made_with)
     events = [*parser.feed(text), *parser.close(reason)]
     form = next((event.format for event in events if isinstance(event, statemachine.CallStart)), None)
     block, info = block_of(text)
@@ -30,7 +33,7 @@ def case(text: str, made_with: Mapping[str, Json], *, title: str, reason: str | 
 
 
 def block_of(text: str) -> tuple[str, str]:
-    """A text as a block holds it, and what the block is called."""
+    """Return the text as block contents, escaped if necessary, and the name of the block."""
     if not any(char != "\n" and _special(char) for char in text):
         return text, "text"
     named = {"\\": "\\\\", "\r": "\\r", "\t": "\\t", "\n": "\n"}
@@ -38,7 +41,9 @@ def block_of(text: str) -> tuple[str, str]:
 
 
 def _special(char: str) -> bool:
-    """Whether the character cannot stand in a block as it is: it would not be seen, or mean something."""
+    """Return whether the character must be escaped in a block, because it is invisible or has a special meaning
+    there.
+    """
     return char == "«" or (char <= "\uffff" and not char.isprintable())
 
 
@@ -47,7 +52,7 @@ def _unicode(char: str) -> str:
 
 
 def settings_of(made_with: Mapping[str, Json], reason: str | None) -> Iterable[str]:
-    """The lines of the settings."""
+    """Yield the lines of the `settings` block."""
     tools = None if made_with.get("any_name") else made_with["tools"]
     yield f"tools: {json.dumps(tools, ensure_ascii=False)}"
     if made_with["formats"]:
@@ -64,7 +69,7 @@ def settings_of(made_with: Mapping[str, Json], reason: str | None) -> Iterable[s
 
 
 def events_of(events: Iterable[statemachine.Event], text: str, form: str) -> Iterable[str]:
-    """The lines of the events, neighbours of one kind as one."""
+    """Yield the lines of the `events` block. Adjacent events of the same kind are merged."""
     found: list[list[Json]] = []
     for event in events:
         match event:
@@ -112,7 +117,7 @@ def _call(
 
 
 def curl(url: str, request: Json, *, key: bool = False) -> str:
-    """The client's request, as a line for a shell."""
+    """Return a curl command that sends the client's request."""
     bearer = ' -H "authorization: Bearer $STREAMTOOL_CLIENT_KEY"' if key else ""
     data = shlex.quote(json.dumps(request, ensure_ascii=False))
     return f"curl -N {shlex.quote(url)} -H 'content-type: application/json'{bearer} -d {data}"

@@ -1,34 +1,34 @@
-"""A text of one's own through the parser, as the page shows it."""
+"""Playground: parses text that the user enters."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import statemachine
-from streamtool.conversation import Json
-from streamtool.errors import RequestError
+from streamtool.core.errors import RequestError
+from streamtool.core.json_value import Json
 from streamtool.inspector.timeline import ReplyTimeline
 
 PACE: Final = 0.04
-"""Seconds between two pieces: what a model takes that writes 25 a second."""
-LARGEST: Final = 512 * 1024
-"""Characters of a text."""
-MOST: Final = 50_000
-"""Pieces of a text."""
+"""Seconds between two pieces, as from a model that emits 25 pieces per second."""
+MAX_TEXT: Final = 512 * 1024
+"""Maximum length of the text, in characters."""
+MAX_PIECES: Final = 50_000
+"""Maximum number of pieces of the text."""
 
 
-def played(asked: Json) -> Json:
-    """The timeline of a text (`text`) that arrives in pieces (`cut` characters; 0: whole), and what became of it.
+def play(asked: Json) -> Json:
+    """Parse `text` in pieces of `cut` characters (0: in one piece) and return the timeline.
 
-    `tools` are a list of tools as clients write them, schemas by name, or null: any name is a tool. `formats` are
-    names, or null: those that are on. Raises RequestError, which says what to do.
+    `tools` is a list of tools in a client's format, an object that maps names to schemas, or null to accept any name.
+    `formats` is a list of names, or null for the default formats. Raises RequestError.
     """
     if not isinstance(asked, Mapping) or not isinstance(asked.get("text"), str):
         raise RequestError("send an object with a `text`", param="text")
     text, cut = asked["text"], asked.get("cut", 4)
-    if len(text) > LARGEST:
-        raise RequestError(f"the text has {len(text)} characters; at most {LARGEST} are read here", param="text")
-    if not isinstance(cut, int) or isinstance(cut, bool) or cut < 0 or (cut and len(text) / cut > MOST):
-        raise RequestError(f"`cut` is a number of characters that leaves at most {MOST} pieces", param="cut")
+    if len(text) > MAX_TEXT:
+        raise RequestError(f"the text has {len(text)} characters; the limit is {MAX_TEXT}", param="text")
+    if not isinstance(cut, int) or isinstance(cut, bool) or cut < 0 or (cut and len(text) / cut > MAX_PIECES):
+        raise RequestError(f"`cut` must be a number of characters that yields at most {MAX_PIECES} pieces", param="cut")
     timeline = ReplyTimeline(0, 0, 1, parser_of(asked))
     seconds = 0.0
     for piece in pieces(text, cut):
@@ -39,12 +39,12 @@ def played(asked: Json) -> Json:
 
 
 def parser_of(asked: Mapping[str, Json]) -> statemachine.Parser:
-    """The parser that reads it. Raises RequestError."""
+    """Return a parser with the requested options. Raises RequestError."""
     formats, tools = asked.get("formats"), asked.get("tools")
     if formats is not None and not (isinstance(formats, list) and all(isinstance(name, str) for name in formats)):
-        raise RequestError("`formats` is a list of names, or null", param="formats")
+        raise RequestError("`formats` must be a list of names, or null", param="formats")
     if not isinstance(tools, list | Mapping | None):
-        raise RequestError("`tools` is a list of tools, an object of schemas by name, or null", param="tools")
+        raise RequestError("`tools` must be a list of tools, an object of schemas by name, or null", param="tools")
     try:
         return statemachine.Parser(
             tools,
@@ -58,7 +58,7 @@ def parser_of(asked: Mapping[str, Json]) -> statemachine.Parser:
 
 
 def pieces(text: str, cut: int) -> Iterator[str]:
-    """The text in pieces of `cut` characters; 0: whole."""
+    """Yield the text in pieces of `cut` characters, or in one piece if `cut` is 0."""
     step = cut or len(text) or 1
     for at in range(0, len(text), step):
         yield text[at : at + step]

@@ -1,6 +1,7 @@
-"""The prompt that a model read, as text, with what streamtool added marked in it; and what of it a cache keeps.
+"""The prompt of an attempt as text, with marks for the parts that streamtool added, and its overlap with earlier
+prompts.
 
-Made of request bodies as any protocol has them, so that it is the same for a recording.
+Everything is derived from request bodies, in any protocol, so it also works for recordings.
 """
 
 import re
@@ -10,23 +11,23 @@ from typing import Final
 from attrs import define
 
 import statemachine
-from streamtool.conversation import Json
+from streamtool.core.json_value import Json
 from streamtool.prompting.history import FRAMES
-from streamtool.protocols.wire import encode
+from streamtool.protocols.shared.wire import encode
 
 SYSTEM: Final = ("system", "instructions", "systemInstruction", "system_instruction")
-"""Where system texts stand that are no message."""
+"""Keys for system prompts that are not messages."""
 LONG_ENOUGH: Final = 2
-"""Characters of the shortest text of a client that is looked for in the prompt."""
+"""Minimum length of a client's text, in characters, for it to be searched for in the prompt."""
 
 
 Prompt = Sequence[tuple[str, str]]
-"""Roles and texts."""
+"""Role and text of each message."""
 
 
 @define
 class PromptMessage:
-    """A message as the model reads it: `marks` are [start, end, what], in order."""
+    """A message as the model reads it. Each mark is a tuple (start, end, kind); marks are in order."""
 
     role: str
     text: str
@@ -34,7 +35,7 @@ class PromptMessage:
 
 
 def messages_of(body: Json) -> list[tuple[str, str]]:
-    """Role and text of each message of a request body, in any protocol."""
+    """Return the role and text of each message in a request body, in any protocol."""
     if not isinstance(body, Mapping):
         return []
     found = [("system", text_of(body[key])) for key in SYSTEM if body.get(key)]
@@ -51,7 +52,7 @@ def messages_of(body: Json) -> list[tuple[str, str]]:
 
 
 def text_of(value: Json) -> str:
-    """The text in a message, a part or a list of parts; what is none is JSON."""
+    """Return the text of a message, a part or a list of parts. Any other value is returned as JSON."""
     match value:
         case None:
             return ""
@@ -79,7 +80,7 @@ def _json(value: Json) -> str:
 
 
 def prompt(body: Json, request: Json, *, format: str, frame: str) -> list[PromptMessage]:
-    """The prompt of an attempt (`body`), marked by what the client asked (`request`)."""
+    """Return the prompt of an attempt (`body`), with marks for everything that is not in the client's `request`."""
     given = [(role, text) for role, text in messages_of(request) if role not in ("assistant", "tool")]
     frames = frames_of(frame)
     found = messages_of(body)
@@ -89,14 +90,16 @@ def prompt(body: Json, request: Json, *, format: str, frame: str) -> list[Prompt
             text,
             calls_in(text, format)
             if role == "assistant"
-            else added(text, given, frames if place else None, "the reply's instructions" if place else "the tools"),
+            else marks_of_additions(
+                text, given, frames if place else None, "the reply's instructions" if place else "the tools"
+            ),
         )
         for place, (role, text) in enumerate(found)
     ]
 
 
 def frames_of(frame: str) -> "re.Pattern[str] | None":
-    """What finds results in their frame."""
+    """Return a pattern that finds framed results, or None if the frame has no text before the content."""
     template = FRAMES.get(frame, frame)
     if "{content}" not in template or template.startswith("{content}"):
         return None
@@ -107,7 +110,7 @@ def frames_of(frame: str) -> "re.Pattern[str] | None":
 
 
 def calls_in(text: str, format: str) -> list[tuple[int, int, str]]:
-    """The calls in what the model has written before."""
+    """Return marks for the calls in one of the model's earlier replies."""
     try:
         parser = statemachine.Parser(formats=[format] if format in statemachine.FORMATS else None, ledger=True)
     except ValueError:
@@ -125,10 +128,10 @@ def calls_in(text: str, format: str) -> list[tuple[int, int, str]]:
     return [mark for mark in marks if text[mark[0] : mark[1]].strip()]
 
 
-def added(
+def marks_of_additions(
     text: str, given: Iterable[tuple[str, str]], frames: "re.Pattern[str] | None", what: str
 ) -> list[tuple[int, int, str]]:
-    """Results, and what the client has not written."""
+    """Return marks for results and for text that the client did not send. `what` is the kind of the latter marks."""
     theirs = _spans_of(text, [part for _, part in given])
     results = [(found.start(), found.end()) for found in frames.finditer(text)] if frames else []
     marks = [(start, end, "result") for start, end in results]
@@ -143,7 +146,9 @@ def added(
 
 
 def _spans_of(text: str, parts: Sequence[str]) -> list[tuple[int, int]]:
-    """Where these stand in the text, each once."""
+    """Return the span of the first occurrence of each part in the text. Spans do not overlap; longer parts take
+    precedence.
+    """
     found: list[tuple[int, int]] = []
     for part in sorted({part.strip() for part in parts}, key=len, reverse=True):
         at = text.find(part) if len(part) >= LONG_ENOUGH else -1
@@ -152,8 +157,8 @@ def _spans_of(text: str, parts: Sequence[str]) -> list[tuple[int, int]]:
     return found
 
 
-def common(earlier: Prompt, later: Prompt) -> int:
-    """How many characters two prompts have in common at their beginning, which a prefix cache keeps."""
+def common_prefix(earlier: Prompt, later: Prompt) -> int:
+    """Return the length of the common prefix of two prompts, which a prefix cache can reuse."""
     kept = 0
     for (role, before), (other, now) in zip(earlier, later, strict=False):
         if role != other:
@@ -177,13 +182,15 @@ def _common(before: str, now: str) -> int:
 
 
 def size(messages: Prompt) -> int:
-    """Characters of a prompt."""
+    """Return the length of a prompt, in characters."""
     return sum(len(text) for _, text in messages)
 
 
 def best_before(later: Prompt, earlier: Iterable[tuple[str, Prompt]]) -> Json:
-    """Of earlier prompts (by id) the one of which a cache keeps most: `{"id", "kept", "of"}`; None without any."""
-    found = [(common(messages, later), id) for id, messages in earlier]
+    """Return the earlier prompt with the longest common prefix as `{"id", "kept", "of"}`, or None if no prompt has a
+    common prefix. `kept` is the length of the prefix and `of` the length of the later prompt.
+    """
+    found = [(common_prefix(messages, later), id) for id, messages in earlier]
     kept, id = max(found, default=(0, ""), key=lambda one: one[0])
     return {"id": id, "kept": kept, "of": size(later)} if kept else None
 
@@ -191,7 +198,9 @@ def best_before(later: Prompt, earlier: Iterable[tuple[str, Prompt]]) -> Json:
 def last_prompts(
     exchanges: Iterable[tuple[str, Iterator[Mapping[str, Json]]]],
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The last prompt of each exchange, with the reply behind it, as the next turn may hold it."""
+    """Yield the id of each exchange and its last prompt, including the reply, because the next turn may contain
+    both.
+    """
     for id, lines in exchanges:
         body: Json = None
         reply: list[str] = []
@@ -204,6 +213,6 @@ def last_prompts(
             yield id, [*messages_of(body), ("assistant", "".join(reply))]
 
 
-def removed(earlier: Prompt, later: Prompt) -> int:
-    """How many characters of the earlier prompt stand behind what the two have in common."""
-    return size(earlier) - common(earlier, later)
+def removed_characters(earlier: Prompt, later: Prompt) -> int:
+    """Return how many characters of the earlier prompt are not in the common prefix."""
+    return size(earlier) - common_prefix(earlier, later)

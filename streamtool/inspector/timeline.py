@@ -1,17 +1,18 @@
-"""An exchange as a picture has it: what the model wrote, delta by delta, and when the client received it.
+"""Timeline of an exchange: the model's deltas, and when the client received them.
 
-Made of the lines of a recording (`observe.lines`). Each parser of the exchange, that of one choice in one attempt, has
-a timeline. The parser is fed again, with a ledger, since the lines do not say what each character was and why it
-waited.
+It is created from the lines of a recording (`observe.lines`). There is a timeline for each parser of the exchange: one
+per choice and attempt. The parser is run again with a ledger, because the lines do not record the kind of each
+character or why it was buffered.
 
-    steps       [seconds, start, end, state, held, why, waits, events]: a piece that was fed, its place in the text, the
-                parser's state and what it holds afterwards, why, why something waits beyond the parser, the events
-    segments    [start, end, kind, came, left, why]: a stretch of the text, what it was by the ledger, the step that
-                brought it and the step at which it was let go (null: never), why it had to wait. Two kinds are not the
-                ledger's: `held` is not known yet, `quotation` is a call that is text for the client
-    sent        [seconds, step, events]: what the client got, and after which step
+    steps       [seconds, start, end, state, held, why, waits, events]: a piece of the reply, its span in the text, the
+                parser's state and number of buffered characters after it, why they are buffered, why text is waiting
+                outside the parser, and the events
+    segments    [start, end, kind, came, left, why]: a span of the text, its kind according to the ledger, the step in
+                which it arrived, the step in which it was released (null: never), and why it had to wait. Two kinds are
+                not in the ledger: `held` (not yet known) and `quotation` (a call that the client receives as text)
+    sent        [seconds, step, events]: events that the client received, and the step before them
 
-`came` and `left` differ only for what was held back.
+`came` and `left` differ only for text that was buffered.
 """
 
 from bisect import bisect_right
@@ -22,22 +23,17 @@ from typing import Final
 from attrs import asdict
 
 import statemachine
-from streamtool.conversation import Json
+from streamtool.core.json_value import Json
 from streamtool.observe.lines import Line, options_from_json
 from streamtool.observe.parser_events import event_as_json
 
-NEVER: Final = "it never reached the client: the attempt was not accepted"
+NEVER_SENT: Final = "it never reached the client: the attempt was not accepted"
 VISIBLE: Final = {"text": "text_delta", "reasoning": "reasoning_delta"}
-"""Kinds of the ledger whose characters reach the client as they are, and the events in which they do."""
+"""Ledger kinds whose text reaches the client unchanged, and the types of the events that carry it."""
 
 
 class ReplyTimeline:
-    """That of one `parser`, which is a new one with a ledger; None: nothing is looked for, so all of it is text."""
-
-    __slots__ = (
-        *("_events", "_parser", "_reason", "_released", "_steps", "_text", "attempt", "choice", "number", "quoted"),
-        *("rejected", "sent", "waits"),
-    )
+    """Timeline of one `parser`, which must be new and have a ledger; None means that all text is passed through."""
 
     def __init__(self, number: int, choice: int, attempt: int, parser: statemachine.Parser | None) -> None:
         self.number = number
@@ -48,15 +44,17 @@ class ReplyTimeline:
         self._steps: list[list[Json]] = []
         self._events: list[statemachine.Event] = []
         self._released: list[int] = []
-        """For each step, up to where the text was let go."""
+        """For each step, the end of the text that had been released by then."""
         self.sent: list[list[Json]] = []
         self.waits = ""
-        """Why something waits now, beyond the parser."""
+        """Why text is waiting outside the parser; empty if none is."""
         self.quoted: list[str] = []
         self.rejected: str | None = None
 
     def feed(self, seconds: float, text: str, events: Sequence[Json] | None = None) -> None:
-        """A piece of the reply; `events`: those of the recording. Without any, what comes of it goes to the client."""
+        """Feed a piece of the reply. `events` are the recorded events; if None, the client is assumed to receive the
+        parser's events immediately.
+        """
         parser = self._parser
         start = self._steps[-1][2] if self._steps else 0
         end = start + len(text)
@@ -69,7 +67,7 @@ class ReplyTimeline:
         self._add([seconds, start, end, state, held, why, self.waits], events, found)
 
     def close(self, seconds: float, reason: str | None, events: Sequence[Json] | None = None) -> None:
-        """The end."""
+        """Close the parser at the end of the reply."""
         found = [] if self._parser is None else self._parser.close(reason)
         end = self._steps[-1][2] if self._steps else 0
         self._add([seconds, end, end, "closed", 0, "", self.waits], events, found)
@@ -79,23 +77,23 @@ class ReplyTimeline:
         self._steps.append([*step, [event_as_json(event) for event in found] if events is None else list(events)])
         self._released.append(max(step[2] - step[4], self._released[-1] if self._released else 0))
         if events is None and found:
-            self.receive(step[0], received(found))
+            self.receive(step[0], received_events(found))
 
     def wait(self, why: str) -> None:
-        """Something waits from here on, beyond the parser; "": nothing does."""
+        """Record why text is waiting outside the parser from now on; "" means that none is."""
         self.waits = why
         if self._steps:
             self._steps[-1][6] = why
 
     def receive(self, seconds: float, events: Sequence[Json]) -> None:
-        """The client gets these."""
+        """Record the events that the client received."""
         self.sent.append([seconds, max(len(self._steps) - 1, 0), list(events)])
         if self._steps:
             self._steps[-1][6] = ""
         self.waits = ""
 
     def as_json(self) -> Json:
-        """All of it."""
+        """Return the timeline."""
         return {
             "parser": self.number,
             "choice": self.choice,
@@ -133,13 +131,13 @@ class ReplyTimeline:
             if left is not None and kind in VISIBLE and (later := late.get(kind)) is not None:
                 sent, waited = later(start)
                 if sent is None or sent > left:
-                    why, left = waited or why or NEVER, sent
+                    why, left = waited or why or NEVER_SENT, sent
             found.append([start, end, kind, came, left, why])
             start = end
         return found
 
     def _spans(self, length: int) -> list[tuple[int, int, str]]:
-        """What each stretch was, to the end of the text."""
+        """Return the start, end and kind of each span of the text."""
         if self._parser is None:
             return [(0, length, "text")]
         spans = [(span.start, span.end, span.kind) for span in self._parser.ledger]
@@ -149,7 +147,7 @@ class ReplyTimeline:
         return [*spans, (end, length, "held")] if end < length or not spans else spans
 
     def _with_quotations(self, spans: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-        """The spans of calls that went out as text are quotations."""
+        """Merge the spans of each call that was sent as text into one span of the kind `quotation`."""
         text = "".join(self._text)
         sent = "".join(
             event["text"] for _, _, events in self.sent for event in events if event["type"] in VISIBLE.values()
@@ -162,8 +160,10 @@ class ReplyTimeline:
             found += [(start, end, "quotation")] if quoted else members
         return found
 
-    def _late(self, spans: Sequence[tuple[int, int, str]]) -> dict[str, "Sending"]:
-        """When the characters of each kind were sent, where they were sent as they are."""
+    def _late(self, spans: Sequence[tuple[int, int, str]]) -> dict[str, "SendLookup"]:
+        """Return a lookup of the sending step of each character, by visible kind. Only kinds that were sent unchanged
+        are included.
+        """
         texts = self._text if self._parser is None else _texts(self._events, statemachine.TextDelta)
         emitted = {
             "text": "".join(texts),
@@ -177,7 +177,7 @@ class ReplyTimeline:
             ]
             if not self.quoted and emitted[kind].startswith("".join(piece for _, piece in pieces)):
                 places = [(start, end) for start, end, other in spans if other == kind]
-                found[kind] = Sending(places, pieces, self._steps)
+                found[kind] = SendLookup(places, pieces, self._steps)
         return found
 
 
@@ -187,23 +187,21 @@ def _texts(
     return [event.text for event in events if isinstance(event, kind)]
 
 
-class Sending:
-    """At which step the client got each character of one kind."""
-
-    __slots__ = ("_before", "_places", "_reach", "_sent", "_starts", "_steps")
+class SendLookup:
+    """Lookup of the step in which the client received each character of one kind."""
 
     def __init__(
         self, places: Sequence[tuple[int, int]], pieces: Sequence[tuple[int, str]], steps: Sequence[Sequence[Json]]
     ) -> None:
         self._places = [start for start, _ in places]
         self._before: list[int] = []
-        """Characters of this kind before each of its places."""
+        """Number of characters of this kind before each span."""
         count = 0
         for start, end in places:
             self._before.append(count)
             count += end - start
         self._reach: list[int] = []
-        """Up to which of these characters each event reached."""
+        """Number of characters of this kind that had been sent after each event."""
         self._sent = [step for step, piece in pieces if piece]
         count = 0
         for _, piece in pieces:
@@ -214,7 +212,7 @@ class Sending:
         self._starts = [step[1] for step in steps]
 
     def __call__(self, at: int) -> tuple[int | None, str]:
-        """The step at which the character there was sent (None: never), and why it waited beyond the parser."""
+        """Return the step in which this character was sent (None: never), and why it waited outside the parser."""
         place = bisect_right(self._places, at) - 1
         number = self._before[place] + at - self._places[place]
         event = bisect_right(self._reach, number)
@@ -223,8 +221,8 @@ class Sending:
         return (self._sent[event] if event < len(self._sent) else None), waited
 
 
-def received(events: Sequence[statemachine.Event]) -> list[Json]:
-    """What a client would get for these events, if nothing but the parser stood between."""
+def received_events(events: Sequence[statemachine.Event]) -> list[Json]:
+    """Return what a client would receive for these events if they were not filtered any further."""
     found: list[Json] = []
     for event in events:
         match event:
@@ -243,16 +241,16 @@ def received(events: Sequence[statemachine.Event]) -> list[Json]:
     return found
 
 
-def observing(made_with: Mapping[str, Json]) -> statemachine.Parser:
-    """A parser with these options, which keeps a ledger."""
+def parser_with_ledger(made_with: Mapping[str, Json]) -> statemachine.Parser:
+    """Return a parser with these options and a ledger."""
     return options_from_json(made_with).parser(ledger=True)
 
 
 def timelines(lines: Iterable[Line]) -> list[ReplyTimeline]:
-    """Those of all parsers of an exchange."""
+    """Return the timelines of all parsers in an exchange."""
     found: dict[int, ReplyTimeline] = {}
     current: dict[int, ReplyTimeline] = {}
-    """By choice, in this attempt."""
+    """The current attempt's timelines, by choice."""
     attempt, made_with = 0, None
     for line in lines:
         match line["type"]:
@@ -260,7 +258,7 @@ def timelines(lines: Iterable[Line]) -> list[ReplyTimeline]:
                 attempt = line["attempt"]
             case "parser":
                 made_with = line.get("made_with", made_with)
-                parser = None if made_with is None else observing(made_with)
+                parser = None if made_with is None else parser_with_ledger(made_with)
                 reply = ReplyTimeline(line["parser"], line["choice"], attempt, parser)
                 found[line["parser"]] = current[line["choice"]] = reply
             case "text":

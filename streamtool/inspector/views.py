@@ -1,4 +1,4 @@
-"""What the page asks of one exchange, made out of its lines."""
+"""Views of an exchange, created from the lines of its recording."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -7,23 +7,23 @@ from typing import Final, Protocol
 from attrs import asdict
 
 from statemachine import FORMATS, OPT_IN, Call, write
-from statemachine.waiting import closers, openers
-from streamtool.conversation import Json
-from streamtool.errors import RequestError
+from statemachine.machine.waiting import closers, openers
+from streamtool.core.errors import RequestError
+from streamtool.core.json_value import Json
 from streamtool.inspector import prompt
 from streamtool.inspector.case import case, curl
 from streamtool.inspector.timeline import timelines
 from streamtool.observe.lines import Line
-from streamtool.protocols.registry import PATHS
-from streamtool.protocols.wire import encode
+from streamtool.protocols.shared.wire import encode
+from streamtool.protocols.table import PATHS
 
 DOT: Final = "·"
-"""What stands for a character that may not be shown."""
+"""Replacement for a character that must not be shown."""
 Query = Mapping[str, list[str]]
 
 
 class Exchanges(Protocol):
-    """Where exchanges are kept."""
+    """Source of exchanges."""
 
     def versions(self) -> Mapping[str, int]: ...
     def summary(self, id: str, /) -> Json: ...
@@ -31,7 +31,7 @@ class Exchanges(Protocol):
 
 
 def timeline(kept: Exchanges, id: str, _: Query) -> Json:
-    """What the model wrote, and when the client received it."""
+    """Return the timelines: the model's text, and when the client received it."""
     lines = list(kept.lines(id))
     return {
         "summary": kept.summary(id),
@@ -41,7 +41,7 @@ def timeline(kept: Exchanges, id: str, _: Query) -> Json:
 
 
 def prompts(kept: Exchanges, id: str, _: Query) -> Json:
-    """The prompt of each attempt, marked; and the earlier exchange of whose prompt a cache keeps most."""
+    """Return the marked prompt of each attempt, and the earlier prompt with the longest common prefix."""
     lines = list(kept.lines(id))
     asked = _first(lines)
     frame, request = asked.get("frame", "default"), asked.get("request")
@@ -56,18 +56,22 @@ def prompts(kept: Exchanges, id: str, _: Query) -> Json:
         told = prompt.prompt(body, request, format=asked["format"], frame=frame)
         flat = [(message.role, message.text) for message in told]
         kept_of = prompt.best_before(flat, earlier)
-        found.append({
-            "attempt": line["attempt"],
-            "messages": [asdict(message) for message in told],
-            "before": kept_of,
-            "removed": None if kept_of is None else prompt.removed(dict(earlier)[kept_of["id"]], flat),
-        })  # fmt: skip
+        found.append(
+            {
+                "attempt": line["attempt"],
+                "messages": [asdict(message) for message in told],
+                "before": kept_of,
+                "removed": None if kept_of is None else prompt.removed_characters(dict(earlier)[kept_of["id"]], flat),
+            }
+        )
         earlier.append((f"{id}, attempt {line['attempt']}", flat))
     return {"prompts": found}
 
 
 def requests(kept: Exchanges, id: str, query: Query) -> Json:
-    """The request as it came, and as it went; `origin`: where the page is, for a line of curl."""
+    """Return the request as received and as sent to the upstream. The query's `origin` is the page's origin, used in
+    the curl command.
+    """
     lines = list(kept.lines(id))
     asked = _first(lines)
     origin = query.get("origin", ["http://127.0.0.1:8700"])[0]
@@ -85,13 +89,13 @@ def requests(kept: Exchanges, id: str, query: Query) -> Json:
 
 
 def data(kept: Exchanges, id: str, _: Query) -> Json:
-    """The bytes that the client got, with their times."""
+    """Return the data sent to the client, with the time of each piece."""
     sent = [[line["seconds"], line.get("data")] for line in kept.lines(id) if line["type"] == "sent"]
     return {"bytes": sent, "known": all(text is not None for _, text in sent)}
 
 
 def as_case(kept: Exchanges, id: str, query: Query) -> bytes:
-    """A conformance case of one of its parsers. Raises RequestError."""
+    """Return a conformance case for one of the exchange's parsers. Raises RequestError."""
     wanted = query.get("parser", ["0"])[0]
     made_with: Json = None
     text: list[str] = []
@@ -110,12 +114,12 @@ def as_case(kept: Exchanges, id: str, query: Query) -> bytes:
             case _:
                 pass
     if not known or made_with is None:
-        raise RequestError(f"no text was parsed by a parser {wanted} of this exchange", param="parser")
+        raise RequestError(f"this exchange has no text for parser {wanted}", param="parser")
     return case("".join(text), made_with, title=title, reason=reason).encode()
 
 
 def recording(kept: Exchanges, id: str, _: Query) -> bytes:
-    """The exchange as a recording."""
+    """Return the exchange as a recording."""
     return b"".join(encode(line) + b"\n" for line in kept.lines(id))
 
 
@@ -127,12 +131,12 @@ VIEWS: Final[Mapping[str, Callable[[Exchanges, str, Query], Json]]] = {
     "case": as_case,
     "recording": recording,
 }
-"""By the part of the path that follows the id."""
+"""Views by the part of the path after the id."""
 
 
 @cache
 def formats() -> Json:
-    """The table of formats, for a person."""
+    """Return the table of formats."""
     call = [Call("get_weather", '{"city": "Paris", "days": 3}')]
     return {
         "formats": [
@@ -148,8 +152,8 @@ def formats() -> Json:
     }
 
 
-def masked(told: Json) -> Json:
-    """A timeline in which nothing stands that the model or the client has written."""
+def mask(told: Json) -> Json:
+    """Return a timeline in which all text from the model and the client is masked."""
     return {
         **told,
         "replies": [

@@ -1,1 +1,1 @@
-"""Who learns of an exchange: the log, metrics, OpenTelemetry spans and recordings."""
+"""Observers of exchanges: the log, metrics, OpenTelemetry spans and recordings."""

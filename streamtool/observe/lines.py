@@ -1,21 +1,21 @@
-"""What happened in an exchange as lines of plain values: those of a recording, and those that the inspector reads.
+"""Events of an exchange as lines of plain values, for recordings and for the inspector.
 
-The lines are objects with a `type`, most with the `seconds` since the request:
+Each line is an object with a `type`; most include `seconds`, the time since the request:
 
-    exchange    what the client asked (`request`), the protocols, models, versions
-    attempt     what the upstream was sent (`body`)
-    answer      the status with which the upstream answered
-    parser      a parser was made, of this choice; `made_with`: its options, where they are not those of the last one
-    text        a piece of text that was fed to a parser, its state afterwards, what it holds, and its events
-    close       a parser was closed, and its last events
-    waits       something waits from here on that the parser has let go, and `why`; "": nothing does any more
-    quotation   a call of the last events is a quotation, and text for the client: `why`
-    sent        events that the client got, and the bytes in which it got them (`data`)
-    record      the end, with what the log says of it
-    cut         the end, because the recording reached its size
+    exchange    what the client asked for (`request`), the protocols, models and versions
+    attempt     what was sent to the upstream (`body`)
+    answer      the status of the upstream's response
+    parser      a new parser for a choice; `made_with`: its options, if they differ from the previous parser's
+    text        text that was fed to a parser, its events, its state afterwards, and how much it then buffers
+    close       a parser was closed; its last events
+    waits       from here on, output from a parser is buffered, and `why`; "": no longer
+    quotation   a call in the latest events is a quotation, and so text for the client: `why`
+    sent        events that the client got, and their bytes (`data`)
+    record      the end of the exchange, with the fields of the log
+    cut         the end of the recording, because it has reached its maximum size
 
-The lines of parsers suffice to do it all again. Headers never stand in a line, and fields of a request in which keys
-travel are emptied.
+The lines about parsers suffice to replay the exchange. A line never contains headers, and request fields that contain
+keys have their values replaced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,39 +23,39 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from attrs import asdict
+from attrs import asdict, define, field
 
 import statemachine
-from streamtool.conversation import Json
-from streamtool.exchange import Exchange, Fed, ParserOptions, Record, UpstreamRequest
+from streamtool.core.json_value import Json
+from streamtool.core.reply import ReplyEvent, ReplyFailure, ReplyFinish, ReplyTextDelta
+from streamtool.exchange import Exchange, FedText, ParserOptions, Record, UpstreamRequest
+from streamtool.forcing.rules import AnyName
 from streamtool.observe.logs import fields
 from streamtool.observe.parser_events import event_as_json, type_name
-from streamtool.policy.rules import AnyName
-from streamtool.protocols.wire import decode_tolerant
-from streamtool.reply import ReplyEvent, ReplyFailure, ReplyFinish, ReplyTextDelta
+from streamtool.protocols.shared.wire import decode_tolerant
 
 VERSION: Final = 1
-"""Of the lines."""
+"""Version of the line format."""
 Line = dict[str, Json]
-_SECRET = frozenset(
+_SECRET_FIELDS = frozenset(
     ("authorization", "authorization_token", "api_key", "apikey", "access_token", "token", "x-api-key", "password")
 )
-"""Fields of a request, such as those of an MCP server that the upstream is to ask, in which keys travel."""
+"""Request fields that contain keys, such as the key for an MCP server that the upstream is to call."""
 
 
 def exchange_line(exchange: Exchange, request: Json) -> Line:
-    """What was asked; `request`: the client's body."""
-    asked, model = exchange.conversation, exchange.asked.model
+    """Return the line for the client's request. `request`: its body."""
+    asked, model = exchange.conversation, exchange.plan.model
     return {
         "type": "exchange",
         "trace": VERSION,
         "streamtool": _version(),
         "request_id": exchange.request_id,
         "protocol": asked.protocol,
-        "upstream_protocol": exchange.asked.upstream.NAME,
+        "upstream_protocol": exchange.plan.upstream.NAME,
         "model": asked.model,
         "upstream_model": model.name,
-        "mode": exchange.asked.mode,
+        "mode": exchange.plan.mode,
         "format": model.format,
         "stream": asked.stream,
         "frame": model.prompt.results.frame,
@@ -64,9 +64,9 @@ def exchange_line(exchange: Exchange, request: Json) -> Line:
 
 
 def attempt_line(seconds: float, request: UpstreamRequest) -> Line:
-    """What the upstream is sent."""
+    """Return the line for a request to the upstream."""
     try:
-        body = without_secrets(decode_tolerant(request.body))
+        body = strip_secrets(decode_tolerant(request.body))
     except ValueError:
         body = None
     return {
@@ -79,21 +79,19 @@ def attempt_line(seconds: float, request: UpstreamRequest) -> Line:
 
 
 def answer_line(seconds: float, status: int) -> Line:
-    """How the upstream answers."""
+    """Return the line for the status of the upstream's response."""
     return {"type": "answer", "seconds": seconds, "status": status}
 
 
+@define(eq=False)
 class ParserLines:
-    """The lines of parsers that are made: their numbers, and their options where they are others than the last ones."""
+    """Lines for new parsers: numbers them, and includes their options if they differ from the previous parser's."""
 
-    __slots__ = ("_count", "_made_with")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._made_with: ParserOptions | None = None
+    _count: int = field(default=0, init=False)
+    _made_with: ParserOptions | None = field(default=None, init=False)
 
     def line(self, seconds: float, choice: int, options: ParserOptions | None) -> Line:
-        """The line of the next parser."""
+        """Return the line for the next parser."""
         number, self._count = self._count, self._count + 1
         line: Line = {"type": "parser", "seconds": seconds, "parser": number, "choice": choice}
         if number == 0 or options != self._made_with:
@@ -102,53 +100,60 @@ class ParserLines:
         return line
 
 
-def text_line(seconds: float, fed: Fed, events: Sequence[statemachine.Event], *, state: str, held: int) -> Line:
-    """What a parser was fed, what came of it, its state and what it holds afterwards."""
+def text_line(seconds: float, fed: FedText, events: Sequence[statemachine.Event], *, state: str, held: int) -> Line:
+    """Return the line for text that was fed to a parser, with the parser's `events`, and its `state` afterwards."""
     number, text = fed
     shown = [event_as_json(event) for event in events]
-    return {"type": "text", "seconds": seconds, "parser": number, "text": text, "state": state, "held": held,
-            "events": shown}  # fmt: skip
+    return {
+        "type": "text",
+        "seconds": seconds,
+        "parser": number,
+        "text": text,
+        "state": state,
+        "held": held,
+        "events": shown,
+    }
 
 
 def close_line(
     seconds: float, number: int, reason: str | None, state: str, events: Sequence[statemachine.Event]
 ) -> Line:
-    """A parser was closed."""
+    """Return the line for a parser that was closed."""
     shown = [event_as_json(event) for event in events]
     return {"type": "close", "seconds": seconds, "parser": number, "reason": reason, "state": state, "events": shown}
 
 
 def waits_line(seconds: float, why: str) -> Line:
-    """Something waits that the parser has let go."""
+    """Return the line for parser output that is being buffered, and why."""
     return {"type": "waits", "seconds": seconds, "why": why}
 
 
 def quotation_line(seconds: float, choice: int, why: str) -> Line:
-    """A call is a quotation."""
+    """Return the line for a quotation."""
     return {"type": "quotation", "seconds": seconds, "choice": choice, "why": why}
 
 
 def sent_line(seconds: float, events: Sequence[ReplyEvent], data: bytes) -> Line:
-    """What the client got."""
+    """Return the line for events that the client got."""
     shown = [reply_event_as_json(event) for event in events]
     return {"type": "sent", "seconds": seconds, "events": shown, "data": data.decode("utf-8", "replace")}
 
 
 def record_line(record: Record, *, contents: bool = True) -> Line:
-    """The end; without contents, nothing stands in it that may quote them."""
+    """Return the last line. Without `contents`, omit everything that may quote them."""
     return {"type": "record", **fields(record, contents=contents)}
 
 
 def cut_line(seconds: float) -> Line:
-    """The end, since there may be no more."""
+    """Return the last line of a recording that has reached its maximum size."""
     return {"type": "cut", "seconds": seconds}
 
 
-# --- what stands in them ---------------------------------------------------------------------------------------------
+# --- contents of the lines -------------------------------------------------------------------------------------------
 
 
 def reply_event_as_json(event: ReplyEvent) -> dict[str, Json]:
-    """An event of a reply."""
+    """Return a reply event as plain values."""
     match event:
         case ReplyFailure(error=error):
             return {"type": "failure", "status": error.status, "kind": error.kind, "message": error.message}
@@ -160,20 +165,20 @@ def reply_event_as_json(event: ReplyEvent) -> dict[str, Json]:
             return {"type": type_name(type(event)), **asdict(event)}
 
 
-def without_secrets(value: Json, depth: int = 8) -> Json:
-    """A request's body in which fields that bear keys are emptied; a copy as far as that is needed."""
-    if isinstance(value, Mapping):
+def strip_secrets(value: Json, depth: int = 8) -> Json:
+    """Return a request body without the values of fields that contain keys. Only parts that change are copied."""
+    if depth and isinstance(value, Mapping):
         return {
-            key: "(left out)" if _bears_key(str(key).lower(), item) else without_secrets(item, depth - 1)
+            key: "(left out)" if _bears_key(str(key).lower(), item) else strip_secrets(item, depth - 1)
             for key, item in value.items()
-        } if depth else value  # fmt: skip
-    if isinstance(value, list | tuple):
-        return [without_secrets(item, depth - 1) for item in value] if depth else value
+        }
+    if depth and isinstance(value, list | tuple):
+        return [strip_secrets(item, depth - 1) for item in value]
     return value
 
 
 def _bears_key(key: str, value: Json) -> bool:
-    if key in _SECRET:
+    if key in _SECRET_FIELDS:
         return isinstance(value, str)
     return key == "headers" and isinstance(value, Mapping) and all(isinstance(item, str) for item in value.values())
 
@@ -182,12 +187,12 @@ def _bears_key(key: str, value: Json) -> bool:
 def _version() -> str:
     try:
         return version("streamtool")
-    except PackageNotFoundError:  # used from a folder, not installed
+    except PackageNotFoundError:  # used from a source tree, not installed
         return "unknown"
 
 
 def options_as_json(options: ParserOptions) -> dict[str, Json]:
-    """What a parser was made with, as plain values."""
+    """Return parser options as plain values."""
     made_with = asdict(options, recurse=False)
     made_with["tools"] = dict(options.tools)
     made_with["any_name"] = isinstance(options.tools, AnyName)
@@ -196,7 +201,7 @@ def options_as_json(options: ParserOptions) -> dict[str, Json]:
 
 
 def options_from_json(made_with: Mapping[str, Json]) -> ParserOptions:
-    """What `options_as_json` was given. Raises TypeError, KeyError or AttributeError for anything else."""
+    """Return the options that `options_as_json` was given. Raises TypeError, KeyError or AttributeError."""
     given = dict(made_with)
     any_name = given.pop("any_name")
     given["tools"] = AnyName(given["tools"]) if any_name else given["tools"]

@@ -1,8 +1,8 @@
-"""Exchanges, counted for Prometheus: `ToolMiddleware(app, on_exchange=Metrics())`, or `metrics = true` in the settings.
+"""Prometheus metrics for exchanges: `ToolMiddleware(app, on_exchange=Metrics())`, or `metrics = true` in the settings.
 
-Needs the extra `metrics`. Every label is one of a few words that are known here: protocols, modes, outcomes, causes,
-formats, repairs, status codes, and the names that the settings give to upstreams and to client keys. Names of models
-and tools are none of them, since clients choose those.
+Requires the extra `metrics`. Every label is one of a few known words: protocols, modes, outcomes, causes, formats,
+repairs, status codes, and the names that the settings give to upstreams and to client keys. Names of models and tools
+are never labels, since clients choose them.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from streamtool.errors import SettingsError, StreamtoolError
+from streamtool.core.errors import SettingsError, StreamtoolError
 from streamtool.exchange import Record
 
 try:
@@ -23,39 +23,39 @@ except ImportError as missing:
         code="missing_extra",
     ) from missing
 
-SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names the folder in which several processes count together; prometheus-client reads it."""
+MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable for the directory in which several processes pool their counts; prometheus-client reads it."""
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _CHARACTERS: Final = (0, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 _ALL: "WeakKeyDictionary[prometheus_client.CollectorRegistry, Mapping[str, Any]]" = WeakKeyDictionary()
-"""The instruments of each registry: a name can be registered once."""
+"""Instruments in each registry, since a name can be registered only once."""
 
 _COUNTERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "exchanges": ("Exchanges.", ("protocol", "upstream_protocol", "mode", "outcome", "client")),
-    "attempts": ("Attempts that were not accepted and repeated.", ("reason",)),
-    "calls": ("Calls that were found; native: the upstream's own.", ("format",)),
-    "repairs": ("Exchanges in which arguments had to be mended so.", ("repair",)),
+    "attempts": ("Attempts that were rejected and repeated.", ("reason",)),
+    "calls": ("Calls found; native: made by the upstream itself.", ("format",)),
+    "repairs": ("Exchanges in which arguments were repaired, by kind of repair.", ("repair",)),
     "discarded_characters": ("Characters that were neither shown nor part of a call.", ("reason",)),
-    "quotations": ("Calls that were quotations, and text.", ("reason",)),
-    "unmet": ("Replies that still lacked something after the last attempt.", ("reason",)),
-    "errors": ("Errors that clients were answered with.", ("status", "client")),
-    "upstream_failures": ("Requests that failed at an upstream, where another could be asked.", ("upstream",)),
-    "store_failures": ("Reads and writes of the store's file that failed.", ("operation",)),
-    "tokens": ("Tokens, as far as they are known, and else estimated.", ("direction", "attempt", "client")),
+    "quotations": ("Calls that were treated as quoted text.", ("reason",)),
+    "unmet": ("Replies that were delivered despite a failure of the last attempt.", ("reason",)),
+    "errors": ("Error responses to clients.", ("status", "client")),
+    "upstream_failures": ("Failed requests to upstreams that have an alternative.", ("upstream",)),
+    "store_failures": ("Failed reads and writes of the store.", ("operation",)),
+    "tokens": ("Tokens; estimated where they are not reported.", ("direction", "attempt", "client")),
 }
 _HISTOGRAMS: Final = {
-    "first_byte_seconds": ("From the request to the first byte of the reply.", _SECONDS),
-    "first_call_seconds": ("From the request to the beginning of the first call.", _SECONDS),
-    "exchange_seconds": ("From the request to the end.", _SECONDS),
-    "held_characters": ("Characters held back before they were known to be visible, at most.", _CHARACTERS),
+    "first_byte_seconds": ("Seconds from the request to the first byte of the reply.", _SECONDS),
+    "first_call_seconds": ("Seconds from the request to the beginning of the first call.", _SECONDS),
+    "exchange_seconds": ("Seconds from the request to the end.", _SECONDS),
+    "held_characters": ("Largest number of characters buffered before they were known to be visible.", _CHARACTERS),
 }
 
 
 class Metrics:
-    """Counts exchanges in `registry` (None: the registry that prometheus-client has by default).
+    """Metrics for exchanges in `registry` (None: the default registry of prometheus-client).
 
-    An `on_exchange`: call it with a record. `began` is called when an exchange begins, `refused` for a request that
-    never became one.
+    Use it as `on_exchange`: it is called with each record. `began` is called when an exchange begins, and `rejected`
+    for a request that was rejected before it became one.
     """
 
     def __init__(self, registry: prometheus_client.CollectorRegistry | None = None) -> None:
@@ -65,27 +65,27 @@ class Metrics:
         self._all = _ALL[self.registry]
 
     def began(self) -> None:
-        """An exchange has begun."""
+        """Count an exchange that begins."""
         self._all["in_flight"].inc()
 
-    def refused(self, error: StreamtoolError, client: str = "") -> None:
-        """A request of this client was refused before anything came of it."""
+    def rejected(self, error: StreamtoolError, client: str = "") -> None:
+        """Count a request from this client that was rejected before it became an exchange."""
         self._all["errors"].labels(error.status, client).inc()
 
     def store_failed(self, operation: str) -> None:
-        """The file of the store could not be used (`read`, `write`)."""
+        """Count a failed store operation (`read`, `write`)."""
         self._all["store_failures"].labels(operation).inc()
 
     def upstream_failed(self, name: str) -> None:
-        """A request has failed at an upstream."""
+        """Count a failed request to an upstream."""
         self._all["upstream_failures"].labels(name).inc()
 
     def upstream_is(self, name: str, state: str) -> None:
-        """The state of an upstream has changed."""
+        """Set the state of an upstream."""
         self._all["upstream_up"].labels(name).set(state == "ok")
 
     def __call__(self, record: Record) -> None:
-        """An exchange is over."""
+        """Count an exchange that has ended."""
         found = self._all
         found["in_flight"].dec()
         found["exchanges"].labels(
@@ -117,20 +117,20 @@ class Metrics:
             found["first_byte_seconds"].observe(record.first_byte)
         if record.first_call is not None:
             found["first_call_seconds"].observe(record.first_call)
-        if record.contract:
+        if record.tool_prompt:
             found["held_characters"].observe(record.held)
 
     def page(self) -> tuple[str, bytes]:
-        """The content type and the text of everything in the registry; of all workers, if there are several."""
+        """Return the content type and the text of all metrics in the registry; of all workers if there are several."""
         registry = self.registry
-        if SHARED in os.environ:
+        if MULTIPROCESS_VARIABLE in os.environ:
             registry = prometheus_client.CollectorRegistry()
             multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(registry)
 
 
-def over(process: int) -> None:
-    """A process that counted together with others has ended."""
+def forget_process(process: int) -> None:
+    """Remove a process that counted together with others and has exited."""
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
@@ -143,13 +143,13 @@ def _instruments(registry: prometheus_client.CollectorRegistry) -> Mapping[str, 
         made[name] = prometheus_client.Histogram(f"streamtool_{name}", about, registry=registry, buckets=buckets)
     made["in_flight"] = prometheus_client.Gauge(
         "streamtool_in_flight",
-        "Exchanges that have begun and not ended.",
+        "Exchanges that have begun and have not ended.",
         registry=registry,
         multiprocess_mode="livesum",
     )
     made["upstream_up"] = prometheus_client.Gauge(
         "streamtool_upstream_up",
-        "Whether requests are sent to an upstream that has fallbacks, is one, or has a health path; 0: not now.",
+        "Whether an upstream that has fallbacks, is one, or has a health path currently gets requests; 0: it does not.",
         ("upstream",),
         registry=registry,
         multiprocess_mode="livemin",

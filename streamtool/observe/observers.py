@@ -1,8 +1,8 @@
-"""Who is told of exchanges: the log, metrics, spans, a recording, and the caller's own `on_exchange`.
+"""Observers of exchanges: the log, metrics, spans, a recording, and the caller's own `on_exchange`.
 
-A shell has one `Observers`, made of its settings, and a `Watch` on each exchange, which it ends when the exchange is
-over, however it ended. Whatever an observer does, the reply is not harmed. What nobody wants costs nothing. An observer
-that has a method `began` is told as well when an exchange begins.
+A driver has one `Observers`, created from its settings. It keeps a `Watch` on each exchange, and ends the watch when
+the exchange has ended, for whatever reason. An observer that fails never harms the reply, and a disabled observer costs
+nothing. An observer with a method `began` is also called when an exchange begins.
 """
 
 import logging
@@ -10,30 +10,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+from attrs import define, evolve
 
 import statemachine
-from streamtool.errors import StreamtoolError, UpstreamError
+from streamtool.core.clients import ClientNames
+from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.reply import ReplyEvent
 from streamtool.exchange import (
     Exchange,
     ExchangeListener,
-    Fed,
+    FedText,
     ObservedParser,
     ParserOptions,
     Record,
     UpstreamRequest,
 )
 from streamtool.observe import debug, logs
-from streamtool.reply import ReplyEvent
 from streamtool.settings import Settings
-from streamtool.state.clients import ClientNames
-from streamtool.state.outage import Operation
+from streamtool.store.outage import Operation
 
 if TYPE_CHECKING:
-    from streamtool.inspector.ring import InspectedExchange, Ring
     from streamtool.observe.metrics import Metrics
     from streamtool.observe.otel import OpenTelemetry
     from streamtool.observe.recordings import Recorder, Recording
+    from streamtool.observe.ring import InspectedExchange, Ring
 
 OnExchange = Callable[[Record], object]
 
@@ -41,7 +41,7 @@ _log = logging.getLogger("streamtool")
 
 
 class Observers:
-    """All whom the settings want to be told. Raises SettingsError when one is not installed, or cannot write."""
+    """All observers that the settings enable. Raises SettingsError if one of them is not installed or cannot write."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.contents = settings.contents
@@ -55,23 +55,23 @@ class Observers:
     def watch(
         self, exchange: Exchange, headers: Iterable[tuple[bytes, bytes]], on_exchange: OnExchange | None
     ) -> "Watch":
-        """The watch on an exchange that begins now; `headers` are its request's."""
+        """Return a watch on an exchange that begins now. `headers` are its request's headers."""
         return Watch(self, exchange, headers, on_exchange)
 
-    def refused(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """A request was refused before there was an exchange; its headers tell whose it was."""
+    def rejected(self, protocol: str, error: StreamtoolError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Report a request that was rejected before it became an exchange. Its headers identify the client."""
         client = self.clients.of(headers)
-        logs.log_refused(protocol, error, client=client, contents=self.contents)
+        logs.log_rejected(protocol, error, client=client, contents=self.contents)
         if self.metrics is not None:
-            self.metrics.refused(error, client)
+            self.metrics.rejected(error, client)
 
     def store_failed(self, operation: Operation) -> None:
-        """The file of the store could not be used."""
+        """Report a failed store operation."""
         if self.metrics is not None:
             self.metrics.store_failed(operation)
 
 
-# each is imported only where it is wanted: two need an extra, and the third is rare
+# each one is imported only if it is needed: two of them need an extra, and the others are rarely used
 
 
 def _metrics() -> "Metrics":
@@ -87,7 +87,7 @@ def _spans() -> "OpenTelemetry":
 
 
 def _ring(settings: Settings) -> "Ring":
-    from streamtool.inspector.ring import Ring  # noqa: PLC0415
+    from streamtool.observe.ring import Ring  # noqa: PLC0415
 
     return Ring(settings.inspect_size, contents=settings.contents)
 
@@ -99,12 +99,19 @@ def _recorder(settings: Settings, directory: str, clock: Callable[[], float]) ->
 
 
 class Watch:
-    """What is done for one exchange while it runs."""
+    """Observation of one exchange while it runs."""
 
     __slots__ = (
-        "_client", "_context", "_debug", "_ended", "_exchange", "_inspected", "_observers", "_on_exchange",
+        "_client",
+        "_context",
+        "_debug",
+        "_ended",
+        "_exchange",
+        "_inspected",
+        "_observers",
+        "_on_exchange",
         "_recording",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -120,27 +127,26 @@ class Watch:
         self._ended = False
         self._recording: Recording | None = None
         self._inspected: InspectedExchange | None = None
-        self._debug: debug.Debug | None = None
+        self._debug: debug.DebugListener | None = None
         self._context: Any = None if observers.spans is None else observers.spans.context(headers)
         for one in (observers.metrics, on_exchange):
             began = getattr(one, "began", None)
             if began is not None:
-                _harmless(began)
-        if observers.recorder is not None and not exchange.passthrough and exchange.asked.mode != "translate":
+                _call_safely(began)
+        if observers.recorder is not None and not exchange.passthrough and exchange.plan.mode != "translate":
             self._recording = observers.recorder.record(exchange)
         if observers.debug and debug.enabled():
-            self._debug = debug.Debug(exchange.request_id, exchange.conversation, contents=observers.contents)
+            self._debug = debug.DebugListener(exchange.request_id, exchange.conversation, contents=observers.contents)
         if observers.ring is not None:
             self._inspected = observers.ring.begin(exchange, self._client)
-        told: list[ExchangeListener] = [
-            trace for trace in (self._recording, self._inspected, self._debug) if trace is not None
-        ]
-        if told:
-            exchange.listener = told[0] if len(told) == 1 else _Several(told)
+        if self._recording or self._inspected or self._debug:
+            traces = (self._recording, self._inspected, self._debug)
+            told: list[ExchangeListener] = [trace for trace in traces if trace is not None]
+            exchange.listener = told[0] if len(told) == 1 else _ListenerGroup(told)
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Around a request that just passes: the watch ends with it."""
+        """Return a context manager for a request that only passes through. The watch ends when it exits."""
         error = None
         try:
             yield
@@ -151,9 +157,9 @@ class Watch:
             self.end(error)
 
     def end(self, error: StreamtoolError | None = None) -> int:
-        """The exchange is over; `error`: why, where the exchange itself does not know. Only the first time counts.
+        """End the watch. `error`: why the exchange failed, if it does not know this itself. Only the first call counts.
 
-        Returns the tokens that it took in all.
+        Return the total number of tokens that the exchange used.
         """
         observers = self._observers
         if self._ended:
@@ -161,50 +167,50 @@ class Watch:
         self._ended = True
         if self._debug is not None:
             self._debug.end()
-        record = evolve(self._exchange.record(), client=self._client)
+        record = self._exchange.record()
+        if self._client:
+            record = evolve(record, client=self._client)
         if error is not None and record.error is None:
             record = evolve(record, error=error)
         if self._recording is not None:
             self._recording.end(record)
         if self._inspected is not None:
             self._inspected.end(record)
-        logs.log(
+        logs.log_exchange(
             record,
             contents=observers.contents,
             trace=None if self._recording is None else str(self._recording.path),
         )
         if observers.metrics is not None:
-            _harmless(observers.metrics, record)
+            _call_safely(observers.metrics, record)
         if observers.spans is not None:
-            _harmless(observers.spans, record, self._context)
+            _call_safely(observers.spans, record, self._context)
         if self._on_exchange is not None:
-            _harmless(self._on_exchange, record)
+            _call_safely(self._on_exchange, record)
         spent = (record.usage, record.usage.retried)
         return sum(usage.input + usage.output for usage in spent if usage is not None)
 
 
 def as_error(raised: Exception) -> StreamtoolError:
-    """What was raised, as one of our errors."""
+    """Return the exception as a StreamtoolError."""
     if isinstance(raised, StreamtoolError):
         return raised
     return UpstreamError(f"the request failed: {type(raised).__name__}")
 
 
-def _harmless(observer: Callable[..., object], *given: object) -> None:
-    """Call an observer, whatever it does."""
+def _call_safely(observer: Callable[..., object], *given: object) -> None:
+    """Call an observer, and log any exception that it raises."""
     try:
         observer(*given)
-    except Exception:  # noqa: BLE001  it is the caller's, or a library's
+    except Exception:  # noqa: BLE001  this is the caller's code, or a library's
         _log.exception("on_exchange failed")
 
 
-class _Several:
-    """Several traces of one exchange."""
+@define(eq=False)
+class _ListenerGroup:
+    """Listener that forwards to several listeners."""
 
-    __slots__ = ("_traces",)
-
-    def __init__(self, traces: Sequence[ExchangeListener]) -> None:
-        self._traces = traces
+    _traces: Sequence[ExchangeListener]
 
     def attempt(self, request: UpstreamRequest, /) -> None:
         for trace in self._traces:
@@ -215,11 +221,11 @@ class _Several:
             trace.answered(status)
 
     def parser(self, choice: int, options: ParserOptions | None, parser: ObservedParser, /) -> int:
-        """The number that the first one gives it; all of them count alike, or look at none."""
+        """Return the number from the first listener: the others count the same way, or ignore the number."""
         first, *_ = [trace.parser(choice, options, parser) for trace in self._traces]
         return first
 
-    def fed(self, fed: Fed, /) -> None:
+    def fed(self, fed: FedText, /) -> None:
         for trace in self._traces:
             trace.fed(fed)
 

@@ -1,20 +1,21 @@
-"""An OpenTelemetry span for each exchange (`otel = true`, extra `otel`), by the conventions for generative AI.
+"""OpenTelemetry spans for exchanges (`otel = true`, extra `otel`), following the conventions for generative AI.
 
-A span is made when its exchange is over, with the times of the exchange, and goes to whatever tracer provider the
-process has configured. Its parent is the span in whose context the exchange began (a server's instrumentation makes
-one), else the one that the request's `traceparent` names. Names of attributes are those of the semantic conventions
-around version 1.41, where they still were in development; what they have no name for stands under `streamtool.`.
-Contents are never recorded.
+A span is created when its exchange has ended, with the exchange's start and end times, and is sent to the tracer
+provider that the process has configured. Its parent is the span in whose context the exchange began (usually created by
+the server's instrumentation), otherwise the span named by the request's `traceparent`. Attribute names follow the
+semantic conventions of about version 1.41, which were still in development. Attributes that have no name there begin
+with `streamtool.`. Contents are never recorded.
 """
 
 import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 from streamtool.exchange import Record
-from streamtool.observe.logs import fields, plain
-from streamtool.protocols.registry import PROTOCOLS
+from streamtool.observe.logs import fields, printable
+from streamtool.protocols.options import SPANS
+from streamtool.protocols.table import PROTOCOLS
 
 try:
     from opentelemetry import context as contexts
@@ -27,28 +28,43 @@ except ImportError as missing:
     ) from missing
 
 _REASONS: Final = {"stop_sequence": "stop", "filter": "content_filter"}
-_REQUEST: Final = frozenset(
-    ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
-)
 _OWN: Final = (
-    *("request_id", "outcome", "protocol", "upstream_protocol", "upstream", "model", "mode", "contract", "history"),
-    *("turn", "format", "forced", "tools", "calls", "repairs", "refused", "incomplete", "unmet", "held"),
-    *("first_call", "client"),
+    "request_id",
+    "outcome",
+    "protocol",
+    "upstream_protocol",
+    "upstream",
+    "model",
+    "mode",
+    "tool_prompt",
+    "history",
+    "turn",
+    "format",
+    "forced",
+    "tools",
+    "calls",
+    "repairs",
+    "refused",
+    "incomplete",
+    "unmet",
+    "held",
+    "first_call",
+    "client",
 )
-"""Fields of the log record that stand in a span as they are."""
+"""Log record fields that are copied into a span unchanged."""
 _NANO = 1_000_000_000
 
-Value = str | bool | int | float | list[str]
+AttributeValue = str | bool | int | float | list[str]
 
 
 class OpenTelemetry:
-    """Makes a span of each record. `provider` None: the one that the process has configured."""
+    """Tracer that creates a span for each record. `provider` None: the one that the process has configured."""
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("streamtool", tracer_provider=provider)
 
     def context(self, headers: Iterable[tuple[bytes, bytes]]) -> contexts.Context:
-        """The context of an exchange that begins now; the headers of its request may name its parent."""
+        """Return the context for an exchange that begins now. Its request's headers may name the parent span."""
         current = contexts.get_current()
         if trace.get_current_span(current).get_span_context().is_valid:
             return current
@@ -56,11 +72,11 @@ class OpenTelemetry:
         return propagate.extract(carrier, context=current)
 
     def __call__(self, record: Record, context: contexts.Context | None = None) -> None:
-        """The exchange is over."""
+        """Create the span for an exchange that has ended."""
         end = time.time_ns()
         start = end - int(record.seconds * _NANO)
         span = self._tracer.start_span(
-            f"chat {plain(record.upstream_model)}",
+            f"chat {printable(record.upstream_model)}",
             context=context,
             kind=trace.SpanKind.CLIENT,
             attributes=dict(_attributes(record)),
@@ -74,7 +90,7 @@ class OpenTelemetry:
         span.end(end_time=end)
 
 
-def _attributes(record: Record) -> Iterator[tuple[str, Value]]:
+def _attributes(record: Record) -> Iterator[tuple[str, AttributeValue]]:
     known = fields(record)
     yield "gen_ai.operation.name", "chat"
     yield "gen_ai.provider.name", PROTOCOLS[record.upstream_protocol].provider or record.upstream_protocol
@@ -88,10 +104,10 @@ def _attributes(record: Record) -> Iterator[tuple[str, Value]]:
         if record.first_byte is not None:
             yield "gen_ai.response.time_to_first_chunk", record.first_byte
     if record.choices != 1:
-        yield "gen_ai.request.choice.count", record.choices
+        yield SPANS["n"], record.choices
     for name, number in record.options:
-        if name in _REQUEST:
-            yield f"gen_ai.request.{name}", number
+        if name in SPANS:
+            yield SPANS[name], number
     if record.served_model is not None:
         yield "gen_ai.response.model", known["served_model"]
     if record.reason is not None:

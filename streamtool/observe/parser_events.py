@@ -1,4 +1,4 @@
-"""The parser's events as plain values: lines of `streamtool parse --json`, and of recordings."""
+"""Parser events as plain values, for the lines of recordings and of `streamtool parse --json`."""
 
 import re
 from typing import Any
@@ -9,11 +9,11 @@ from statemachine import Event
 
 
 def event_as_json(event: Event) -> dict[str, Any]:
-    """An event as a line of `streamtool parse --json`, and in a recording."""
+    """Return an event as plain values."""
     values = asdict(event, value_serializer=lambda _, __, value: list(value) if type(value) is tuple else value)
     return {"type": type_name(type(event)), **values}
 
 
 def type_name(kind: type) -> str:
-    """The `type` of an event: the name of its class, without what all classes of its kind begin with."""
+    """Return the `type` of an event: its class name in snake case, without the prefix `Reply`."""
     return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", kind.__name__.removeprefix("Reply")).lower()

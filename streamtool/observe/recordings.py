@@ -1,11 +1,11 @@
-"""Recordings of exchanges (`recordings = "DIRECTORY"`): what went into the parser and what came out, as lines of JSON.
+"""Recordings of exchanges (`recordings = "DIRECTORY"`): the input and output of the parsers, as JSON Lines.
 
-A file holds one exchange, in the lines that `lines` describes, so that it can be looked at (`streamtool inspect`) and
-done again (`streamtool parse --replay`). Prompts and replies stand in the file, since whoever set the directory asked
-for them: it is readable by its owner alone.
+A file contains one exchange, as lines in the format that `lines` describes, so that it can be viewed (`streamtool
+inspect`) and replayed (`streamtool parse --replay`). It contains prompts and replies, since that is what the setting
+asks for, and only its owner can read it.
 
-Lines are gathered and written in large pieces, so that a recording costs its exchange little; whatever goes wrong with
-a file (a full disk) ends the recording, with a warning, and never the exchange.
+Lines are collected and written in large blocks, so that recording adds little cost to the exchange. Any problem with a
+file, such as a full disk, ends the recording with a warning, but never the exchange.
 """
 
 import logging
@@ -19,23 +19,23 @@ from pathlib import Path
 from typing import Final
 
 import statemachine
-from streamtool.errors import SettingsError
-from streamtool.exchange import Exchange, Fed, ObservedParser, ParserOptions, Record, UpstreamRequest
+from streamtool.core.errors import SettingsError
+from streamtool.core.reply import ReplyEvent
+from streamtool.exchange import Exchange, FedText, ObservedParser, ParserOptions, Record, UpstreamRequest
 from streamtool.observe import lines
-from streamtool.protocols.wire import encode
-from streamtool.reply import ReplyEvent
+from streamtool.protocols.shared.wire import encode
 
 ENDING: Final = ".jsonl"
 _GATHERED = 64 * 1024
-"""Bytes that are written at once."""
+"""Approximate number of bytes to write at a time."""
 _LAST = 256
-"""Bytes that are kept free for the line that says that the recording is cut."""
+"""Number of bytes reserved for the line that marks the recording as cut."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger("streamtool")
 
 
 class Recorder:
-    """Records exchanges in a directory, which is made if it is not there. Raises SettingsError if it cannot be."""
+    """Recorder for exchanges. Creates its directory if necessary; raises SettingsError if it cannot."""
 
     def __init__(self, directory: str, *, size: int, files: int, clock: Callable[[], float]) -> None:
         self._directory = Path(directory)
@@ -47,14 +47,14 @@ class Recorder:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingsError(f"trace: {directory} cannot be made: {error.strerror}", param="trace") from None
+            raise SettingsError(f"trace: {directory} cannot be created: {error.strerror}", param="trace") from None
 
     def record(self, exchange: Exchange) -> "Recording":
-        """The recording of an exchange that begins now."""
+        """Return a recording of an exchange that begins now."""
         return Recording(exchange, self._directory, self._size, self._clock, self._keep)
 
     def _keep(self, path: Path) -> None:
-        """A recording is there; the oldest goes if there are too many."""
+        """Register a new recording, and delete the oldest one if there are too many."""
         with self._lock:
             self._written.append(path)
             surplus = [self._written.popleft() for _ in range(len(self._written) - self._files)]
@@ -64,12 +64,21 @@ class Recorder:
 
 
 class Recording:
-    """One exchange on its way into a file."""
+    """Recording of one exchange, which writes it to a file."""
 
     __slots__ = (
-        "_began", "_clock", "_descriptor", "_gathered", "_keep", "_left", "_made", "_parsers", "_request_id",
-        "_waits_for", "path",
-    )  # fmt: skip
+        "_began",
+        "_buffer",
+        "_clock",
+        "_descriptor",
+        "_keep",
+        "_left",
+        "_made",
+        "_parsers",
+        "_request_id",
+        "_waits_for",
+        "path",
+    )
 
     def __init__(
         self,
@@ -82,57 +91,57 @@ class Recording:
         self._clock = clock
         self._began = clock()
         self._keep = keep
-        self._gathered: list[bytes] = []
+        self._buffer: list[bytes] = []
         self._left = size - _LAST
-        """Bytes that may still be written."""
+        """Number of bytes that may still be written."""
         self._parsers: list[ObservedParser] = []
         self._made = lines.ParserLines()
         self._waits_for = ""
         self._request_id = exchange.request_id
-        self.path = directory / (safe(exchange.request_id) + ENDING)
+        self.path = directory / (safe_file_name(exchange.request_id) + ENDING)
         self._descriptor: int | None = None
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
             self._descriptor = os.open(self.path, flags, 0o600)
         except OSError as error:
-            self._give_up(error)
+            self._abandon(error)
             return
         keep(self.path)
-        asked = lines.without_secrets(exchange.conversation.raw)
+        asked = lines.strip_secrets(exchange.conversation.raw)
         self._write_line(lines.exchange_line(exchange, asked), leaves_out="request")
 
-    # --- what an exchange tells
+    # --- exchange events
 
     def attempt(self, request: UpstreamRequest, /) -> None:
-        """An attempt begins."""
+        """Record the beginning of an attempt."""
         self._write_line(lines.attempt_line(self._now(), request), leaves_out="body")
 
     def answered(self, status: int, /) -> None:
-        """The upstream has answered."""
+        """Record the status of the upstream's response."""
         self._write_line(lines.answer_line(self._now(), status))
 
     def parser(self, choice: int, options: ParserOptions | None, parser: ObservedParser, /) -> int:
-        """A parser was made."""
+        """Record a new parser and return its number."""
         self._parsers.append(parser)
         self._write_line(self._made.line(self._now(), choice, options))
         return len(self._parsers) - 1
 
-    def fed(self, fed: Fed, /) -> None:
-        """A parser was fed."""
+    def fed(self, fed: FedText, /) -> None:
+        """Record text that was fed to a parser."""
         if self._descriptor is not None:
             parser = self._parsers[fed[0]]
             self._write_line(lines.text_line(self._now(), fed, parser.events, state=parser.state, held=parser.held))
 
     def closed(self, number: int, reason: str | None, events: Sequence[statemachine.Event], /) -> None:
-        """A parser was closed."""
+        """Record that a parser was closed."""
         self._write_line(lines.close_line(self._now(), number, reason, self._parsers[number].state, events))
 
     def quoted(self, choice: int, why: str, /) -> None:
-        """A call was a quotation."""
+        """Record a quotation."""
         self._write_line(lines.quotation_line(self._now(), choice, why))
 
     def sent(self, events: Sequence[ReplyEvent], data: bytes, waits_for: str, /) -> None:
-        """The client got events."""
+        """Record events that the client got."""
         if self._descriptor is None:
             return
         if waits_for != self._waits_for:
@@ -144,12 +153,12 @@ class Recording:
     # --- the end
 
     def end(self, record: Record) -> None:
-        """The exchange is over: write what is left, under the name that the client knows the exchange by."""
+        """Write the remaining lines, and rename the file if the client knows the exchange by another id."""
         self._write_line(lines.record_line(record))
         self._close()
         if record.request_id != self._request_id:
-            named = self.path.with_name(safe(record.request_id) + ENDING)
-            with suppress(OSError):  # there is such a file already, or the system knows no links
+            named = self.path.with_name(safe_file_name(record.request_id) + ENDING)
+            with suppress(OSError):  # the name is already taken, or the file system has no links
                 os.link(self.path, named)
                 self.path.unlink()
                 self.path = named
@@ -162,45 +171,47 @@ class Recording:
             try:
                 os.close(descriptor)
             except OSError as error:
-                self._give_up(error)
+                self._abandon(error)
 
     def _now(self) -> float:
         return round(self._clock() - self._began, 6)
 
     def _write_line(self, line: lines.Line, /, *, leaves_out: str | None = None) -> None:
-        """Gather a line. One that is too long goes without the field `leaves_out`, or ends the recording."""
+        """Collect a line. If it is too long, omit its field `leaves_out`; if it is still too long, end the
+        recording.
+        """
         if self._descriptor is None:
             return
         data = encode(line) + b"\n"
         if leaves_out is not None and len(data) > self._left // 2:
             data = encode({**line, leaves_out: None, "left_out": leaves_out}) + b"\n"
         if len(data) > self._left:
-            self._gathered.append(encode(lines.cut_line(self._now())) + b"\n")
+            self._buffer.append(encode(lines.cut_line(self._now())) + b"\n")
             self._close()
             return
         before, self._left = self._left, self._left - len(data)
-        self._gathered.append(data)
+        self._buffer.append(data)
         if before // _GATHERED != self._left // _GATHERED:
             self._write()
 
     def _write(self) -> None:
-        data = b"".join(self._gathered)
-        self._gathered.clear()
+        data = b"".join(self._buffer)
+        self._buffer.clear()
         try:
             while data and self._descriptor is not None:
                 data = data[os.write(self._descriptor, data) :]
         except OSError as error:
-            self._give_up(error)
+            self._abandon(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _abandon(self, error: OSError) -> None:
         descriptor, self._descriptor = self._descriptor, None
-        self._gathered.clear()
+        self._buffer.clear()
         if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)
-        _log.warning("the recording of an exchange in %s was given up: %s", self.path, error.strerror)
+        _log.warning("the recording of an exchange in %s was abandoned: %s", self.path, error.strerror)
 
 
-def safe(request_id: str) -> str:
-    """A request's id as the name of a file."""
+def safe_file_name(request_id: str) -> str:
+    """Return a request id in a form that is safe as a file name."""
     return _UNSAFE.sub("_", request_id)[:100] or "_"

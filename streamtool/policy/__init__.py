@@ -1,57 +1,27 @@
-"""What to do with what the parser found: which calls pass, what waits, and when the model is asked again."""
+"""Decides when the model is asked again: the table of failures, their detectors, and the evidence that these
+examine.
+"""
 
-from streamtool.policy.call_ids import CallIds
-from streamtool.policy.capabilities import (
-    RefusedPart,
-    denies_tools,
-    proves_tools_denied,
-    refused_part,
-    says_refused,
-)
-from streamtool.policy.choice_filter import ChoiceFilter
-from streamtool.policy.evidence import EndOfReply, Evidence, ProposedCall, RefusedRequest, WholeReply
-from streamtool.policy.failure import Failure, Finding, Outcome
-from streamtool.policy.failures import FAILURES, USAGE_REFUSED, find, register
-from streamtool.policy.forcing import can_force, forcing, forcing_method_for
-from streamtool.policy.null_parser import NullParser, TextParser
-from streamtool.policy.opened_reasoning import OpenedReasoning
-from streamtool.policy.prefilled import Prefilled, goes_on
-from streamtool.policy.quotations import HoldingParser, QuotationFilter
-from streamtool.policy.quoted_sources import QuotationSources, quotation_sources
-from streamtool.policy.rules import Rules, rules_for
+from streamtool.policy.capabilities import RefusedPart, denies_tools, proves_tools_denied, refused_part, says_refused
+from streamtool.policy.evidence import EndOfReply, ProposedCall, RejectedRequest, WholeReply
+from streamtool.policy.failure import Effect, Failure, Finding, Outcome
+from streamtool.policy.failures import FAILURES, find, register
 
 __all__ = [
     "FAILURES",
-    "USAGE_REFUSED",
-    "CallIds",
-    "ChoiceFilter",
+    "Effect",
     "EndOfReply",
-    "Evidence",
     "Failure",
     "Finding",
-    "HoldingParser",
-    "NullParser",
-    "OpenedReasoning",
     "Outcome",
-    "Prefilled",
     "ProposedCall",
-    "QuotationFilter",
-    "QuotationSources",
     "RefusedPart",
-    "RefusedRequest",
-    "Rules",
-    "TextParser",
+    "RejectedRequest",
     "WholeReply",
-    "can_force",
     "denies_tools",
     "find",
-    "forcing",
-    "forcing_method_for",
-    "goes_on",
     "proves_tools_denied",
-    "quotation_sources",
     "refused_part",
     "register",
-    "rules_for",
     "says_refused",
 ]

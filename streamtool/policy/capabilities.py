@@ -1,13 +1,13 @@
-"""How upstreams say that they take no tools, or that they cannot force a call by the method that was asked for.
+"""Recognizes errors in which an upstream declines tools, token usage, or a method of forcing a call.
 
-A bare refusal proves nothing: it may be about anything.
+An error without the words searched for here proves nothing: it may be about anything.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from streamtool.conversation import ForcingMethod
+from streamtool.core.conversation import ForcingMethod
 
 _SAYS: Final = re.compile(
     r"does(?: not|n't) support (?:tools|tool[ -]us|tool[ -]call|function[ -]call)"  # Ollama, and others
@@ -24,12 +24,14 @@ _SAYS: Final = re.compile(
 
 
 def denies_tools(message: str) -> bool:
-    """Whether an upstream's error says that it knows no tools."""
+    """Return whether an upstream's error message declines tools."""
     return _SAYS.search(message[:4000]) is not None
 
 
 def proves_tools_denied(message: str, request: str) -> bool:
-    """Whether such an error says it of the model: one that may only quote its request proves nothing."""
+    """Return whether such an error is about the model itself. If the request contains similar words, the error may
+    merely be quoting it, and proves nothing.
+    """
     return denies_tools(message) and _SAYS.search(request) is None
 
 
@@ -37,13 +39,14 @@ _USAGE: Final = re.compile(r"stream_options|include_usage", re.IGNORECASE)
 
 
 def denies_usage(status: int, message: str) -> bool:
-    """Whether an upstream's error is about the field by which it is asked for its counts of tokens."""
+    """Return whether an upstream's error is about the field that requests token usage."""
     return status in _REFUSALS and _USAGE.search(message[:4000]) is not None
 
 
 RefusedPart = Literal["method", "constraint", "unclear"]
-"""What an upstream refuses of a request that forces a call: the method; this one constraint, whose schema it names or
-cannot read; or it does not say."""
+"""The part of a forced call that an upstream declines: the method; only this constraint, because the error names the
+schema or cannot read it; or unclear, if no reason is given.
+"""
 
 _PREFILL: Final = re.compile(
     r"prefill|continue_final_message|add_generation_prompt|final (?:assistant )?(?:message|content)"
@@ -57,7 +60,7 @@ _FIELDS: Final[Mapping[ForcingMethod, str]] = {
     "structural_tag": rf"{_RESPONSE_FORMAT}|structural[_ ]?tags?|structured[_ ]outputs?",
     "grammar": r"grammar(?:_lazy|_triggers)?s?|gbnf|preserved_tokens",
 }
-"""What a refusal names when it is about a method."""
+"""For each method, the fields that an error names if it is about that method."""
 _DENIED: Final = (
     r"(?:unknown|unrecognized|unexpected|unsupported|extra) "
     r"(?:\w+ ){{0,2}}?(?:field|key|param|argument|name|property|properties|input)\w*\b.{{0,80}}?(?:{0})"
@@ -80,13 +83,13 @@ _CONSTRAINT: Final = re.compile(
     r"|(?:pars|compil|convert|transform|initiali[sz])\w* .{0,40}(?:grammar|schema|structural|sampler)",
     re.IGNORECASE,
 )
-"""What a refusal says that is about the contents of a constraint, whichever field it names."""
+"""Matches words in an error that is about the contents of a constraint, whatever field it names."""
 _REFUSALS: Final = frozenset((400, 404, 415, 422, 500, 501))
-"""Statuses of requests that cannot be served as they are; 500 is what some servers answer to a grammar."""
+"""Statuses for requests that cannot be served unchanged. Some servers answer 500 to a grammar."""
 
 
 def refused_part(method: ForcingMethod, status: int, message: str) -> RefusedPart | None:
-    """What an upstream's error says that it refuses of a request that forces a call; None: nothing of the kind."""
+    """Return what an upstream's error declines about a forced call; None if the error is about something else."""
     if status not in _REFUSALS:
         return None
     said = message[:4000]
@@ -94,9 +97,11 @@ def refused_part(method: ForcingMethod, status: int, message: str) -> RefusedPar
         return "constraint"
     if says_refused(method, said):
         return "method"
-    return "unclear" if status != 404 else None  # most likely an unknown model or path
+    return "unclear" if status != 404 else None  # a 404, most likely about an unknown model or path
 
 
 def says_refused(method: ForcingMethod, text: str) -> bool:
-    """Whether the text says that a method is not supported; an error proves nothing that may quote such a text."""
+    """Return whether the text reports that a method is unsupported. An error proves nothing if the request, which it
+    may be quoting, does so as well.
+    """
     return (_PREFILL if method == "prefill" else _METHODS[method]).search(text) is not None

@@ -1,6 +1,7 @@
-"""What detects the failures of the table: a function for each, from its evidence to the detail of the failure.
+"""Detectors for the table of failures: one function per failure, which takes the evidence and returns the failure's
+detail.
 
-The detail may be empty; None says that the failure did not happen.
+The detail may be empty; None means that the failure did not occur.
 """
 
 from streamtool.policy.capabilities import RefusedPart, denies_tools, denies_usage, refused_part
@@ -9,41 +10,43 @@ from streamtool.policy.evidence import (
     EndOfReply,
     Opening,
     ProposedCall,
-    RefusedRequest,
+    RejectedRequest,
     UnreadCall,
     WholeReply,
 )
-from streamtool.policy.refusals import announced
+from streamtool.refusals import find_announcement
 
 
-def _found(shown: bool) -> str | None:
+def _detail_if(shown: bool) -> str | None:
     return "" if shown else None
 
 
-# --- requests: the next attempt asks for less, and nobody is corrected
+# --- requests: the next attempt asks for less, and the model gets no correction
 
 
-def usage_refused(refused: RefusedRequest) -> str | None:
-    """The upstream does not know the field by which it is asked for its counts of tokens."""
-    return _found(refused.asks_usage and denies_usage(refused.status, refused.message))
+def usage_unsupported(refused: RejectedRequest) -> str | None:
+    """Detect an upstream that does not support the field that requests token usage."""
+    return _detail_if(refused.asks_usage and denies_usage(refused.status, refused.message))
 
 
-def tools_unsupported(refused: RefusedRequest) -> str | None:
-    """The upstream, or its model, takes no tools."""
-    return _found(refused.native and denies_tools(refused.message))
+def tools_unsupported(refused: RejectedRequest) -> str | None:
+    """Detect an upstream, or a model, that does not support tools."""
+    return _detail_if(refused.native and denies_tools(refused.message))
 
 
-def forcing_unsupported(refused: RefusedRequest) -> str | None:
-    """The upstream cannot force a call by this method."""
-    return _found(_refused(refused) == "method")
+def forcing_unsupported(refused: RejectedRequest) -> str | None:
+    """Detect an upstream that cannot force a call by this method."""
+    return _detail_if(_declined_part(refused) == "method")
 
 
-def forcing_refused(refused: RefusedRequest) -> str | None:
-    """The upstream refuses a constraint, or a request that forces a call, and does not say why."""
-    return _found(_refused(refused) in ("constraint", "unclear"))
+def forcing_declined(refused: RejectedRequest) -> str | None:
+    """Detect an upstream that rejects a constraint, or that rejects a request to force a call without giving a
+    reason.
+    """
+    return _detail_if(_declined_part(refused) in ("constraint", "unclear"))
 
 
-def _refused(refused: RefusedRequest) -> RefusedPart | None:
+def _declined_part(refused: RejectedRequest) -> RefusedPart | None:
     forcing = refused.forcing
     return None if forcing is None else refused_part(forcing, refused.status, refused.message)
 
@@ -52,108 +55,108 @@ def _refused(refused: RefusedRequest) -> RefusedPart | None:
 
 
 def tools_denied(opening: Opening) -> str | None:
-    """The reply says that it has no tools."""
+    """Detect a reply that denies having tools."""
     return opening.phrase if opening.denies == "tools denied" else None
 
 
 def environment_denied(opening: Opening) -> str | None:
-    """The reply says that it cannot reach what some tool acts on."""
+    """Detect a reply that denies access to something that a tool acts on."""
     denied = opening.denies == "environment denied" and opening.rules.refusals.environment
     return opening.phrase if denied else None
 
 
 def wrong_tool(call: UnreadCall) -> str | None:
-    """A call of another tool than the one that is demanded."""
-    return _names(call) if call.reason == "unknown" and call.rules.forced else None
+    """Detect a call to a tool other than the required one."""
+    return _tool_names(call) if call.reason == "unknown" and call.rules.forced else None
 
 
 def unknown_tool(call: UnreadCall) -> str | None:
-    """A call of a tool that is not offered."""
-    return _names(call) if call.reason == "unknown" else None
+    """Detect a call to a tool that is not offered."""
+    return _tool_names(call) if call.reason == "unknown" else None
 
 
-def _names(call: UnreadCall) -> str:
+def _tool_names(call: UnreadCall) -> str:
     return ", ".join(f"`{name}`" for name in call.rules.tools.schemas)
 
 
 def malformed_markup(call: UnreadCall) -> str | None:
-    """Markup that was meant as a call."""
-    return _found(call.reason == "rejected")
+    """Detect markup that was meant as a call."""
+    return _detail_if(call.reason == "rejected")
 
 
 def schema_violated(arguments: CheckedArguments) -> str | None:
-    """Arguments that do not match."""
+    """Detect arguments that do not match the schema."""
     return arguments.invalid.sentence
 
 
-def unreadable(end: EndOfReply) -> str | None:
-    """A call that waited cannot be read, and there is no other."""
-    return _found(end.unread > 0 and not end.calls)
+def unreadable_call(end: EndOfReply) -> str | None:
+    """Detect a buffered call that cannot be parsed, unless the reply contains other calls."""
+    return _detail_if(end.unread > 0 and not end.calls)
 
 
 def call_missing(end: EndOfReply) -> str | None:
-    """A call is demanded, and there is none."""
-    return _found(end.rules.forced and not end.calls)
+    """Detect that a required call is missing."""
+    return _detail_if(end.rules.forced and not end.calls)
 
 
 def call_forbidden(end: EndOfReply) -> str | None:
-    """Calls where none is allowed."""
-    return _found(end.rules.forbidden and end.refused > 0)
+    """Detect calls in a reply that must not contain any."""
+    return _detail_if(end.rules.forbidden and end.refused > 0)
 
 
 def incomplete_call(end: EndOfReply) -> str | None:
-    """A call that was cut."""
-    return _found(end.incomplete)
+    """Detect a truncated call."""
+    return _detail_if(end.incomplete)
 
 
 def empty_reply(end: EndOfReply) -> str | None:
-    """Silence after a result."""
-    return _found(end.rules.answer_due and not end.refused)
+    """Detect an empty reply after a tool result."""
+    return _detail_if(end.rules.answer_due and not end.refused)
 
 
-def answer_unfit(end: EndOfReply) -> str | None:
-    """An answer that has not the form that the client has asked for."""
+def answer_form_violated(end: EndOfReply) -> str | None:
+    """Detect an answer that does not have the form that the client requested."""
     form = end.rules.text.form
     return None if form is None or end.calls or not end.answer.strip() else form.violation(end.answer)
 
 
-def thought_only(end: EndOfReply) -> str | None:
-    """Reasoning, and neither an answer nor a call behind it; a call inside of it counts for nothing."""
-    return _found(end.rules.text.answers and end.reasoned and not (end.refused or end.calls))
+def reasoning_only(end: EndOfReply) -> str | None:
+    """Detect a reply that contains only reasoning; a call inside reasoning does not count."""
+    return _detail_if(end.rules.text.requires_answer and end.reasoned and not (end.refused or end.calls))
 
 
 def announced_only(end: EndOfReply) -> str | None:
-    """The last sentence announces a call that is not there."""
+    """Detect a reply whose last sentence announces a call that does not follow."""
     watched = end.rules.refusals.announcements and not end.calls and not end.stopped
-    return announced(end.text, end.rules.refusals.phrases) if watched else None
+    return find_announcement(end.text, end.rules.refusals.phrases) if watched else None
 
 
-# --- what only an agent sees
+# --- failures that can occur only in an agent
 
 
-def not_a_tool(call: ProposedCall) -> str | None:
-    """A call of a tool that the agent does not have."""
+def unknown_agent_tool(call: ProposedCall) -> str | None:
+    """Detect a call to a tool that the agent does not have."""
     names = ", ".join(f"`{name}`" for name in call.offered) or "none"
     return f"There is no tool `{call.name}`. The tools are: {names}." if call.name not in call.offered else None
 
 
-def cut_off(call: ProposedCall) -> str | None:
-    """A call that was cut before the agent could execute it."""
-    return _found(not call.complete)
+def truncated_call(call: ProposedCall) -> str | None:
+    """Detect a call that was truncated before the agent could execute it."""
+    return _detail_if(not call.complete)
 
 
 def invalid_arguments(call: ProposedCall) -> str | None:
-    """Arguments that the agent cannot execute a call with."""
+    """Detect arguments that do not match the tool's schema."""
     return None if call.invalid is None else call.invalid.sentence
 
 
 def not_approved(call: ProposedCall) -> str | None:
-    """A call that somebody has refused."""
+    """Detect a call that was not approved."""
     if call.approved:
         return None
     return f"They say: {call.reason}" if call.reason else "Do not repeat it; go on without."
 
 
 def not_one_object(reply: WholeReply) -> str | None:
-    """A reply that is not the one object that it has to be."""
+    """Detect a reply that is not the single object that is required."""
     return reply.violation

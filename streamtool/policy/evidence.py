@@ -1,126 +1,128 @@
-"""What a failure is detected on: one class for each moment at which an attempt is judged.
+"""Evidence for detecting failures: one class for each kind of moment when an attempt is judged.
 
-A detector is a function of one of these. It sees what is known at that moment, and it changes nothing.
+A detector is a function of one of these classes. It sees the facts known at that moment and changes nothing.
 """
 
 from typing import ClassVar, Literal
 
 from attrs import frozen
 
-from streamtool.conversation import ForcingMethod
-from streamtool.policy.refusals import Denial
-from streamtool.policy.rules import Rules
-from streamtool.validation.validator import InvalidArguments
+from streamtool.core.conversation import ForcingMethod
+from streamtool.forcing.rules import Rules
+from streamtool.refusals import Denial
+from streamtool.schemas.validator import InvalidArguments
 
 
 @frozen(kw_only=True)
 class Evidence:
-    """What every detector may look at."""
+    """The evidence that is available to every detector."""
 
     MOMENT: ClassVar[str]
-    """When it is looked at; the word of the docs."""
+    """The name of the moment, as used in the docs."""
     visible: bool = False
-    """The client has seen text of this reply, other than white space, or a call."""
+    """Whether the client has seen a call or non-whitespace text of this reply."""
 
     @property
     def problem(self) -> str:
-        """What is wrong, in one sentence for the client's error; "" where no error follows."""
+        """The problem in one sentence, for the error that the client gets; empty if the client gets no error."""
         return ""
 
 
 @frozen(kw_only=True)
-class RefusedRequest(Evidence):
-    """The upstream has answered a request with an error."""
+class RejectedRequest(Evidence):
+    """An error response from the upstream."""
 
     MOMENT = "request"
     status: int
     message: str
     native: bool
-    """The request offered the tools natively, and the mode lets them become text instead."""
+    """Whether the request offered the tools natively, in a mode that can fall back to tools as text."""
     forcing: ForcingMethod | None
-    """The method by which the request forced a call."""
+    """The method that the request used to force a call."""
     asks_usage: bool = False
-    """The request asked for counts of tokens by a field that the client has not sent."""
+    """Whether the request asked for token usage with a field that the client had not sent."""
 
 
 @frozen(kw_only=True)
 class Opening(Evidence):
-    """The first sentence of a reply matches a phrase. It is held back, so nothing of it is visible."""
+    """The first sentence of a reply, which matches a phrase. It is buffered, so the client has not seen any of it."""
 
     MOMENT = "opening"
     rules: Rules
     denies: Denial
     phrase: str
-    """The phrase as the file has it."""
+    """The phrase as written in the file."""
 
 
 @frozen(kw_only=True)
 class UnreadCall(Evidence):
-    """Call syntax from which the parser has made no call."""
+    """Call syntax that the parser did not turn into a call."""
 
     MOMENT = "call"
     rules: Rules
     reason: Literal["unknown", "rejected"]
-    """No tool of this name is offered, or the syntax cannot be read."""
+    """`unknown`: no tool with this name is offered; `rejected`: the syntax cannot be parsed."""
 
 
 @frozen(kw_only=True)
 class CheckedArguments(Evidence):
-    """The arguments of a call that waited until it was whole do not match the schema, even after coercion."""
+    """The arguments of a buffered call, which do not match the schema even after coercion."""
 
     MOMENT = "arguments"
     invalid: InvalidArguments
 
     @property
     def problem(self) -> str:
-        """What is wrong with them."""
+        """A description of the fault in the arguments."""
         return self.invalid.message
 
 
 @frozen(kw_only=True)
 class EndOfReply(Evidence):
-    """The model has stopped by itself."""
+    """The end of a reply that the model itself ended."""
 
     MOMENT = "end"
     rules: Rules
     text: str
-    """What the model has written, call syntax included, and before it the earlier attempts that the client has seen."""
+    """The text written by the model, including call syntax and the parts of earlier attempts that the client has
+    seen.
+    """
     calls: int
-    """Calls that the client has seen begin."""
+    """Number of calls whose start the client has seen."""
     refused: int
-    """Calls that the rules did not let pass."""
+    """Number of calls that the rules did not let through."""
     unread: int
-    """Calls that waited until they were whole, and could not be read."""
+    """Number of calls that were buffered until complete but could not be parsed."""
     incomplete: bool
-    """The last call was cut, or an earlier one of which the client has seen a part."""
+    """Whether the last call was truncated, or an earlier one that the client has partly seen."""
     stopped: bool
-    """The text ended at a stop sequence of the caller."""
+    """Whether the text ended at one of the client's stop sequences."""
     reasoned: bool = False
-    """The model has written reasoning."""
+    """Whether the model has written reasoning."""
     answer: str = ""
-    """Text that waits because it has to have a form."""
+    """An answer that is buffered because its form has to be checked."""
 
 
 @frozen(kw_only=True)
 class ProposedCall(Evidence):
-    """The agent is about to execute a call."""
+    """A call that the agent is about to execute."""
 
     MOMENT = "execution"
     name: str
     offered: tuple[str, ...]
-    """The names of the tools."""
+    """The names of the agent's tools."""
     complete: bool
     invalid: InvalidArguments | None = None
     approved: bool = True
-    """Whoever was asked allows it."""
+    """Whether the call was approved."""
     reason: str = ""
-    """Why they do not; "": they have not said."""
+    """The reason for not approving the call; empty if none was given."""
 
 
 @frozen(kw_only=True)
 class WholeReply(Evidence):
-    """The agent has received a reply that has to be one object and nothing else."""
+    """A reply that the agent requires to be a single object."""
 
     MOMENT = "reply"
     violation: str | None
-    """What is wrong with its form, and how to put it right; None: nothing."""
+    """The fault in its form and how to fix it; None: the form is right."""

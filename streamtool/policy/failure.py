@@ -1,4 +1,4 @@
-"""What a row of the table of failures says, and what is known of a failure that has happened."""
+"""Rows of the failure table, and findings, which are failures that have occurred."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -6,83 +6,98 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
-from streamtool.conversation import Conversation
+from streamtool.core.conversation import Conversation
 from streamtool.policy.evidence import Evidence
 
 E = TypeVar("E", bound=Evidence)
 
-_EXIT: Final = " If the task is done, say so in plain text."
-"""What ends a demand for a call, unless the client demands it as well."""
+_EXIT: Final = " If the task is done, answer in plain text."
+"""The end of a correction that demands a call although the client does not demand one."""
 
 
 class Outcome(Enum):
-    """What becomes of an attempt that fails, while another one may follow."""
+    """The consequence for a failed attempt if another one may follow."""
 
     RETRIED = "retried"
-    """It is thrown away: an attempt of which the client has seen something does not fail in this way."""
+    """The attempt is discarded. This cannot happen if the client has already seen part of it."""
     CONTINUED = "continued"
-    """Its visible text becomes an assistant message, and the next attempt goes on behind it."""
-    EITHER = "retried, or continued behind visible text"
+    """The attempt's visible text becomes an assistant message, which the next attempt continues."""
+    EITHER = "retried, or continued after visible text"
     DELIVERED = "delivered"
-    """The client gets it as it is, and nobody is asked again."""
+    """The client receives the attempt unchanged; no further attempt is made."""
     ANSWERED = "answered"
     """The agent answers the call with an error instead of executing it."""
 
     def fits(self, *, visible: bool) -> bool:
-        """Whether this can become of an attempt of which the client has, or has not, seen anything."""
+        """Return whether an attempt can have this outcome; `visible`: the client has seen part of the attempt."""
         if self is Outcome.RETRIED:
             return not visible
         return visible or self is not Outcome.CONTINUED
 
 
+class Effect(Enum):
+    """A change to an exchange's plan after the upstream has declined a request; `exchange.plan.next_plan` makes it."""
+
+    NONE = "repeats the request"
+    WITHOUT_USAGE = "leaves the field out"
+    TOOLS_AS_TEXT = "sends the tools as text"
+    FORCING_LESS = "leaves out what was declined, the method or the constraint, or asks in words only"
+
+
 @frozen
 class Failure(Generic[E]):
-    """One class of failures."""
+    """One class of failures: a row of the table."""
 
     cause: str
-    """The word of the log record."""
+    """The failure's name in the log record."""
     on: type[E]
-    """The evidence on which it is detected."""
+    """The type of evidence on which it is detected."""
     detect: Callable[[E], str | None] = field(repr=False)
-    """The detail of the failure, which may be empty; None: it did not happen."""
+    """Returns the detail of the failure, which may be empty; None: the failure did not occur."""
     when: str
-    """The same in words, for the docs."""
+    """The condition in words, for the docs."""
     outcome: Outcome
     setting: str = ""
-    """The setting that switches it, for the docs; "": it is always on."""
+    """The setting that turns detection on or off, for the docs; "": always on."""
+    effect: Effect = Effect.NONE
+    """A change to the plan. Only failures that are detected on `RejectedRequest` have one."""
     corrections: tuple[str, ...] = field(default=(), repr=False)
-    """What the model is told after its first, second, … try. `{detail}` and `{tool}` are filled in."""
+    """Messages to the model after its first, second, … attempt. `{detail}` and `{tool}` are filled in."""
     native: tuple[str, ...] = field(default=(), repr=False)
-    """The same for a model that has its tools natively. (): it is not asked again."""
+    """Messages to a model that gets its tools natively. (): such a model gets `corrections`."""
     demands_call: bool = True
-    """The correction asks for a call, so it has to leave a way out to a model that needs none."""
+    """Whether the correction demands a call. If the client does not, the correction also lets the model answer in plain
+    text.
+    """
     in_record: bool = True
-    """The record names it when the last attempt fails and is delivered all the same."""
+    """Whether the record names the failure if the last attempt fails and is delivered nevertheless."""
     detail_is_ours: bool = False
-    """The detail quotes no contents: it is a phrase of our own files, and may stand in any log."""
+    """Whether the detail may appear in any log: it is a phrase from our own files and quotes no contents."""
 
 
 @frozen
 class Finding:
-    """A failure that has happened, and its detail."""
+    """A failure that has occurred, and its detail."""
 
-    failure: Failure[Any]  # the kind of evidence no longer matters
+    failure: Failure[Any]  # the type of evidence no longer matters
     detail: str = ""
     problem: str = ""
-    """For errors: what is wrong, in one sentence."""
+    """The problem in one sentence, for errors."""
 
     @property
     def cause(self) -> str:
-        """The word of the log record."""
+        """The failure's name in the log record."""
         return self.failure.cause
 
     @property
     def asks_again(self) -> bool:
-        """Another attempt is made, if one may follow."""
+        """Whether another attempt is made, if one may follow."""
         return self.failure.outcome is not Outcome.DELIVERED
 
     def correction(self, conversation: Conversation, attempt: int, *, native: bool = False) -> str:
-        """What the model is told after its `attempt`-th try (1 is the first); `native`: it has its tools natively."""
+        """Return the message to the model after its `attempt`-th try (1: the first); `native`: the model gets its tools
+        natively.
+        """
         choice = conversation.choice
         tool = f" The tool to call is `{choice.names[0]}`." if len(choice.names) == 1 else ""
         text = self._wording(attempt, tool, (native and self.failure.native) or self.failure.corrections)
@@ -90,7 +105,7 @@ class Finding:
 
     @property
     def answer(self) -> str:
-        """What the model is told of a call that the agent does not execute, or of a reply that it does not accept."""
+        """The message to the model about a call that the agent does not execute, or a reply that it does not accept."""
         return self._wording(1, "", self.failure.corrections)
 
     def _wording(self, attempt: int, tool: str, corrections: tuple[str, ...]) -> str:

@@ -1,11 +1,13 @@
-"""The table of failures: why an attempt, or a call, is not accepted, and what follows from that.
+"""The failure table: reasons to reject an attempt, a call or a request, and the consequences.
 
-A row says on which evidence a failure is detected and by what, what becomes of the attempt, and how the model is
-corrected. Everything else reads the rows: the choice filter and the exchange decide by them whether to ask again, the
-record and the log bear their causes, the agent answers calls with their words, and `docs/loop.md` lists them.
+Each row names the evidence and the detector of a failure, the outcome of the attempt, and the corrections for the
+model. If the upstream has declined a request, the row names the effect on the next request instead. Everything else
+follows these rows: the choice filter and the exchange use them to decide whether to ask again, the record and the log
+name the causes, the agent answers calls with the corrections, and `docs/when-the-model-does-not-call.md` lists the
+table.
 
-Order counts: of two failures with the same evidence, the first one is found. Both attempts and corrections are bounded
-by the caller. A correction is never part of the history: the next turn's prompt knows nothing of it.
+Order matters: of two failures detected on the same evidence, the first one counts. The caller limits the number of
+attempts and corrections. A correction is never part of the history, so it does not appear in the next turn's prompt.
 """
 
 from functools import partial
@@ -18,15 +20,15 @@ from streamtool.policy.evidence import (
     Evidence,
     Opening,
     ProposedCall,
-    RefusedRequest,
+    RejectedRequest,
     UnreadCall,
     WholeReply,
 )
-from streamtool.policy.failure import Failure, Finding, Outcome
+from streamtool.policy.failure import Effect, Failure, Finding, Outcome
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The first failure that this evidence shows; None when there is none."""
+    """Return the first failure that the evidence shows, or None."""
     for failure in FAILURES:
         fits = failure.on is type(evidence) and failure.outcome.fits(visible=evidence.visible)
         if fits and (detail := failure.detect(evidence)) is not None:
@@ -34,13 +36,15 @@ def find(evidence: Evidence) -> Finding | None:
     return None
 
 
-def register(failure: Failure[Any]) -> None:  # of any kind of evidence
-    """Add a class of failures, behind those that are there. Raises ValueError when its row contradicts itself."""
+def register(failure: Failure[Any]) -> None:  # for any type of evidence
+    """Append a class of failures to the table. Raises ValueError if its row contradicts itself."""
     if any(row.cause == failure.cause and row.on is failure.on for row in FAILURES):
         raise ValueError(f'"{failure.cause}" is already detected on {failure.on.__name__}')
-    corrected = failure.outcome is not Outcome.DELIVERED and failure.on is not RefusedRequest
+    corrected = failure.outcome is not Outcome.DELIVERED and failure.on is not RejectedRequest
     if corrected and not failure.corrections:
         raise ValueError(f'"{failure.cause}" is {failure.outcome.value}, and needs at least one correction')
+    if failure.effect is not Effect.NONE and failure.on is not RejectedRequest:
+        raise ValueError(f'"{failure.cause}" has an effect, which only a failure on RejectedRequest can have')
     FAILURES.append(failure)
 
 
@@ -49,33 +53,35 @@ _BROKEN: Final = (
     "The call is still broken: check its brackets and quotes, and write all of it once more.",
     "Write the whole call again, shorter if you can, with every bracket and quote closed.",
 )
-"""The corrections of a call that cannot be read, wherever that is detected."""
+"""Corrections for a call that cannot be parsed, shared by all detectors of such calls."""
 
-_request = partial(Failure[RefusedRequest], on=RefusedRequest, outcome=Outcome.RETRIED, demands_call=False)
-USAGE_REFUSED: Final = _request(
-    "usage unsupported",
-    detect=detectors.usage_refused,
-    when="the upstream refuses a field that the client has not sent, which asks for counts of tokens; the next attempt "
-    "does without",
-)
+_request = partial(Failure[RejectedRequest], on=RejectedRequest, outcome=Outcome.RETRIED, demands_call=False)
 _REQUESTS: Final = (
-    USAGE_REFUSED,
+    _request(
+        "usage unsupported",
+        detect=detectors.usage_unsupported,
+        when="the upstream declines the field that asks for token usage, which the client did not send",
+        effect=Effect.WITHOUT_USAGE,
+    ),
     _request(
         "tools unsupported",
         detect=detectors.tools_unsupported,
-        when="the upstream refuses native tools; the next attempt sends them as text",
+        when="the upstream declines native tools",
+        effect=Effect.TOOLS_AS_TEXT,
         setting='`mode = "auto"`',
     ),
     _request(
         "forcing unsupported",
         detect=detectors.forcing_unsupported,
-        when="the upstream refuses the method that forces a call; the next attempt asks in words",
+        when="the upstream declines the method that forces a call",
+        effect=Effect.FORCING_LESS,
         setting="`forcing`",
     ),
     _request(
         "forcing refused",
-        detect=detectors.forcing_refused,
-        when="the upstream refuses a schema or grammar, or gives no reason; the next attempts force less, or only ask",
+        detect=detectors.forcing_declined,
+        when="the upstream declines a schema or grammar, or gives no reason",
+        effect=Effect.FORCING_LESS,
         setting="`forcing`",
     ),
 )
@@ -85,7 +91,7 @@ _OPENINGS: Final = (
         "tools denied",
         on=Opening,
         detect=detectors.tools_denied,
-        when="the choice is free, and the reply begins by saying that there are no tools",
+        when="the tool choice is free, and the reply begins by denying that it has tools",
         outcome=Outcome.RETRIED,
         setting="`refusals`",
         corrections=(
@@ -107,7 +113,10 @@ _OPENINGS: Final = (
         "environment denied",
         on=Opening,
         detect=detectors.environment_denied,
-        when="the same for files, commands or the network, and some tool acts on these",
+        when=(
+            "the tool choice is free, the reply begins by denying access to files, commands or the network, "
+            "and some tool acts on these"
+        ),
         outcome=Outcome.RETRIED,
         setting="`refusals`",
         corrections=(
@@ -115,12 +124,12 @@ _OPENINGS: Final = (
                 "You need no access of your own: the tools above act for you. "
                 "Write the call that does what is needed, and its result comes in the next message."
             ),
-            "What you cannot do yourself, a tool does when you write its call. Write the call now.",
+            "A tool does for you what you cannot do yourself, once you write its call. Write the call now.",
             "Begin your reply with the call of a tool that does it, in the form that was shown.",
         ),
         native=(
             "You need no access of your own: your tools act for you. Call the one that does what is needed.",
-            "What you cannot do yourself, a tool does when you call it. Call it now.",
+            "A tool does for you what you cannot do yourself, once you call it. Call it now.",
             "Begin your reply with the call of a tool that does it.",
         ),
         detail_is_ours=True,
@@ -132,7 +141,7 @@ _CALLS: Final = (
         "wrong tool",
         on=UnreadCall,
         detect=detectors.wrong_tool,
-        when="a call of another tool than the choice allows",
+        when="a call to a tool that the tool choice does not allow",
         outcome=Outcome.EITHER,
         setting='`unknown_tools` other than `"drop"`',
         corrections=(
@@ -145,14 +154,11 @@ _CALLS: Final = (
         "unknown tool",
         on=UnreadCall,
         detect=detectors.unknown_tool,
-        when="a call of a tool that was not offered",
+        when="a call to a tool that was not offered",
         outcome=Outcome.EITHER,
         setting='`unknown_tools = "retry"`',
         corrections=(
-            (
-                "There is no tool of the name that you called. The tools are: {detail}. "
-                "Call one of these by its exact name."
-            ),
+            ("No tool has the name that you called. The tools are: {detail}. Call one of these by its exact name."),
             "That tool does not exist either. Only these can be called: {detail}.",
             "Call one of {detail}, by its name in the list.",
         ),
@@ -161,17 +167,17 @@ _CALLS: Final = (
         "malformed",
         on=UnreadCall,
         detect=detectors.malformed_markup,
-        when="markup that was meant as a call and cannot be read",
+        when="markup that was meant as a call but cannot be parsed",
         outcome=Outcome.EITHER,
         setting='`malformed = "retry"`',
         corrections=_BROKEN,
-        in_record=False,  # what is not asked for again is text
+        in_record=False,  # delivered as text unless the model is asked again
     ),
     Failure(
         "schema",
         on=CheckedArguments,
         detect=detectors.schema_violated,
-        when="arguments that waited until they were whole, and do not match the schema even after coercion",
+        when="buffered arguments that do not match the schema even after coercion",
         outcome=Outcome.EITHER,
         setting='`arguments = "complete"`',
         corrections=(
@@ -191,7 +197,7 @@ CALL_MISSING: Final = Failure(
     "required call missing",
     on=EndOfReply,
     detect=detectors.call_missing,
-    when="`required`, or a named tool, and no call",
+    when="the tool choice is `required` or names a tool, and the reply contains no call",
     outcome=Outcome.EITHER,
     corrections=(
         (
@@ -210,8 +216,8 @@ _ENDS: Final = (
     Failure(
         "malformed",
         on=EndOfReply,
-        detect=detectors.unreadable,
-        when="a call that waited until it was whole, and cannot be read",
+        detect=detectors.unreadable_call,
+        when="a buffered call that cannot be parsed",
         outcome=Outcome.EITHER,
         setting='`arguments = "complete"`',
         corrections=_BROKEN,
@@ -221,7 +227,7 @@ _ENDS: Final = (
         "call forbidden",
         on=EndOfReply,
         detect=detectors.call_forbidden,
-        when="the choice is `none`, and the reply is nothing but calls",
+        when="the tool choice is `none`, and the reply consists only of calls",
         outcome=Outcome.RETRIED,
         corrections=(
             "No tool can be called in this turn. Answer in plain text, from what you already know.",
@@ -234,7 +240,7 @@ _ENDS: Final = (
         "incomplete",
         on=EndOfReply,
         detect=detectors.incomplete_call,
-        when="a call that was cut; the reply ends as one that reached its length",
+        when="a truncated call; the reply ends as if it had reached the token limit",
         outcome=Outcome.DELIVERED,
         setting="`truncated`",
         in_record=False,
@@ -243,11 +249,11 @@ _ENDS: Final = (
         "empty",
         on=EndOfReply,
         detect=detectors.empty_reply,
-        when="nothing at all after a result",
+        when="an empty reply after a tool result",
         outcome=Outcome.RETRIED,
         corrections=(
-            "Your reply was empty. Say what follows from the result above, or write the next call.",
-            "There was no reply. Answer the user, or call another tool.",
+            "Your reply was empty. Answer the user by the result above, or write the next call.",
+            "You did not reply. Answer the user, or call another tool.",
             "Write a reply: the answer, or the next call.",
         ),
         demands_call=False,
@@ -255,8 +261,8 @@ _ENDS: Final = (
     Failure(
         "answer",
         on=EndOfReply,
-        detect=detectors.answer_unfit,
-        when="there are tools, and an answer that is not JSON or does not fit the schema that the client has asked for",
+        detect=detectors.answer_form_violated,
+        when="tools are offered, and the answer is not JSON or does not match the schema that the client asked for",
         outcome=Outcome.RETRIED,
         setting="`answers`",
         corrections=(
@@ -269,12 +275,12 @@ _ENDS: Final = (
     Failure(
         "only reasoning",
         on=EndOfReply,
-        detect=detectors.thought_only,
-        when="the choice is free, and the reply is reasoning and nothing else, a call inside of it included",
+        detect=detectors.reasoning_only,
+        when="the tool choice is free, and the reply contains only reasoning, even if there is a call inside it",
         outcome=Outcome.RETRIED,
         corrections=(
-            "Your reply was only reasoning, which nobody reads. Close it, and write the answer or the call behind it.",
-            "There was no reply behind your reasoning. Write the answer or the call outside of it.",
+            "Your reply was only reasoning, which the user does not read. Close it, then write the answer or the call.",
+            "No reply followed your reasoning. Write the answer or the call outside of it.",
             "Write the answer, or the call, and no reasoning before it.",
         ),
         demands_call=False,
@@ -283,11 +289,11 @@ _ENDS: Final = (
         "announced but not called",
         on=EndOfReply,
         detect=detectors.announced_only,
-        when="the choice is free, and the last sentence announces a call that is not there",
+        when="the tool choice is free, and the last sentence announces a call that does not follow",
         outcome=Outcome.CONTINUED,
         setting="`refusals`",
         corrections=(
-            "You said what you were going to do, but wrote no call. Write the call now, in the form that was shown.",
+            "You announced an action, but wrote no call. Write the call now, in the form that was shown.",
             "An announcement does nothing. Go on with the call itself.",
             "Write the call that you announced, and nothing before it.",
         ),
@@ -299,16 +305,16 @@ _AGENT: Final = (
     Failure(
         "unknown tool",
         on=ProposedCall,
-        detect=detectors.not_a_tool,
-        when="a call of a tool that the agent does not have",
+        detect=detectors.unknown_agent_tool,
+        when="a call to a tool that the agent does not have",
         outcome=Outcome.ANSWERED,
         corrections=("{detail} Use their exact names.",),
     ),
     Failure(
         "incomplete",
         on=ProposedCall,
-        detect=detectors.cut_off,
-        when="a call that was cut before its arguments were complete",
+        detect=detectors.truncated_call,
+        when="a call that was truncated before its arguments were complete",
         outcome=Outcome.ANSWERED,
         corrections=("The call was cut off before its arguments were complete, and was not executed.",),
     ),
@@ -332,11 +338,17 @@ _AGENT: Final = (
         "protocol",
         on=WholeReply,
         detect=detectors.not_one_object,
-        when="a reply that is not one object, in a format where it has to be",
+        when="a reply that is not a single object, in a format that requires it",
         outcome=Outcome.RETRIED,
         corrections=("{detail}",),
     ),
 )
 
-FAILURES: Final[list[Failure[Any]]] = [*_REQUESTS, *_OPENINGS, *_CALLS, *_ENDS, *_AGENT]  # each has its own evidence
-"""All classes. `register` adds one."""
+FAILURES: Final[list[Failure[Any]]] = [
+    *_REQUESTS,
+    *_OPENINGS,
+    *_CALLS,
+    *_ENDS,
+    *_AGENT,
+]  # rows with different types of evidence
+"""All classes of failures, in order. `register` appends one."""

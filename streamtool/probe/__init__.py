@@ -1,13 +1,13 @@
-"""What an upstream can do, found out by asking it: `probe` sends it short requests and looks at what comes back.
+"""Discovers what an upstream supports: `probe` sends it short requests and examines the replies.
 
-`line` is the upstream in the one protocol that it was found to speak, `questions` are functions of a line, `findings`
-is what they find. Each request goes through the same app, the same writer and the same reader as all others of this
-package. Whether a taught format is obeyed is tried with the middleware itself, so the model reads the very contract
-that it will read later. All that is sent are fixed texts, and every request is bounded: in tokens, time and bytes.
+`client` accesses the upstream in the one protocol that it was found to support, `questions` are functions that take a
+client, and `findings` are their answers. Each request passes through the same app, writer and reader as every other
+request in this package. Whether the model obeys a taught format is tested with the middleware itself, so the model
+reads the same tool prompt as it will later. All text is fixed, and every request is limited in tokens, time and bytes.
 """
 
 from streamtool.probe.client import SECONDS
-from streamtool.probe.findings import Findings, ProbeAnswer, ProbeTarget, ShownTemplate, Stream, Taught, Tools
+from streamtool.probe.findings import Findings, ProbeAnswer, ProbeTarget, ShownTemplate, Stream, Taught, ToolFindings
 from streamtool.probe.questions import MARKERS, TAUGHT, probe
 
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "ShownTemplate",
     "Stream",
     "Taught",
-    "Tools",
+    "ToolFindings",
     "probe",
 ]

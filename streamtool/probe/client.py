@@ -1,7 +1,7 @@
-"""An upstream in one protocol, as something that one can talk to; and which protocol that is.
+"""Client for an upstream in one protocol, and detection of that protocol.
 
-What goes wrong in a request is a part of what was heard. Only an upstream that cannot be reached, or breaks off one
-request after the other, ends it all with an error.
+A request failure is part of the request's result. The probe ends with an error only if the upstream cannot be reached,
+or if it breaks off several requests in a row.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,67 +13,66 @@ import anyio
 from attrs import evolve, frozen
 
 from streamtool import sample
-from streamtool.conversation import Conversation, Forcing, Message, Options, Role, TextPart, Tool
-from streamtool.errors import StreamtoolError, UpstreamError, UpstreamRefused, UpstreamTimeout
+from streamtool.asgi.types import SCOPE, AppResponse, ASGIApp, Receive, Scope, Send, ask, never_disconnects
+from streamtool.core.conversation import Conversation, Forcing, Message, Options, Role, TextPart, Tool
+from streamtool.core.errors import StreamtoolError, UpstreamError, UpstreamRefused, UpstreamTimeout
+from streamtool.core.reply import Choice, ReplyAccumulator, ReplyEvent, ReplyReasoningDelta, ReplyTextDelta
 from streamtool.exchange import Record
-from streamtool.http.asgi import SCOPE, AppResponse, ASGIApp, Receive, Scope, Send, ask, nobody_leaves
-from streamtool.http.middleware import ToolMiddleware
-from streamtool.http.templates import FoundTemplate, ask_for_template
-from streamtool.http.upstream import HttpUpstream
-from streamtool.protocols import wire
+from streamtool.middleware import ToolMiddleware
 from streamtool.protocols.interfaces import UpstreamProtocol
-from streamtool.protocols.registry import UPSTREAM_NAMES, UPSTREAMS, protocol_of_host
-from streamtool.reply import Choice, ReplyAccumulator, ReplyEvent, ReplyReasoningDelta, ReplyTextDelta
+from streamtool.protocols.registry import UPSTREAMS
+from streamtool.protocols.shared import wire
+from streamtool.protocols.table import UPSTREAM_NAMES, protocol_of_host
 from streamtool.settings import Settings, UpstreamSettings
+from streamtool.upstream.app import HttpUpstream
+from streamtool.upstream.chat_templates import FoundTemplate, ask_for_template
 
 ORDER: Final = tuple(dict.fromkeys(("ollama", *UPSTREAM_NAMES)))
-"""What is tried, in this order. Many servers speak several; `chat` is the one that loses least to most clients."""
+"""Protocols to try, in this order. Many servers support several; `chat` loses the least for most clients."""
 SECONDS: Final = 120.0
-"""How long a request may take as a whole; the first one may have to load the model."""
+"""Timeout for a complete request, in seconds; for the first request, the server may have to load the model."""
 TOKENS: Final = 512
-"""How long a reply may become: a model may think before it says what counts."""
-_FEW: Final = 16
-_OUR_KEY: Final = "upstream_authentication"
-"""The code of the error that the configured key is refused."""
-_BROKEN: Final = 3
-"""Requests in a row without an answer, after which the upstream is left alone."""
-_SAID: Final = 120
-"""Characters that are kept of what an upstream says."""
-_UNABLE: Final = frozenset((401, 403, 408, 425, 429, 502, 503, 504, 529))
-"""Statuses that tell nothing about what was asked. (500 may: servers answer it when a chat template says no.)"""
+"""Maximum length of a reply, in tokens; a model may think before it answers."""
+_FEW_TOKENS: Final = 16
+_KEY_REJECTED: Final = "upstream_authentication"
+"""Error code for a configured key that the upstream rejects."""
+_MAX_BROKEN: Final = 3
+"""Number of consecutive unanswered requests that ends the probe."""
+_MAX_EXCERPT: Final = 120
+"""Maximum number of characters to keep of an upstream's text."""
+_UNRELATED_STATUSES: Final = frozenset((401, 403, 408, 425, 429, 502, 503, 504, 529))
+"""Statuses that do not depend on the question. 500 is not one of them: servers send it when a chat template raises an
+error.
+"""
 _NO_CHAT: Final = ("embed", "rerank", "whisper")
 
 
 @frozen
 class ProbeResult:
-    """What came of one request."""
+    """Result of one request."""
 
     choice: Choice
     error: StreamtoolError | None
     said: str
-    """The error's sentence, else the beginning of the text."""
+    """The error's message or, without an error, the beginning of the text."""
     first: float = 0.0
-    """Seconds to the first byte; `seconds` to the last."""
+    """Seconds to the first byte."""
     seconds: float = 0.0
+    """Seconds to the last byte."""
     arrivals: int = 0
-    """Pieces of the body that brought text."""
+    """Number of body pieces that contained text."""
     deltas: int = 0
     formats: tuple[str, ...] = ()
-    """Formats in which the middleware found calls."""
+    """Formats of the calls that the middleware found."""
 
     @property
-    def refused(self) -> bool:
-        """The upstream says no to what it was asked."""
-        return isinstance(self.error, UpstreamRefused) and self.error.status not in _UNABLE
+    def rejected(self) -> bool:
+        """Whether the upstream rejects the content of the request."""
+        return isinstance(self.error, UpstreamRefused) and self.error.status not in _UNRELATED_STATUSES
 
 
 class ProbeClient:
-    """The upstream in one protocol. Counts what it is asked."""
-
-    __slots__ = (
-        "_app", "_key", "_lost", "_patience", "_seconds", "_settings", "_wire",
-        "bounded", "model", "models", "protocol", "requests",
-    )  # fmt: skip
+    """The upstream, accessed in one protocol. Counts its requests."""
 
     def __init__(
         self, upstream: UpstreamSettings, protocol: str, app: ASGIApp, *, seconds: float, requests: int
@@ -82,9 +81,9 @@ class ProbeClient:
         self._wire = UPSTREAMS[protocol]
         self._key = upstream.key
         self._seconds = seconds
-        self._lost: list[UpstreamError] = []
-        """Why no answer came, for each of the last requests in a row."""
-        self._patience = 1
+        self._missing_answers: list[UpstreamError] = []
+        """Errors of the most recent consecutive requests that were not answered."""
+        self._max_missing = 1
         self._settings = Settings(
             upstreams={upstream.name: evolve(upstream, protocol=protocol)},
             retries=0,
@@ -96,22 +95,22 @@ class ProbeClient:
         self.models: tuple[str, ...] | None = None
         self.model = self._settings.for_model("default")
         self.bounded = True
-        """The upstream takes a limit of tokens."""
+        """Whether the upstream accepts a token limit."""
 
     async def begin(self, model: str | None) -> ProbeResult:
-        """A first word with this model, else with the first one of the list."""
+        """Send a first request to this model or, if None, to the first one that the upstream lists."""
         self.models = await self._list()
         chat = [name for name in self.models or () if not any(word in name.lower() for word in _NO_CHAT)]
         self.model = self._settings.for_model(model or next(iter([*chat, *(self.models or ())]), "default"))
         heard = await self._hello()
-        if heard.refused and "max_tokens" in heard.said:
+        if heard.rejected and "max_tokens" in heard.said:
             self.bounded = False
             heard = await self._hello()
-        self._patience = _BROKEN
+        self._max_missing = _MAX_BROKEN
         return heard
 
     async def _hello(self) -> ProbeResult:
-        return await self.say(("user", "Reply with one word: pong"), tokens=_FEW)
+        return await self.say(("user", "Reply with one word: pong"), tokens=_FEW_TOKENS)
 
     async def say(
         self,
@@ -121,24 +120,24 @@ class ProbeClient:
         stop: tuple[str, ...] = (),
         forcing: Forcing | None = None,
     ) -> ProbeResult:
-        """What the upstream answers to this conversation."""
+        """Return the upstream's reply to this conversation."""
         asked = self._conversation(turns, tokens, tools, stop, forcing)
         path = self._wire.request_path(self.model, stream=True)
-        return await self._hear(self._ask, self._wire, path, self._wire.write_request(asked, self.model, stream=True))
+        return await self._send(self._ask, self._wire, path, self._wire.write_request(asked, self.model, stream=True))
 
-    async def taught(self, format: str, question: str, tool: Tool, *, system_role: bool) -> ProbeResult:
-        """What comes of the question if the tool is taught in this format."""
+    async def ask_taught(self, format: str, question: str, tool: Tool, *, system_role: bool) -> ProbeResult:
+        """Ask the question, with the tool taught in this format."""
         records: list[Record] = []
         settings = evolve(self._settings, format=format, system_role=system_role)
         middleware = ToolMiddleware(self._ask, settings=settings, on_exchange=records.append)
         chat = UPSTREAMS["chat"]
         asked = self._conversation([("user", question)], TOKENS, (tool,), (), None)
         path, body = chat.request_path(self.model, stream=True), chat.write_request(asked, self.model, stream=True)
-        heard = await self._hear(middleware, chat, path, body)
+        heard = await self._send(middleware, chat, path, body)
         return evolve(heard, formats=records[0].formats if records else ())
 
-    async def template(self) -> FoundTemplate | None:
-        """The chat template that the upstream shows; neither a vendor nor the sample is asked."""
+    async def fetch_template(self) -> FoundTemplate | None:
+        """Return the chat template that the upstream exposes. Vendors and the sample are not asked."""
         (upstream,) = self._settings.upstreams.values()
         host = urlsplit(upstream.url).hostname
         if host is None or protocol_of_host(host) != "chat":
@@ -166,15 +165,15 @@ class ProbeClient:
         )
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The upstream's app, counted."""
+        """Pass a request to the upstream's app, and count the request."""
         self.requests += 1
         try:
             await self._app(scope, receive, send)
         except UpstreamError as error:
-            if error.code != _OUR_KEY:
-                self._lost.append(error)
+            if error.code != _KEY_REJECTED:
+                self._missing_answers.append(error)
             raise
-        self._lost.clear()
+        self._missing_answers.clear()
 
     async def _list(self) -> tuple[str, ...] | None:
         answer, error = await self._answer(self._ask, self._wire, "GET", self._wire.MODELS_PATH)
@@ -185,8 +184,8 @@ class ProbeClient:
         except ValueError:
             return None
 
-    async def _hear(self, app: ASGIApp, protocol: UpstreamProtocol, path: str, body: bytes) -> ProbeResult:
-        """The answer of `app` to one request, in `protocol`."""
+    async def _send(self, app: ASGIApp, protocol: UpstreamProtocol, path: str, body: bytes) -> ProbeResult:
+        """Send one request to `app` in `protocol`, and return the result."""
         reader, fold = protocol.ReplyReader(), ReplyAccumulator()
         began = anyio.current_time()
         times: list[float] = []
@@ -197,22 +196,22 @@ class ProbeClient:
             fold.feed(events)
             if piece:
                 times.append(anyio.current_time() - began)
-            news.append(_texts(events))
+            news.append(_count_texts(events))
 
         answer, error = await self._answer(app, protocol, "POST", path, body=body, on_piece=take)
         if answer is not None and error is None:
             rest = reader.close()
             fold.feed(rest)
-            news.append(_texts(rest))
+            news.append(_count_texts(rest))
         reply = fold.close()
         if error is None and reply.failure is not None:
-            error = self._clean(reply.failure)
+            error = self._redact_error(reply.failure)
         refused = answer is not None and answer.status != 200
         choice = next(iter(() if refused else reply.choices), Choice(0))
         return ProbeResult(
             choice,
             error,
-            self._short(error.message if error else choice.text),
+            self._excerpt(error.message if error else choice.text),
             first=times[0] if times else 0.0,
             seconds=times[-1] if times else 0.0,
             arrivals=sum(count > 0 for count in news),
@@ -229,54 +228,56 @@ class ProbeClient:
         body: bytes = b"",
         on_piece: Callable[[bytes], object] | None = None,
     ) -> tuple[AppResponse | None, StreamtoolError | None]:
-        """The answer, if there is one, and what is wrong. Raises UpstreamError when too many in a row are missing."""
+        """Return the response and the error; either can be missing (None). Raises UpstreamError if too many consecutive
+        requests are not answered.
+        """
         answer: AppResponse | None = None
         error: StreamtoolError | None = None
         headers = [(b"content-type", b"application/json")] if body else []
         try:
             with anyio.move_on_after(self._seconds):
                 answer = await ask(
-                    app, SCOPE, method, path, body=body, headers=headers, receive=nobody_leaves, on_piece=on_piece
+                    app, SCOPE, method, path, body=body, headers=headers, receive=never_disconnects, on_piece=on_piece
                 )
             if answer is None:
                 error = UpstreamTimeout(f"the upstream's reply took longer than {self._seconds:g} seconds")
-                self._lost.append(error)
+                self._missing_answers.append(error)
         except UpstreamError as raised:
             error = raised
-            if raised.code == _OUR_KEY:
+            if raised.code == _KEY_REJECTED:
                 answer, error = AppResponse(401, b""), UpstreamRefused(raised.message, status=401, code=raised.code)
         if answer is not None and answer.status != 200 and error is None:
             told = protocol.read_error(answer.status, answer.body)
             error = UpstreamRefused(told.message, status=answer.status, code=told.code)
-        if len(self._lost) >= self._patience:
-            raise self._clean(self._lost[-1])
-        return answer, None if error is None else self._clean(error)
+        if len(self._missing_answers) >= self._max_missing:
+            raise self._redact_error(self._missing_answers[-1])
+        return answer, None if error is None else self._redact_error(error)
 
-    def _clean(self, error: StreamtoolError) -> StreamtoolError:
-        error.message = self._hidden(error.message)
+    def _redact_error(self, error: StreamtoolError) -> StreamtoolError:
+        error.message = self._redact(error.message)
         error.args = (error.message,)
         return error
 
-    def _hidden(self, text: str) -> str:
-        """The text without the key, which an upstream may repeat."""
+    def _redact(self, text: str) -> str:
+        """Return the text with the key removed, because an upstream may repeat it."""
         return text.replace(self._key, "…") if self._key else text
 
-    def _short(self, text: str) -> str:
-        text = " ".join(self._hidden(text).split())
-        return text if len(text) <= _SAID else text[: _SAID - 1] + "…"
+    def _excerpt(self, text: str) -> str:
+        text = " ".join(self._redact(text).split())
+        return text if len(text) <= _MAX_EXCERPT else text[: _MAX_EXCERPT - 1] + "…"
 
 
-async def find(
+async def find_client(
     upstream: UpstreamSettings,
     model: str | None,
     stack: AsyncExitStack,
     *,
     seconds: float,
 ) -> ProbeClient:
-    """The upstream in the protocol that it speaks, with a model that answers. `stack` closes its connections.
+    """Find the upstream's protocol, and a model that replies. `stack` closes the connections.
 
-    Raises UpstreamError when it cannot be reached in time, UpstreamRefused when it refuses, StreamtoolError when it
-    speaks none of the protocols.
+    Raises UpstreamError if the upstream cannot be reached in time, UpstreamRefused if it rejects the request, and
+    StreamtoolError if it supports none of the protocols.
     """
     errors: list[tuple[int, StreamtoolError]] = []
     requests = 0
@@ -291,11 +292,11 @@ async def find(
         if isinstance(heard.error, UpstreamTimeout):
             raise heard.error
         requests = line.requests
-        errors.append((_weight(heard.error, listed=line.models is not None), heard.error))
+        errors.append((_explanatory_weight(heard.error, listed=line.models is not None), heard.error))
     weight, error = max(errors, key=lambda pair: pair[0])
     if not weight and len(errors) > 1:
         error = StreamtoolError(
-            f"nothing at {upstream.url} answers as a model would, in any of the protocols {', '.join(ORDER)}"
+            f"nothing at {upstream.url} answers like a model, in any of the protocols {', '.join(ORDER)}"
         )
     raise error if isinstance(error, UpstreamRefused) else StreamtoolError(error.message)
 
@@ -305,8 +306,8 @@ def _candidates(upstream: UpstreamSettings) -> tuple[str, ...]:
     return (upstream.wire_protocol,) if known else ORDER
 
 
-def _weight(error: StreamtoolError, *, listed: bool) -> int:
-    """How much an error says about why nothing works."""
+def _explanatory_weight(error: StreamtoolError, *, listed: bool) -> int:
+    """Return a weight for how well an error explains why no protocol works; a higher weight is better."""
     if isinstance(error, UpstreamRefused):
         if error.status in (401, 403):
             return 3
@@ -314,6 +315,6 @@ def _weight(error: StreamtoolError, *, listed: bool) -> int:
     return 1
 
 
-def _texts(events: Iterable[ReplyEvent]) -> int:
-    """How many of the events bring text."""
+def _count_texts(events: Iterable[ReplyEvent]) -> int:
+    """Return how many of the events contain text."""
     return sum(isinstance(event, ReplyTextDelta | ReplyReasoningDelta) and event.text != "" for event in events)

@@ -1,19 +1,23 @@
-"""What `probe` finds: one field for each question, each answer a word and what the upstream said that shows it."""
+"""Findings of `probe`: a field for each question, with a one-word answer and text from the upstream that supports
+it.
+"""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from attrs import frozen
 
-from streamtool.protocols.registry import PROTOCOLS
+from streamtool.protocols.table import PROTOCOLS
 
 Word = Literal["yes", "no", "refused", "failed", "unclear"]
-"""`refused`: the upstream says no to the request; `failed`: no reply came; `unclear`: what came does not tell."""
+"""`refused`: the upstream rejected the request; `failed`: no reply arrived; `unclear`: the reply shows neither yes nor
+no.
+"""
 
 
 @frozen
 class ProbeAnswer:
-    """The answer to a question."""
+    """Answer to one question."""
 
     word: Word
     said: str = ""
@@ -21,38 +25,39 @@ class ProbeAnswer:
 
 @frozen
 class Stream:
-    """How a reply comes."""
+    """How replies arrive."""
 
     word: Literal["streamed", "buffered", "whole", "failed"]
-    """`buffered`: as a stream that comes all at once; `whole`: as one document."""
+    """`buffered`: as a stream whose pieces all arrive at the same time; `whole`: as one document."""
     first: float = 0.0
     """Seconds to the first byte."""
     seconds: float = 0.0
-    """To the last."""
+    """Seconds to the last byte."""
     pieces: int = 0
-    """Arrivals that brought text."""
+    """Number of body pieces that contained text."""
     said: str = ""
 
 
 @frozen
-class Tools:
-    """What becomes of a tool that the upstream is given as what it is."""
+class ToolFindings:
+    """How the upstream handles a native tool."""
 
     word: Literal["calls", "leaks", "ignored", "denied", "none", "refused", "failed", "unclear"]
-    """`leaks`: the call stands in the text; `denied`: the upstream says that it knows no tools; `none`: its protocol
-    has none."""
+    """`leaks`: the call is in the text; `denied`: the upstream reports that it does not support tools; `none`: its
+    protocol does not include tools.
+    """
     format: str | None = None
-    """The one in which the call leaks."""
+    """Format of the call in the text, for `leaks`."""
     said: str = ""
 
 
 @frozen
 class Taught:
-    """What becomes of a format that the model is taught."""
+    """How the model handles a format that it was taught."""
 
     format: str
     word: Literal["obeyed", "other", "wrong", "no call", "refused", "failed", "unclear"]
-    """Of the best try. `other`: the right call in another format, or as a native one; `wrong`: another call."""
+    """Result of the best try. `other`: the right call in another format, or as a native call; `wrong`: another call."""
     obeyed: int = 0
     tries: int = 1
     said: str = ""
@@ -60,68 +65,68 @@ class Taught:
 
 @frozen
 class ShownTemplate:
-    """The chat template that the upstream shows."""
+    """Chat template that the upstream exposes."""
 
     where: str
-    """The path; "": it shows none."""
+    """Path of the template; "" if the upstream does not expose one."""
     format: str | None = None
-    """The one that the model was trained on; None: the template does not tell."""
+    """Format that the model was trained on; None if it is not evident from the template."""
     mark: str = ""
-    """By which it was recognised."""
+    """Mark that identified the template."""
     taught: str | None = None
-    """The format to teach, by the template."""
+    """Format to teach, according to the template."""
     opener: str = ""
-    """The opener of reasoning that the prompt leaves open."""
+    """Opener of a reasoning section that the prompt leaves open."""
 
 
 @frozen
 class ProbeTarget:
-    """What was asked."""
+    """The upstream and model that were probed."""
 
     url: str
     protocol: str
     model: str
     models: tuple[str, ...] | None
-    """Those that the upstream lists; None: it lists none."""
+    """Models that the upstream lists; None if it does not provide a list."""
     template: ShownTemplate
-    """What it shows of the model's chat template."""
+    """The model's chat template, if the upstream exposes it."""
 
 
 @frozen
 class Findings:
-    """All that was found."""
+    """All findings about an upstream."""
 
     target: ProbeTarget
     stream: Stream
-    tools: Tools
+    tools: ToolFindings
     system: ProbeAnswer
-    """What a system message says is obeyed."""
+    """Whether the model obeys instructions in a system message."""
     neighbours: ProbeAnswer
-    """Two messages of the user may follow each other."""
+    """Whether a user message may directly follow another one."""
     markers: Mapping[str, Word]
-    """Marker -> it comes back as it was sent."""
+    """Marker → whether the model repeats it unchanged."""
     prefill: ProbeAnswer
-    """The model goes on with an assistant message that stands last."""
+    """Whether the model continues an assistant message at the end of the prompt."""
     json_schema: ProbeAnswer
-    """A JSON Schema decides the form of the answer."""
+    """Whether a JSON Schema determines the form of the reply."""
     stop: ProbeAnswer
-    """A stop string ends the reply."""
+    """Whether a stop string ends the reply."""
     formats: tuple[Taught, ...]
     system_role: bool
-    """The contract may stand in a system message."""
+    """Whether the tool prompt may be in a system message."""
     requests: int
-    """How many were sent."""
+    """Number of requests sent."""
 
     @property
     def forcing(self) -> Literal["schema", "prefill"] | None:
-        """How a call can be forced, the stronger way first; None if neither was found to work."""
+        """Method of forcing a call; the stronger one if both work, None if neither does."""
         if self.json_schema.word == "yes":
             return "schema"
         return "prefill" if self.prefill.word == "yes" and PROTOCOLS[self.target.protocol].prefill else None
 
     @property
     def confirmed(self) -> bool | None:
-        """The model obeys the format that its template tells of; None: there is none, or it was not answered."""
+        """Whether the model obeys its template's format; None if that format is unknown or the tries showed nothing."""
         tried = next((taught for taught in self.formats if taught.format == self.target.template.taught), None)
         if tried is None or tried.word in ("refused", "failed", "unclear"):
             return None
@@ -129,6 +134,6 @@ class Findings:
 
     @property
     def format(self) -> str | None:
-        """The format to teach: the first of those that were obeyed most often; None if none was."""
+        """Format to teach: the first of the formats that were obeyed most often; None if no format was obeyed."""
         best = max(self.formats, key=lambda taught: taught.obeyed)
         return best.format if best.obeyed else None

@@ -1,8 +1,8 @@
-"""The questions: each a short request or two to a line, and a judgement of what came back.
+"""Questions to an upstream. Each question sends one or more requests and judges the replies.
 
-The requests are such that the answer shows in the text, whatever else the model says: a code word that only the system
-message holds, half a word that only a continued message completes. A reply that does not show it either way is called
-unclear.
+The requests are chosen so that the answer is evident from the text, whatever else the model writes: a code word that
+only the system message contains, or an incomplete word that only a continued message completes. If a reply shows
+neither yes nor no, the answer is `unclear`.
 """
 
 import json
@@ -12,21 +12,36 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from statemachine import CallStart, Parser
-from streamtool.conversation import Forcing, Tool
+from streamtool.core.conversation import Forcing, Tool
+from streamtool.core.reply import Reason, ReplyCall
 from streamtool.policy import denies_tools
-from streamtool.probe.client import SECONDS, ProbeClient, ProbeResult, find
-from streamtool.probe.findings import Findings, ProbeAnswer, ProbeTarget, ShownTemplate, Stream, Taught, Tools, Word
-from streamtool.protocols.registry import PROTOCOLS
-from streamtool.reply import Reason, ReplyCall
+from streamtool.probe.client import SECONDS, ProbeClient, ProbeResult, find_client
+from streamtool.probe.findings import (
+    Findings,
+    ProbeAnswer,
+    ProbeTarget,
+    ShownTemplate,
+    Stream,
+    Taught,
+    ToolFindings,
+    Word,
+)
+from streamtool.protocols.table import PROTOCOLS
 from streamtool.settings import UpstreamSettings
 
 TAUGHT: Final = ("tool_call", "invoke", "qwen3_coder", "fenced", "labelled", "object")
-"""The formats that are tried, behind that of the model's family."""
+"""Formats to try, after the format of the model's family."""
 MARKERS: Final = (
-    *("<tool_call>", "<function=get_weather>", '<invoke name="get_weather">', "<|python_tag|>", "[TOOL_CALLS]"),
-    *("<|tool_call_start|>", "<|channel|>", "<｜tool▁calls▁begin｜>"),
+    "<tool_call>",
+    "<function=get_weather>",
+    '<invoke name="get_weather">',
+    "<|python_tag|>",
+    "[TOOL_CALLS]",
+    "<|tool_call_start|>",
+    "<|channel|>",
+    "<｜tool▁calls▁begin｜>",
 )
-"""Markers that are to be repeated; most of them are special tokens to some model."""
+"""Markers for the model to repeat. Most of them are special tokens of some model."""
 
 _CITY: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _TOOL: Final = Tool("get_weather", "The weather in a city, now.", _CITY)
@@ -41,15 +56,15 @@ async def probe(
     seconds: float = SECONDS,
     watch: Callable[[str], object] = lambda question: None,  # noqa: ARG005  nobody watches
 ) -> Findings:
-    """What the upstream can do with this model; None: with the first that it lists.
+    """Find out what the upstream supports with this model or, if None, with the first one that it lists.
 
-    `tries` is how often each format is tried, `seconds` how long one request may take; `watch` is told what is asked.
-    Raises UpstreamError when the upstream cannot be reached in time, UpstreamRefused when it refuses (a wrong key, an
-    unknown model), StreamtoolError when it speaks none of the protocols.
+    `tries` is the number of times to try each format, and `seconds` the timeout of one request. `watch` is called with
+    the name of each question. Raises UpstreamError if the upstream cannot be reached in time, UpstreamRefused if it
+    rejects the request (a wrong key, an unknown model), and StreamtoolError if it supports none of the protocols.
     """
     async with AsyncExitStack() as stack:
         watch("protocol")
-        line = await find(upstream, model, stack, seconds=seconds)
+        line = await find_client(upstream, model, stack, seconds=seconds)
 
         async def asked(question: Callable[[ProbeClient], Awaitable[Any]]) -> Any:
             watch(question.__name__.replace("_", " "))
@@ -84,55 +99,59 @@ async def probe(
     )
 
 
-def _judged(heard: ProbeResult, fits: bool | None) -> ProbeAnswer:
-    """The answer of a reply that fits, or does not; None: it does not tell."""
+def _judge(heard: ProbeResult, fits: bool | None) -> ProbeAnswer:
+    """Return the answer for a reply. `fits` means that the reply shows "yes", False that it shows "no", None that it
+    shows neither.
+    """
     if heard.error is not None:
-        return ProbeAnswer("refused" if heard.refused else "failed", heard.said)
+        return ProbeAnswer("refused" if heard.rejected else "failed", heard.said)
     if fits:
         return ProbeAnswer("yes")
-    return ProbeAnswer("no" if fits is not None and _finished(heard) else "unclear", heard.said)
+    return ProbeAnswer("no" if fits is not None and _is_finished(heard) else "unclear", heard.said)
 
 
-def _finished(heard: ProbeResult) -> bool:
-    """The model has said all that it wanted to."""
+def _is_finished(heard: ProbeResult) -> bool:
+    """Return whether the model finished its reply."""
     return bool(heard.choice.text.strip()) and heard.choice.reason is not Reason.LENGTH
 
 
 async def streaming(line: ProbeClient) -> Stream:
-    """Does a reply come in pieces?"""
+    """Does a reply arrive in pieces?"""
     heard = await line.say(("user", "Count from one to twenty, in words, with nothing else."), tokens=128)
     if heard.error is not None:
         return Stream("failed", said=heard.said)
-    times = round(heard.first, 3), round(heard.seconds, 3)
-    if heard.arrivals > 1:
-        return Stream("streamed", *times, heard.arrivals)
-    return Stream("buffered" if heard.deltas > 1 else "whole", *times, heard.arrivals)
+    return Stream(
+        "streamed" if heard.arrivals > 1 else "buffered" if heard.deltas > 1 else "whole",
+        first=round(heard.first, 3),
+        seconds=round(heard.seconds, 3),
+        pieces=heard.arrivals,
+    )
 
 
-async def native_tools(line: ProbeClient) -> Tools:
-    """Does the model call a tool that the upstream is given as what it is?"""
+async def native_tools(line: ProbeClient) -> ToolFindings:
+    """Does the model call a native tool?"""
     if not PROTOCOLS[line.protocol].native_tools:
-        return Tools("none")
+        return ToolFindings("none")
     heard = await line.say(("user", _WEATHER), tools=(_TOOL,))
     if heard.error is not None:
         denied = denies_tools(heard.error.message)
-        return Tools("denied" if denied else "refused" if heard.refused else "failed", said=heard.said)
+        return ToolFindings("denied" if denied else "refused" if heard.rejected else "failed", said=heard.said)
     if any(map(_is_right, heard.choice.calls)):
-        return Tools("calls")
-    leaked = _format_of(heard.choice.text, line.model.listens)
+        return ToolFindings("calls")
+    leaked = _format_of(heard.choice.text, line.model.listened_formats)
     if leaked is not None:
-        return Tools("leaks", leaked, heard.said)
-    return Tools("ignored" if _finished(heard) else "unclear", said=heard.said)
+        return ToolFindings("leaks", leaked, heard.said)
+    return ToolFindings("ignored" if _is_finished(heard) else "unclear", said=heard.said)
 
 
 def _format_of(text: str, formats: Iterable[str] | None) -> str | None:
-    """The format of the first call in a text."""
+    """Return the format of the first call in a text."""
     parser = Parser([_TOOL.name], formats=formats)
     return next((e.format for e in (*parser.feed(text), *parser.close()) if isinstance(e, CallStart)), None)
 
 
 def _is_right(call: ReplyCall) -> bool:
-    """The call that was asked for."""
+    """Return whether this is the requested call."""
     try:
         given = json.loads(call.arguments)
     except (ValueError, RecursionError):
@@ -142,22 +161,22 @@ def _is_right(call: ReplyCall) -> bool:
 
 
 async def system_role(line: ProbeClient) -> ProbeAnswer:
-    """Is a system message obeyed?"""
+    """Does the model obey a system message?"""
     rule = "The code word is saffron. Whatever the user says, answer with the code word and nothing else."
     heard = await line.say(("system", rule), ("user", "Good morning. What is it that you have to say?"))
-    return _judged(heard, "saffron" in heard.choice.text.lower())
+    return _judge(heard, "saffron" in heard.choice.text.lower())
 
 
 async def neighbouring_messages(line: ProbeClient) -> ProbeAnswer:
-    """May two messages of the user follow each other?"""
+    """May a user message directly follow another one?"""
     if PROTOCOLS[line.protocol].joins_neighbours:
-        return ProbeAnswer("yes", "they are joined on the way")
+        return ProbeAnswer("yes", "they are merged before sending")
     heard = await line.say(("user", "Here are two numbers: 2 and 3."), ("user", "Which of them is larger?"))
-    return _judged(heard, True)  # whatever is said, it was taken
+    return _judge(heard, True)  # any reply shows that both messages were accepted
 
 
 async def special_markers(line: ProbeClient) -> Mapping[str, Word]:
-    """Which markers come back as they were sent?"""
+    """Which markers does the model repeat unchanged?"""
     lines = "\n".join(f"({i}) {marker} ({i})" for i, marker in enumerate(MARKERS, 1))
     heard = await line.say(("user", f"Repeat these lines exactly, character by character, and nothing else:\n{lines}"))
     if heard.error is not None:
@@ -171,33 +190,33 @@ async def special_markers(line: ProbeClient) -> Mapping[str, Word]:
 
 
 async def assistant_prefill(line: ProbeClient) -> ProbeAnswer:
-    """Does the model go on with an assistant message that stands last?"""
+    """Does the model continue an assistant message at the end of the prompt?"""
     question = "Which animal of Africa looks like a horse with black and white stripes? Answer in a sentence."
     heard = await line.say(("user", question), ("assistant", "The animal is called a zeb"), tokens=64)
-    return _judged(heard, heard.choice.text.lstrip().lower().startswith("ra"))
+    return _judge(heard, heard.choice.text.lstrip().lower().startswith("ra"))
 
 
 async def json_schema(line: ProbeClient) -> ProbeAnswer:
-    """Does a JSON Schema decide the form of the answer?"""
+    """Does a JSON Schema determine the form of the reply?"""
     schema = Forcing("schema", {**_CITY, "additionalProperties": False})
     heard = await line.say(("user", "Say in a sentence which city is the capital of France."), forcing=schema)
     try:
         answer = json.loads(heard.choice.text)
     except (ValueError, RecursionError):
         answer = None
-    return _judged(heard, isinstance(answer, dict) and answer.keys() == {"city"})
+    return _judge(heard, isinstance(answer, dict) and answer.keys() == {"city"})
 
 
 async def stop_strings(line: ProbeClient) -> ProbeAnswer:
     """Does a stop string end the reply?"""
     heard = await line.say(("user", "Repeat exactly: 1 2 3 4 5 6 7 8 9"), stop=("6",))
     text = heard.choice.text
-    return _judged(heard, "6" not in text if "5" in text else None)
+    return _judge(heard, "6" not in text if "5" in text else None)
 
 
 async def chat_template(line: ProbeClient) -> ShownTemplate:
-    """Which chat template does the upstream show, and what does it tell?"""
-    shown = await line.template()
+    """Which chat template does the upstream expose, and what does it reveal?"""
+    shown = await line.fetch_template()
     if shown is None:
         return ShownTemplate("")
     told = shown.recognised
@@ -207,27 +226,27 @@ async def chat_template(line: ProbeClient) -> ShownTemplate:
 async def taught_formats(
     line: ProbeClient, told: str | None, tries: int, watch: Callable[[str], object], *, system_role: bool
 ) -> tuple[Taught, ...]:
-    """Which formats does the model obey? The one that its template tells of is tried first."""
+    """Which formats does the model obey? The template's own format is tried first."""
     found = []
     for format_ in dict.fromkeys((*([told] if told else ()), line.model.training.family.format, *TAUGHT)):
         watch(f"format {format_}")
-        heard = [await line.taught(format_, _WEATHER, _TOOL, system_role=system_role) for _ in range(tries)]
-        each = [_taught(format_, one) for one in heard]
+        heard = [await line.ask_taught(format_, _WEATHER, _TOOL, system_role=system_role) for _ in range(tries)]
+        each = [_judge_taught(format_, one) for one in heard]
         obeyed = sum(one.obeyed for one in each)
         best = next((one for one in each if one.obeyed), each[-1])
         found.append(Taught(format_, best.word, obeyed, tries, best.said))
     return tuple(found)
 
 
-def _taught(format_: str, heard: ProbeResult) -> Taught:
-    """What one try shows."""
+def _judge_taught(format_: str, heard: ProbeResult) -> Taught:
+    """Judge one try."""
     calls = heard.choice.calls
     if heard.error is not None:
-        return Taught(format_, "refused" if heard.refused else "failed", said=heard.said)
+        return Taught(format_, "refused" if heard.rejected else "failed", said=heard.said)
     if any(map(_is_right, calls)):
         if format_ in heard.formats:
             return Taught(format_, "obeyed", 1)
         return Taught(format_, "other", said=", ".join(heard.formats) or "a native call")
     if calls:
         return Taught(format_, "wrong", said=f"{calls[0].name}({calls[0].arguments[:60]})")
-    return Taught(format_, "no call" if _finished(heard) else "unclear", said=heard.said)
+    return Taught(format_, "no call" if _is_finished(heard) else "unclear", said=heard.said)

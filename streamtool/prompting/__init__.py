@@ -1,23 +1,24 @@
-"""What the model reads: tools, past calls, results and the tool choice as text.
+"""The text that the model reads: tools, past calls, results and the tool choice.
 
-`project` turns a conversation with tools into one without; everything else here are its parts, each of use alone.
+`project` turns a conversation with tools into one without; the other functions do parts of that work, and can be used
+on their own.
 """
 
 from streamtool.prompting.history import calls_text, result_text
 from streamtool.prompting.projection import project
-from streamtool.prompting.tool_prompt import Contract, contract
-from streamtool.prompting.transcripts import format_of, key, words
-from streamtool.prompting.turn_instructions import choice_text, corrected
+from streamtool.prompting.tool_prompt import ToolPrompt, build_tool_prompt
+from streamtool.prompting.transcripts import encode_transcript, format_of, transcript_key
+from streamtool.prompting.turn_instructions import choice_text, with_correction
 
 __all__ = [
-    "Contract",
+    "ToolPrompt",
+    "build_tool_prompt",
     "calls_text",
     "choice_text",
-    "contract",
-    "corrected",
+    "encode_transcript",
     "format_of",
-    "key",
     "project",
     "result_text",
-    "words",
+    "transcript_key",
+    "with_correction",
 ]

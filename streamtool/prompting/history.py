@@ -1,22 +1,23 @@
-"""Past calls and results as text: what the model wrote, and what it got, in the same shapes that the tool prompt shows.
+"""Past calls and results as text, in the same form that the tool prompt shows.
 
-Calls are written by `statemachine.write`, in the format that is taught. Results get a frame; the default one is a
-`<tool_response>` block, which the models of many families know. All frames begin with words that mark an invented
-result when the model itself writes them, so that such a reply can be ended there.
+Calls are written by `statemachine.write` in the taught format. Results are put into a frame; the default one is a
+`<tool_response>` block, which the models of many families know. Each frame begins with text that reveals a fabricated
+result if the model writes that text itself, so that such a reply can be ended there.
 """
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from statemachine import Call as WrittenCall
 from statemachine import write
-from streamtool import conversation
-from streamtool.conversation import MediaPart, TextPart, ToolResult
+from streamtool.core import conversation
+from streamtool.core.bounded_cache import LruCache
+from streamtool.core.conversation import MediaPart, TextPart, ToolResult
 from streamtool.settings import ResultSettings
 
 FRAMES = {
@@ -25,7 +26,7 @@ FRAMES = {
     "doai": "[Tool Result]: {content}",
     "windlass": "Tool Result ({name}):\n{content}",
 }
-"""Name -> template; any other frame is a template itself."""
+"""Predefined frame templates by name; any other frame setting is itself a template."""
 
 INTERRUPTED = "(no result: interrupted)"
 EMPTY = "(no output)"
@@ -37,16 +38,33 @@ _TAG = re.compile(r"</?([A-Za-z][\w.-]*)")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\"<>]")
 
 
-def calls_text(calls: Iterable[conversation.ToolCall], format: str) -> str:
-    """The calls as the model would have written them in this format."""
-    return write([WrittenCall(call.name, arguments_text(call)) for call in calls], format)
+_MOST_KEPT: Final = 1024 * 1024
+"""Maximum number of characters of past calls that are cached as text."""
+_kept = LruCache[str](_MOST_KEPT)
+"""The text of calls, by format and calls: each request of a conversation repeats the calls from the requests before
+it.
+"""
+
+
+def calls_text(calls: Sequence[conversation.ToolCall], format: str) -> str:
+    """Return the calls as the model would have written them in this format."""
+    first = calls[0]
+    key: tuple[Any, ...] = (format, first.name, first.arguments, first.custom)
+    if len(calls) > 1:
+        key += tuple([(call.name, call.arguments, call.custom) for call in calls[1:]])
+    text = _kept.get(key)
+    if text is None:
+        text = write([WrittenCall(call.name, arguments_text(call)) for call in calls], format)
+        _kept.put(key, text, 2 * len(text))
+    return text
 
 
 def arguments_text(call: conversation.ToolCall) -> str:
-    """The arguments as the text of one JSON object, whatever stands in the history.
+    """Return the arguments as the text of one JSON object, whatever the history contains.
 
-    An object is kept as it came (spelling of numbers, order of keys). Nothing is `{}`; an object in a string is taken
-    out of it; the raw text of a custom tool becomes `{"input": …}`, and what is no object `{"arguments": …}`.
+    An object is kept verbatim (spelling of numbers, order of keys). Empty arguments become `{}`, and an object inside a
+    string is extracted. The raw text of a custom tool becomes `{"input": …}`; anything else that is not an object
+    becomes `{"arguments": …}`.
     """
     if call.custom:
         return json.dumps({"input": call.arguments}, ensure_ascii=False)
@@ -65,10 +83,13 @@ def _decode(text: str) -> Any:
 
 
 def result_text(result: ToolResult, name: str, settings: ResultSettings) -> str:
-    """The result of a call of `name`, in its frame. One that is empty, failed or partial says so; a cut shows where."""
+    """Return the result of a call to `name` in its frame, marked if it is empty, failed, partial or truncated."""
     if settings.drop:
-        return framed(LEFT_OUT, name, result.id, settings.frame)
-    text = strip("\n".join(map(part_text, result.content)), settings.strip)
+        return frame_content(LEFT_OUT, name, result.id, settings.frame)
+    parts = result.content
+    text = parts[0].text if len(parts) == 1 and type(parts[0]) is TextPart else "\n".join(map(part_text, parts))
+    if settings.strip:
+        text = strip_tags(text, settings.strip)
     whole = len(text)
     if 0 <= settings.max_length < whole:
         text = f"{text[: settings.max_length]}\n[cut: {settings.max_length} of {whole} characters are shown]"
@@ -78,37 +99,49 @@ def result_text(result: ToolResult, name: str, settings: ResultSettings) -> str:
         text = f"The call failed:\n{text}"
     if result.partial:
         text = f"{text}\n{PARTIAL}"
-    return framed(text, name, result.id, settings.frame)
+    return frame_content(text, name, result.id, settings.frame)
 
 
 def interrupted_text(call: conversation.ToolCall, settings: ResultSettings) -> str:
-    """What stands in the place of a result that never came."""
-    return framed(INTERRUPTED, call.name, call.id, settings.frame)
+    """Return the text that replaces a result that never arrived."""
+    return frame_content(INTERRUPTED, call.name, call.id, settings.frame)
 
 
 def orphan_text(result: ToolResult, settings: ResultSettings) -> str:
-    """A result whose call is not in the conversation, as user text."""
+    """Return a result whose call is not in the conversation as user text."""
     text = result_text(result, "", ResultSettings(settings.max_length, "{content}", settings.drop, settings.strip))
     return f"Result of an earlier call that is not shown:\n{text}"
 
 
-def framed(content: str, name: str, id: str, frame: str) -> str:
-    """The content in a frame: one of `FRAMES`, or a template.
+def frame_content(content: str, name: str, id: str, frame: str) -> str:
+    r"""Put the content into a frame: one of `FRAMES`, or a template.
 
-    What would close this frame in the content, or open another one, gets a backslash (`<\\/tool_response>`), and one
-    more if it has some already; nothing else is touched, so the content can be had back.
+    Text in the content that would close this frame, or open another one, gets a backslash (`<\/tool_response>`), or one
+    more if it already has some; nothing else is changed, so the original content can be recovered.
     """
     template = FRAMES.get(frame, frame)
-    marks = _marks(template)
+    marks = _escape_pattern(template)
     if marks is not None:
-        content = marks.sub(lambda mark: mark[0] + "\\", content)  # a function: others have their turns meanwhile
-    values = {"name": _inert(name), "id": _inert(id), "content": content}
-    return _FIELD.sub(lambda field: values[field[1]], template)
+        content = marks.sub(lambda mark: mark[0] + "\\", content)  # a function lets other threads run in between
+    values = {"content": content}
+    fields, pattern = _as_pattern(template)
+    for field, value in (("name", name), ("id", id)):
+        if field in fields:
+            values[field] = _UNSAFE.sub(_escaped, value) if _UNSAFE.search(value) else value
+    return pattern % values
 
 
 @lru_cache(maxsize=16)
-def _marks(template: str) -> "re.Pattern[str] | None":
-    """Where the marks of a frame begin in a content: behind the bracket of its tags, or where its first line begins."""
+def _as_pattern(template: str) -> tuple[frozenset[str], str]:
+    """Return a template's fields, and the template in `%` syntax."""
+    return frozenset(_FIELD.findall(template)), _FIELD.sub(r"%(\1)s", template.replace("%", "%%"))
+
+
+@lru_cache(maxsize=16)
+def _escape_pattern(template: str) -> "re.Pattern[str] | None":
+    """Return a pattern for the places to escape: after the bracket of the frame's tags, or before the frame's first
+    line.
+    """
     tags = sorted({tag.lower() for tag in _TAG.findall(template)})
     if tags:
         return re.compile(rf"<(?=\\*[ \t]*/?[ \t]*(?:{'|'.join(map(re.escape, tags))})\b)", re.IGNORECASE)
@@ -116,18 +149,18 @@ def _marks(template: str) -> "re.Pattern[str] | None":
     return re.compile(rf"^(?=\\*[ \t]*{re.escape(begin)})", re.IGNORECASE | re.MULTILINE) if begin else None
 
 
-def _inert(name: str) -> str:
-    """A name or an id without what could end the place in which it stands."""
-    return _UNSAFE.sub(lambda char: f"\\u{ord(char[0]):04x}", name)
+def _escaped(char: re.Match[str]) -> str:
+    """Return the escape for a character that could end a name or an id in a frame."""
+    return f"\\u{ord(char[0]):04x}"
 
 
 def media_of(result: ToolResult, settings: ResultSettings) -> Sequence[MediaPart]:
-    """The parts of a result that travel beside its text."""
+    """Return the media parts of a result, which are sent along with its text."""
     return () if settings.drop else [part for part in result.content if isinstance(part, MediaPart)]
 
 
-def strip(text: str, tags: Iterable[str]) -> str:
-    """The text without the blocks of these tags (`<tag>…</tag>`); an opener without its closer is left as it is."""
+def strip_tags(text: str, tags: Iterable[str]) -> str:
+    """Remove the blocks of these tags (`<tag>…</tag>`) from the text; an opener without a closer is left unchanged."""
     for tag in tags:
         opener, closer = f"<{tag}>", f"</{tag}>"
         kept, at = [], 0
@@ -140,5 +173,5 @@ def strip(text: str, tags: Iterable[str]) -> str:
 
 
 def part_text(part: TextPart | MediaPart) -> str:
-    """The text of a part; what is no text is named."""
+    """Return a part's text; a part without text is represented by its kind."""
     return part.text if isinstance(part, TextPart) else f"[{part.kind}]"

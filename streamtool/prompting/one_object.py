@@ -1,7 +1,7 @@
-"""Formats in which the whole reply is one object: a final answer has a form of its own, and text has a place in it.
+"""Formats in which the entire reply is one object: a final answer has its own form, and text has a field in the object.
 
-In every other format text is text. Which formats these are, and under which keys text stands in them, says the table
-of formats: an envelope with a `final` key (and a `thought`).
+In all other formats, text is plain text. The table of formats defines which formats these are, and which keys hold
+text: they have an envelope with a `final` key (and a `thought`).
 """
 
 import json
@@ -10,8 +10,8 @@ from functools import lru_cache
 from statemachine import FORMATS
 from statemachine.formats import Envelope
 
-THOUGHT_LENGTH = 200
-"""Characters of a thought, by the rules of the protocol."""
+MAX_THOUGHT = 200
+"""Maximum length of a thought, as the protocol defines it."""
 
 
 @lru_cache(maxsize=256)
@@ -20,13 +20,13 @@ def _envelope(format: str) -> Envelope | None:
     return next((body for body in bodies if isinstance(body, Envelope) and body.final), None)
 
 
-def is_whole(format: str) -> bool:
-    """True if a reply in this format is one object and nothing else."""
+def is_one_object(format: str) -> bool:
+    """Return whether a reply in this format is one object and nothing else."""
     return _envelope(format) is not None
 
 
 def answer_text(text: str, format: str) -> str:
-    """A final answer as the format has it."""
+    """Return a final answer as this format writes it."""
     envelope = _envelope(format)
     if envelope is None:
         return text
@@ -36,13 +36,15 @@ def answer_text(text: str, format: str) -> str:
     return written
 
 
-def with_text(text: str, calls: str, format: str) -> str:
-    """Text and the calls that follow it, as one reply of the format; in one object the text is its thought."""
+def join_text_and_calls(text: str, calls: str, format: str) -> str:
+    """Return text and the calls that follow it as one reply in this format. In a one-object format, the text becomes
+    the object's thought.
+    """
     envelope = _envelope(format)
     if not text:
         return calls
     if envelope is None:
         return f"{text}\n{calls}"
-    thought = json.dumps(text[:THOUGHT_LENGTH], ensure_ascii=False)
+    thought = json.dumps(text[:MAX_THOUGHT], ensure_ascii=False)
     blank = f'{{{json.dumps(envelope.thought)}: ""'
     return f"{blank[:-2]}{thought}{calls.removeprefix(blank)}" if calls.startswith(blank) else calls

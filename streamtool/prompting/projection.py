@@ -1,23 +1,38 @@
-"""The projection: a conversation with tools becomes one that a model of text only can read.
+"""Projection: turns a conversation with tools into one that a text-only model can read.
 
-    client's system text, then the contract
-    messages in order: past calls and results as text
-    the tail: what holds for this reply only
+    the client's system text, then the tool prompt
+    the messages in order, with past calls and results as text
+    turn instructions, which apply to this reply only
 
-The messages are read once, from first to last, and nothing already written depends on what comes later. So the prompt
-without its tail is a prefix of the next turn's prompt. What needs no change keeps its `raw` and travels as it came.
+The messages are read once, from first to last, and later messages never change what has already been written. The
+prompt without its turn instructions is therefore a prefix of the next turn's prompt. Messages that need no change keep
+their `raw` and are sent unchanged.
 
-With `roles = "strict"` the messages are as every chat template takes them: one system message, then user and assistant
-by turns. Without a system role everything that is no assistant message is the user's, the contract first.
+With `roles = "strict"`, the messages have the form that every chat template accepts: one system message, then
+alternating user and assistant messages. Without a system role, they alternate from the start, and the first user
+message begins with the tool prompt.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter, itemgetter
 
 from attrs import evolve
 
 import statemachine
-from streamtool.conversation import Conversation, MediaPart, Message, Part, TextPart, ToolCall, ToolChoice, ToolResult
-from streamtool.errors import RequestError
+from streamtool.core.bounded_cache import SharedList
+from streamtool.core.conversation import (
+    Conversation,
+    MediaPart,
+    Message,
+    Part,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+from streamtool.core.errors import RequestError
+from streamtool.core.turns import Pairing, unanswered_calls
 from streamtool.prompting.history import (
     arguments_text,
     calls_text,
@@ -26,17 +41,18 @@ from streamtool.prompting.history import (
     orphan_text,
     part_text,
     result_text,
-    strip,
+    strip_tags,
 )
-from streamtool.prompting.one_object import answer_text, is_whole, with_text
-from streamtool.prompting.tool_prompt import Contract, contract, contract_of_names
-from streamtool.prompting.transcripts import Recall, recalled
-from streamtool.prompting.turn_instructions import tail
+from streamtool.prompting.one_object import answer_text, is_one_object, join_text_and_calls
+from streamtool.prompting.tool_prompt import ToolPrompt, build_tool_prompt, build_tool_prompt_from_calls
+from streamtool.prompting.transcripts import find_transcript
+from streamtool.prompting.turn_instructions import instructions_text
+from streamtool.protocols.interfaces import Recall
 from streamtool.settings import ModelSettings
-from streamtool.turns import Pairing, unanswered
 
-_EXAMPLE_LENGTH = 400  # characters of arguments out of the history that are still fit for an example
+_EXAMPLE_LENGTH = 400  # maximum length of arguments from the history that are used as an example
 
+_CALLS = attrgetter("calls")
 _BEGIN = Message("user", (TextPart("(The assistant speaks first.)"),))
 
 
@@ -50,28 +66,30 @@ def project(
     open_end: bool = False,
     recall: Recall | None = None,
 ) -> Conversation:
-    """The conversation with tools, calls and results as text, for a model that is taught `format`.
+    """Return the conversation with tools, calls and results as text, for a model that is taught `format`.
 
-    A conversation with neither tools nor tool history is returned as it is. `correction` joins the tail of a further
-    attempt; `continued` is what the reply already holds, as an assistant message before the tail. `recall` knows how
-    the model wrote past calls (`verbatim`). What had to be left out or mended is told in `dropped`. Raises
-    RequestError: a call without its result at the end, unless `open_end` (with `history = "strict"`: anywhere), a
-    result without its call (strict only), a contract that the context cannot hold.
+    A conversation with neither tools nor tool history is returned unchanged. `correction` is added to the turn
+    instructions of a further attempt; `continued` is the reply so far, which precedes the turn instructions as an
+    assistant message. `recall` looks up how the model wrote past calls (`verbatim`). Everything omitted or repaired is
+    listed in `dropped`.
+
+    Raises RequestError for a call that lacks its result at the end, unless `open_end` is set (with `history =
+    "strict"`: anywhere), for a result without its call (strict only), and for a tool prompt that exceeds the context.
     """
     if not conversation.tools and not conversation.has_tool_history:
         return conversation
     if not open_end:
-        _no_open_end(conversation.messages)
-    made = _contract_for(conversation, model, format)
+        _require_results(conversation.messages)
+    made = _tool_prompt_for(conversation, model, format)
     projector = _Projector(model, format, recall)
     for message in conversation.messages:
         projector.add(message)
-    messages = _with_contract(_spoken(projector.close()), made.text)
+    messages = _with_tool_prompt(_without_blanks(projector.close()), made.text)
     if continued:
         messages.append(Message("assistant", (TextPart(continued),)))
     if model.prompt.roles == "strict" or not model.prompt.system_role:
-        messages = _alternating(messages, system_role=model.prompt.system_role)
-    _add_tail(messages, tail(conversation.choice, correction, conversation.options.output))
+        messages = _alternate_roles(messages, system_role=model.prompt.system_role)
+    _add_turn_instructions(messages, instructions_text(conversation.choice, correction, conversation.options.output))
     notes = [] if made.tier == "full" else [f"tools shortened to {made.tier}"]
     return evolve(
         conversation,
@@ -83,21 +101,30 @@ def project(
     )
 
 
-def _no_open_end(messages: Sequence[Message]) -> None:
-    missing = unanswered(messages)
+def _require_results(messages: Sequence[Message]) -> None:
+    missing = unanswered_calls(messages) if any(map(_CALLS, messages)) else ()
     if missing:
         names = ", ".join(call.id for call in missing)
         raise RequestError(
-            f"the conversation ends before the result of {names}: send a result for each call",
+            f"the conversation ends without a result for {names}: send a result for each call",
             param="messages",
             code="missing_result",
         )
 
 
-def _contract_for(conversation: Conversation, model: ModelSettings, format: str) -> Contract:
+def _tool_prompt_for(conversation: Conversation, model: ModelSettings, format: str) -> ToolPrompt:
     parallel = conversation.choice.parallel
     if conversation.tools:
-        return contract(conversation.tools, format, model, parallel=parallel)
+        offered = conversation.raw.get("tools")
+        if type(offered) is not SharedList or model.context is not None:
+            return build_tool_prompt(conversation.tools, format, model, parallel=parallel)
+        prompt = model.prompt
+        key = ("tool prompt", format, prompt.schema, prompt.schema_budget, prompt.results.frame, parallel)
+        known: tuple[tuple[Tool, ...], ToolPrompt] | None = offered.made.get(key)
+        if known is None or known[0] is not conversation.tools:
+            known = conversation.tools, build_tool_prompt(conversation.tools, format, model, parallel=parallel)
+            offered.keep(key, known)
+        return known[1]
     first: dict[str, statemachine.Call] = {}
     for message in conversation.messages:
         for call in message.calls:
@@ -105,19 +132,30 @@ def _contract_for(conversation: Conversation, model: ModelSettings, format: str)
             first.setdefault(
                 call.name, statemachine.Call(call.name, arguments if len(arguments) <= _EXAMPLE_LENGTH else "{}")
             )
-    return contract_of_names(list(first.values()), format, model, parallel=parallel) if first else Contract("", "full")
+    return (
+        build_tool_prompt_from_calls(list(first.values()), format, model, parallel=parallel)
+        if first
+        else ToolPrompt("", "full")
+    )
 
 
-def _spoken(messages: list[Message]) -> list[Message]:
-    """The messages without those that say nothing, which some upstreams refuse; the last one stands in any case."""
-    return [message for message in messages[:-1] if not _is_blank(message)] + messages[-1:]
+def _without_blanks(messages: list[Message]) -> list[Message]:
+    """Remove blank messages, which some upstreams reject; the last message is always kept."""
+    return [
+        message
+        for message in messages[:-1]
+        if (len(message.content) == 1 and type(part := message.content[0]) is TextPart and part.text.strip())
+        or not _is_blank(message)
+    ] + messages[-1:]
 
 
-def _with_contract(messages: list[Message], text: str) -> list[Message]:
-    """The contract after the client's own system text: at the end of the last leading system message."""
+def _with_tool_prompt(messages: list[Message], text: str) -> list[Message]:
+    """Append the tool prompt to the client's own system text, at the end of the last leading system message."""
     if not text:
         return messages
-    leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
+    leading = 0
+    while leading < len(messages) and messages[leading].role == "system":
+        leading += 1
     if leading == 0:
         return [Message("system", (TextPart(text),)), *messages]
     messages[leading - 1] = _with_text(messages[leading - 1], text)
@@ -125,12 +163,12 @@ def _with_contract(messages: list[Message], text: str) -> list[Message]:
 
 
 def _with_text(message: Message, text: str) -> Message:
-    """The message with a further paragraph."""
-    return evolve(message, content=_joined((message.content, (TextPart(text),))), raw=())
+    """Return the message with another paragraph appended."""
+    return evolve(message, content=_join_contents((message.content, (TextPart(text),))), raw=())
 
 
-def _joined(contents: Iterable[Sequence[Part]]) -> tuple[Part, ...]:
-    """The parts of all, the texts that meet joined by an empty line."""
+def _join_contents(contents: Iterable[Sequence[Part]]) -> tuple[Part, ...]:
+    """Concatenate the parts. Where two texts become adjacent, they are joined with an empty line between them."""
     parts: list[Part] = []
     meeting: list[str] = []
     for content in contents:
@@ -147,28 +185,34 @@ def _joined(contents: Iterable[Sequence[Part]]) -> tuple[Part, ...]:
     return (*parts, TextPart("\n\n".join(meeting))) if meeting else tuple(parts)
 
 
-def _add_tail(messages: list[Message], text: str) -> None:
-    """Say this behind the last message, as the user."""
+def _add_turn_instructions(messages: list[Message], text: str) -> None:
+    """Append this text after the last message, as user text."""
     if text and messages and messages[-1].role == "user":
         messages[-1] = _with_text(messages[-1], text)
     elif text:
         messages.append(Message("user", (TextPart(text),)))
 
 
-def _alternating(messages: Sequence[Message], *, system_role: bool) -> list[Message]:
-    """The same texts as every chat template takes them.
+def _alternate_roles(messages: Sequence[Message], *, system_role: bool) -> list[Message]:
+    """Return messages with the same text in the form that every chat template accepts.
 
-    One system message at most, at the start; then user and assistant by turns, the user first, nothing empty.
+    That is, at most one system message, at the start, followed by alternating user and assistant messages, the first
+    one from the user. None of them is empty.
     """
     made: list[Message] = []
     same: list[list[tuple[Part, ...]]] = []
-    """What the messages are made of."""
+    """For each message in `made`, the contents that it consists of."""
+    leads = system_role
+    """Whether there have been only system messages so far."""
+    end = messages[-1] if messages else None
     for message in messages:
-        leads = system_role and all(before.role == "system" for before in made)
         role = "user" if message.role == "system" and not leads else message.role
-        last = message is messages[-1] and bool(made) and made[-1].role != role
-        if _is_blank(message) and not last:
-            continue
+        content = message.content
+        if not (len(content) == 1 and type(part := content[0]) is TextPart and part.text.strip()):
+            last = message is end and bool(made) and made[-1].role != role
+            if _is_blank(message) and not last:
+                continue
+        leads = leads and role == "system"
         if role == "assistant" and (not made or made[-1].role == "system"):
             made.append(_BEGIN)
             same.append([_BEGIN.content])
@@ -178,13 +222,13 @@ def _alternating(messages: Sequence[Message], *, system_role: bool) -> list[Mess
             made.append(message if role == message.role else evolve(message, role=role, raw=()))
             same.append([message.content])
     return [
-        message if len(contents) == 1 else evolve(message, content=_joined(contents), raw=())
+        message if len(contents) == 1 else evolve(message, content=_join_contents(contents), raw=())
         for message, contents in zip(made, same, strict=True)
     ]
 
 
 class _Projector:
-    """Reads the messages in order and writes the projected ones; results that stand together become one message."""
+    """Projects messages in order; consecutive results become one message."""
 
     __slots__ = (
         "_calls",
@@ -195,7 +239,7 @@ class _Projector:
         "_prompt",
         "_recall",
         "_results",
-        "_tails",
+        "_turn_instructions",
         "notes",
     )
 
@@ -207,48 +251,59 @@ class _Projector:
         self._pairing = Pairing()
         self._calls: tuple[ToolCall, ...] = ()
         self._places: dict[int, int] = {}
-        """The places of these calls, by their identity."""
+        """The position of each call in `_calls`, by identity."""
         self._results: list[tuple[int, str, Sequence[MediaPart]]] = []
-        self._tails: dict[int, str] = {}
-        """What was said for one reply alone, by the number of the message that is this reply."""
+        self._turn_instructions: dict[int, str] = {}
+        """Turn instructions of earlier replies, by the index of the reply's message."""
         self.notes: list[str] = []
 
     def add(self, message: Message) -> None:
-        """Take the next message."""
+        """Add the next message."""
         match message.role:
             case "system":
-                self._flush(())
+                if self._results:
+                    self._flush(())
                 self._out.append(message)
             case "assistant":
-                self._interrupt()
-                self._flush(())
+                if self._pairing.waiting:
+                    self._interrupt()
+                if self._results:
+                    self._flush(())
                 self._assistant(message)
             case "user":
                 self._user(message)
 
     def close(self) -> list[Message]:
-        """All projected messages."""
-        self._flush(())
-        said = self._out if self._prompt.media else [_plain(message) for message in self._out]
+        """Return all projected messages."""
+        if self._results:
+            self._flush(())
+        said = self._out if self._prompt.media else [_as_single_text(message) for message in self._out]
+        if not self._turn_instructions:
+            return said
         messages: list[Message] = []
         for place, message in enumerate(said):
-            _add_tail(messages, self._tails.get(place, ""))
+            _add_turn_instructions(messages, self._turn_instructions.get(place, ""))
             messages.append(message)
         return messages
 
     def _assistant(self, message: Message) -> None:
         self._pairing.emit(message.calls)
         self._calls = message.calls
-        self._places = {id(call): place for place, call in enumerate(message.calls)}
+        calls = message.calls
+        self._places = {id(calls[0]): 0} if len(calls) == 1 else {id(call): at for at, call in enumerate(calls)}
         if message.calls:
-            text, tail = (None, "") if self._recall is None else recalled(message, self._format, self._recall)
+            text, tail = (None, "") if self._recall is None else find_transcript(message, self._format, self._recall)
             if tail:
-                self._tails[len(self._out)] = tail
+                self._turn_instructions[len(self._out)] = tail
             if text is None:
-                text = with_text(message.text, calls_text(message.calls, self._format), self._format)
-            media = tuple(part for part in message.content if isinstance(part, MediaPart))
-            self._out.append(evolve(message, content=(*media, TextPart(text)), calls=(), raw=()))
-        elif is_whole(self._format) and message.text:
+                text = join_text_and_calls(message.text, calls_text(message.calls, self._format), self._format)
+            content = message.content
+            if len(content) > 1 or (content and type(content[0]) is not TextPart):
+                content = (*[part for part in content if isinstance(part, MediaPart)], TextPart(text))
+            else:
+                content = (TextPart(text),)
+            self._out.append(Message("assistant", content, reasoning=message.reasoning))
+        elif is_one_object(self._format) and message.text:
             self._out.append(evolve(message, content=(TextPart(answer_text(message.text, self._format)),), raw=()))
         else:
             self._out.append(message)
@@ -258,12 +313,14 @@ class _Projector:
             self._result(result)
         if message.results and not message.content:
             return
-        self._interrupt()
-        content = self._stripped(message.content)
+        if self._pairing.waiting:
+            self._interrupt()
+        content = self._stripped(message.content) if self._prompt.results.strip else message.content
         if message.results:
             self._flush(content)
             return
-        self._flush(())
+        if self._results:
+            self._flush(())
         if content == message.content:
             self._out.append(message)
         elif content:
@@ -272,7 +329,8 @@ class _Projector:
     def _result(self, result: ToolResult) -> None:
         call = self._pairing.answer(result)
         settings = self._prompt.results
-        media = media_of(result, settings) if self._prompt.media else ()
+        only_text = len(result.content) == 1 and type(result.content[0]) is TextPart
+        media = () if only_text or not self._prompt.media else media_of(result, settings)
         if call is None:
             self._note(f"result {result.id} has no call")
             self._results.append((len(self._calls), orphan_text(result, settings), media))
@@ -281,18 +339,20 @@ class _Projector:
         self._results.append((place, result_text(result, call.name, settings), media))
 
     def _interrupt(self) -> None:
-        """What is still open gets no result any more: something else was said."""
+        """Mark open calls as interrupted, since another message precedes their results."""
         for call in self._pairing.interrupt():
             self._note(f"call {call.id} has no result: interrupted")
             self._results.append((self._places[id(call)], interrupted_text(call, self._prompt.results), ()))
 
     def _flush(self, content: Sequence[Part]) -> None:
-        """The results that have come, in the order of their calls, and then `content`, as one user message."""
+        """Write the collected results in the order of their calls, followed by `content`, as one user message."""
         if self._results:
-            self._results.sort(key=lambda entry: entry[0])
-            text = "\n\n".join(entry[1] for entry in self._results)
-            media = [part for entry in self._results for part in entry[2]]
-            content = _joined(((TextPart(text), *media), content))
+            text, media = self._results[0][1:]
+            if len(self._results) > 1:
+                self._results.sort(key=itemgetter(0))
+                text = "\n\n".join([entry[1] for entry in self._results])
+                media = [part for entry in self._results for part in entry[2]]
+            content = _join_contents(((TextPart(text), *media), content)) if media or content else (TextPart(text),)
             self._results = []
         if content:
             self._out.append(Message("user", tuple(content)))
@@ -301,7 +361,9 @@ class _Projector:
         tags = self._prompt.results.strip
         if not tags:
             return content
-        texts = [evolve(part, text=strip(part.text, tags)) if isinstance(part, TextPart) else part for part in content]
+        texts = [
+            evolve(part, text=strip_tags(part.text, tags)) if isinstance(part, TextPart) else part for part in content
+        ]
         return tuple(now for now, was in zip(texts, content, strict=True) if now == was or not _is_empty(now))
 
     def _note(self, sentence: str) -> None:
@@ -314,8 +376,8 @@ def _is_blank(message: Message) -> bool:
     return not message.reasoning and all(_is_empty(part) for part in message.content)
 
 
-def _plain(message: Message) -> Message:
-    """The message as one text."""
+def _as_single_text(message: Message) -> Message:
+    """Return the message with all of its content in one text part."""
     return evolve(message, content=(TextPart("\n".join(map(part_text, message.content))),), raw=())
 
 

@@ -1,32 +1,43 @@
-"""The tool prompt: the text that teaches the model its tools and the one way to call them.
+"""The tool prompt: the text that teaches the model its tools and the form of a call.
 
-A pure function of the tools and the settings: the order is the client's, nothing depends on time, process or turn, so
-the same tools give the same bytes and the upstream's prefix cache holds them. How a call is written is shown, never
-described: each example is made by `write` from the tools that are really offered. What changes from turn to turn
-(tool choice, corrections) is in the tail, not here.
+It is a pure function of the tools and the settings: the tools keep the client's order, and nothing depends on time,
+process or turn, so the same tools give the same bytes and stay in the upstream's prefix cache. The form of a call is
+shown, never described: `write` makes each example from the offered tools. Everything that changes from turn to turn
+(tool choice, corrections) is in the turn instructions, not here.
 
-Size. Each style lists name, description and parameters of every tool in full. When that exceeds the budget, all tools
-fall to the next tier together: compact signatures with the first sentence of the description, then names with the
-first sentence. The last tier is never cut; whether it fits is the business of the context guard.
+Size. Each style lists the name, description and parameters of every tool in full. If that exceeds the budget, all tools
+drop to the next tier together: first to compact signatures with the first sentence of the description, then to names
+with that sentence. The last tier is never truncated; if it exceeds the model's context, `_check_context` rejects the
+request.
 
-The sections and their headings are read by `streamtool.sample`, which stands for a model; a test holds both together.
+The sections and their headings are parsed by `streamtool.sample`, a stand-in for a model; a test keeps the two
+consistent.
 """
 
 import json
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import msgspec
 from attrs import frozen
 
 from statemachine import Call, write
-from streamtool.conversation import Tool
-from streamtool.errors import RequestError
-from streamtool.kept import Kept
-from streamtool.prompting.examples import example_call, schema_of
-from streamtool.prompting.history import framed
-from streamtool.prompting.one_object import answer_text, is_whole
-from streamtool.prompting.window import estimate
-from streamtool.schema import first_sentence, full, literal, markdown, notes, signature, type_of
+from streamtool.core.bounded_cache import LruCache
+from streamtool.core.conversation import Tool
+from streamtool.core.errors import RequestError
+from streamtool.prompting.history import frame_content
+from streamtool.prompting.one_object import answer_text, is_one_object
+from streamtool.prompting.window import estimate_tokens
+from streamtool.schemas.examples import example_call, schema_of
+from streamtool.schemas.parameters import (
+    first_sentence,
+    literal,
+    parameter_list,
+    parameter_notes,
+    schema_or_empty,
+    signature,
+    type_of,
+)
 from streamtool.settings import ModelSettings
 
 HEADING = "# Tools"
@@ -40,85 +51,97 @@ END = "This is the end of the example; the conversation follows."
 EXAMPLE_ID = "call_1"
 EXAMPLE_ANSWER = "Here is what I found."
 
-_LONGEST = 2000
-"""Characters of an example, or of the type of a result, beyond which it is left out."""
-_LARGEST = 256 * 1024
-"""Characters of tools, as JSON, whose prompt is kept."""
-_MOST = 16 * 1024 * 1024
-"""Characters of all tool prompts that are kept, and of the tools they were made for."""
+_MAX_EXAMPLE = 2000
+"""Maximum length of an example or of a result type; longer ones are omitted."""
+_MAX_CACHED_TOOLS = 256 * 1024
+"""Maximum size of the tools in a cached prompt, as JSON characters."""
+_MAX_CACHE = 16 * 1024 * 1024
+"""Total size of the cached tool prompts and of the tools that they were made for, in characters."""
 
 Tier = Literal["full", "compact", "names"]
 
 
 def example_result(name: str) -> str:
-    """The content of the example's result."""
+    """Return the content of the result in the example."""
     return f"(what {name} gives back)"
 
 
 @frozen
-class Contract:
-    """The text, and how much of the tools it holds."""
+class ToolPrompt:
+    """A tool prompt, and how much detail about the tools it contains."""
 
     text: str
     tier: Tier
-    """`full`: everything; what was shortened else."""
+    """`full`, or the tier that the tools were shortened to."""
 
 
-_kept = Kept[Contract](_MOST)
-"""Tool prompts by the JSON of the tools and what else decides."""
+_cache = LruCache[ToolPrompt](_MAX_CACHE)
+"""Tool prompts, by the JSON of the tools and by the settings that affect them."""
 
 
-def contract(tools: Sequence[Tool], format: str, model: ModelSettings, *, parallel: bool = True) -> Contract:
-    """The tool prompt of these tools, calls written in this format. `parallel`: a reply may hold several calls.
+def build_tool_prompt(tools: Sequence[Tool], format: str, model: ModelSettings, *, parallel: bool = True) -> ToolPrompt:
+    """Return the tool prompt for these tools, with calls in this format; `parallel` allows several calls in one reply.
 
-    Raises RequestError when the model's context cannot hold it: nothing is cut in silence.
+    Raises RequestError if the prompt does not fit into the model's context: nothing is truncated silently.
     """
     prompt = model.prompt
-    entries = [
-        (tool.name, tool.description, tool.custom, tool.parameters, tool.examples, tool.returns) for tool in tools
-    ]
-    how = (format, prompt.schema, prompt.schema_budget, prompt.results.frame)
-    key = (json.dumps(entries, ensure_ascii=False, default=dict), *how, parallel)
-    made = _kept.get(key)
+    frame = prompt.results.frame
+    key = (_packed(tools), format, prompt.schema, prompt.schema_budget, frame, parallel)
+    made = _cache.get(key)
     if made is None:
-        made = _contract(tools, *how, parallel=parallel)
-        if len(key[0]) <= _LARGEST:
-            _kept.put(key, made, len(key[0]) + len(made.text))
-    _guard(made, len(tools), model)
+        made = _build(tools, format, prompt.schema, prompt.schema_budget, frame, parallel=parallel)
+        if len(key[0]) <= _MAX_CACHED_TOOLS:
+            _cache.put(key, made, len(key[0]) + len(made.text))
+    _check_context(made, len(tools), model)
     return made
 
 
-def contract_of_names(calls: Sequence[Call], format: str, model: ModelSettings, *, parallel: bool = True) -> Contract:
-    """The tool prompt of a request that offers no tools but holds calls: `calls` is the first call of each tool."""
+def _packed(tools: Sequence[Tool]) -> bytes:
+    """Encode every property of the tools that affects the tool prompt, for use as a cache key."""
+    entries = [
+        (tool.name, tool.description, tool.custom, tool.parameters, tool.examples, tool.returns) for tool in tools
+    ]
+    try:
+        return msgspec.msgpack.encode(entries)
+    except (TypeError, UnicodeError, OverflowError, ValueError):  # a mapping, a lone surrogate, a huge number
+        return json.dumps(entries, default=dict).encode()
+
+
+def build_tool_prompt_from_calls(
+    calls: Sequence[Call], format: str, model: ModelSettings, *, parallel: bool = True
+) -> ToolPrompt:
+    """Return the tool prompt for a request that contains calls but offers no tools; `calls` are the first calls to each
+    tool.
+    """
     listed = "\n".join(
         ["Their parameters are not listed here; call them as in the calls that already stand in this conversation.", ""]
         + [call.name for call in calls]
     )
-    made = Contract(_text(listed, list(calls), format, model.prompt.results.frame, parallel=parallel), "full")
-    _guard(made, len(calls), model)
+    made = ToolPrompt(_text(listed, list(calls), format, model.prompt.results.frame, parallel=parallel), "full")
+    _check_context(made, len(calls), model)
     return made
 
 
-def _guard(made: Contract, count: int, model: ModelSettings) -> None:
+def _check_context(made: ToolPrompt, count: int, model: ModelSettings) -> None:
     if model.context is None:
         return
-    tokens = estimate(made.text)
+    tokens = estimate_tokens(made.text)
     if tokens > model.context:
         raise RequestError(
-            f"the description of {count} tools takes about {tokens} tokens and the model reads {model.context}; "
-            "offer fewer tools, or set schema_budget",
+            f"the descriptions of {count} tools take about {tokens} tokens, but the model's context is "
+            f"{model.context}; offer fewer tools, or set schema_budget",
             param="tools",
             code="context_length_exceeded",
         )
 
 
-def _contract(
+def _build(
     tools: Sequence[Tool], format: str, style: str, budget: int | None, frame: str, *, parallel: bool
-) -> Contract:
+) -> ToolPrompt:
     tiers: list[tuple[Tier, Callable[[Tool], str]]] = [
         ("full", lambda tool: _STYLES[style](tool, format)),
-        ("compact", _shortened),
-        ("names", _named),
+        ("compact", _compact_entry),
+        ("names", _name_entry),
     ]
     for tier, entry in tiers:
         blank = "\n\n" if tier == "full" and style == "markdown" else "\n"
@@ -129,7 +152,7 @@ def _contract(
         listed = f"Their parameters are not listed here; give arguments by the names that fit.\n\n{listed}"
     elif tier == "compact" or style == "compact":
         listed = f"A `?` marks a parameter that may be left out, `=` what it is then.\n\n{listed}"
-    return Contract(_text(listed, _examples(tools), format, frame, parallel=parallel), tier)
+    return ToolPrompt(_text(listed, _examples(tools), format, frame, parallel=parallel), tier)
 
 
 # --- the list of tools -----------------------------------------------------------------------------------------------
@@ -145,40 +168,40 @@ def _compact(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature fo
         text
         for text in (
             signature(tool.name, schema),
-            _indented([t for t in [tool.description.strip()] if t] + notes(schema) + _told(tool)),
+            _indented([t for t in [tool.description.strip()] if t] + parameter_notes(schema) + _extras(tool)),
         )
         if text
     )
 
 
 def _json(tool: Tool, format: str) -> str:  # noqa: ARG001 - one signature for all styles
-    entry = {"name": tool.name, "description": tool.description, "parameters": full(schema_of(tool))}
-    return "\n".join([json.dumps(entry, ensure_ascii=False, default=dict), *_told(tool)])
+    entry = {"name": tool.name, "description": tool.description, "parameters": schema_or_empty(schema_of(tool))}
+    return "\n".join([json.dumps(entry, ensure_ascii=False, default=dict), *_extras(tool)])
 
 
 def _markdown(tool: Tool, format: str) -> str:
-    listed = markdown(schema_of(tool))
+    listed = parameter_list(schema_of(tool))
     lines = [f"**{tool.name}**"]
     if tool.description.strip():
         lines.append(_indented([tool.description.strip()]))
     lines += ["Parameters:", *(f"  {line}" for line in listed)] if listed else ["Parameters: none"]
-    lines += _told(tool)
+    lines += _extras(tool)
     return "\n".join([*lines, "To use:", write([example_call(tool)], format)])
 
 
-def _told(tool: Tool) -> list[str]:
-    """What the client tells of calls and results beside the schema, as far as it is short."""
+def _extras(tool: Tool) -> list[str]:
+    """Return the tool's result type and examples, except for long ones."""
     result = [] if tool.returns is None else [type_of(tool.returns)]
-    lines = [f"Returns: {text}" for text in result if len(text) <= _LONGEST]
-    return [*lines, *(f"Example: {text}" for text in map(literal, tool.examples) if len(text) <= _LONGEST)]
+    lines = [f"Returns: {text}" for text in result if len(text) <= _MAX_EXAMPLE]
+    return [*lines, *(f"Example: {text}" for text in map(literal, tool.examples) if len(text) <= _MAX_EXAMPLE)]
 
 
-def _shortened(tool: Tool) -> str:
+def _compact_entry(tool: Tool) -> str:
     sentence = first_sentence(tool.description)
     return signature(tool.name, schema_of(tool)) + (f"\n  {sentence}" if sentence else "")
 
 
-def _named(tool: Tool) -> str:
+def _name_entry(tool: Tool) -> str:
     sentence = first_sentence(tool.description)
     return f"{tool.name}: {sentence}" if sentence else tool.name
 
@@ -190,7 +213,7 @@ _STYLES: dict[str, Callable[[Tool, str], str]] = {"compact": _compact, "json": _
 
 
 def _examples(tools: Sequence[Tool]) -> list[Call]:
-    """Two calls to show: of the first tool, and of the next one if there is one."""
+    """Return two example calls: one to the first tool, and one to the second if there is one."""
     return [example_call(tools[0]), example_call(tools[1] if len(tools) > 1 else tools[0], other=True)]
 
 
@@ -207,7 +230,7 @@ _INTRODUCTION = (
 
 
 def _rules(format: str, *, parallel: bool) -> str:
-    if is_whole(format):
+    if is_one_object(format):
         room = (
             "- Each reply is one object and nothing else: a call, or the final answer. One call stands in a reply.\n"
             "- When no tool fits, or the task is done, give the final answer, in the form that the example shows."
@@ -245,10 +268,10 @@ def _example(calls: Sequence[Call], format: str, frame: str, *, parallel: bool) 
         ANSWER,
         answer_text(EXAMPLE_ANSWER, format),
     ]
-    if parallel and not is_whole(format):
+    if parallel and not is_one_object(format):
         lines += [SEVERAL, write([first, second], format)]
     return "\n\n".join([*lines, END])
 
 
 def _framed(name: str, frame: str) -> str:
-    return framed(example_result(name), name, EXAMPLE_ID, frame)
+    return frame_content(example_result(name), name, EXAMPLE_ID, frame)

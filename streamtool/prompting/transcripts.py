@@ -1,50 +1,55 @@
-"""Verbatim history: past calls stand in the prompt exactly as the model wrote them.
+"""Verbatim history: the prompt contains past calls exactly as the model wrote them.
 
-A client sends back what it understood of a reply: text, and calls as data. Written as text again, that is rarely what
-the model had written, letter for letter; so an upstream that has the reply in its cache would have to read it anew. So
-the words of each reply with calls are kept under the id of its first call, together with a digest of what they mean.
-They are used again only if the message that comes back still means the same. Whoever edits a call gets it written anew.
+A client sends back its interpretation of a reply: text, and calls as data. If these are turned into text again, the
+result rarely equals the original, so an upstream that has the reply in its cache would have to process it again. The
+transcript of each reply with calls is therefore stored under the id of its first call, with a digest of its meaning. It
+is used only if the message that the client returns still has the same meaning; edited calls are written as new text.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from attrs import frozen
 
 import statemachine
 from statemachine import FORMATS
-from streamtool.conversation import Message
+from streamtool.core.conversation import Message
 from streamtool.prompting.history import arguments_text
-
-Recall = Callable[[str], bytes | None]
+from streamtool.protocols.interfaces import Recall
 
 
 @frozen
-class _Words:
+class _Transcript:
     format: str
-    """That was taught."""
+    """The format that was taught."""
     meaning: str
     text: str
     tools: str
-    """What the tools are found by that the model had (`exchange/toolsets.py`)."""
+    """The key of the tools that the model had (`exchange/tool_sets.py`)."""
     tail: str = ""
-    """What was said for this reply alone, behind the last message before it."""
+    """The turn instructions for this reply."""
 
 
-def key(call_id: str) -> str:
-    """Under which the words of a reply are kept whose first call has this id."""
+def transcript_key(call_id: str) -> str:
+    """Return the store's key for the transcript of a reply whose first call has this id."""
     return f"words {call_id}"
 
 
-def words(
-    text: str, events: Iterable[statemachine.Event], ids: Sequence[str], *, format: str, tools: str, tail: str = ""
+def encode_transcript(
+    text: str,
+    events: Iterable[statemachine.Event],
+    ids: Sequence[str],
+    *,
+    format: str,
+    tools: str,
+    turn_instructions: str = "",
 ) -> bytes | None:
-    """What to keep of a reply that a model wrote as `text`, which reads as `events`.
+    """Encode the transcript of a reply that the model wrote as `text` and that the parser turned into `events`.
 
-    `ids` are those of the calls that the client has got; `format` was taught, `tools` is what its tools are found by,
-    `tail` what was said for this reply alone.
-    None if the text does not mean just these calls.
+    `ids` are the ids of the calls that the client received, `format` is the taught format, `tools` is the key of the
+    tools, and `turn_instructions` are the ones for this reply. Return None if the text does not contain exactly these
+    calls.
     """
     said: list[str] = []
     calls: list[list[str]] = []
@@ -59,15 +64,17 @@ def words(
     if not ids or len(calls) != len(ids):
         return None
     meaning = _meaning("".join(said), [(call[0], "".join(call[1:])) for call in calls])
-    return msgspec.json.encode(_Words(format, meaning, _sound(text), tools, _sound(tail)))
+    return msgspec.json.encode(
+        _Transcript(format, meaning, _without_surrogates(text), tools, _without_surrogates(turn_instructions))
+    )
 
 
-def recalled(message: Message, format: str, recall: Recall) -> tuple[str | None, str]:
-    """How the model wrote this message, and what was said for it alone; None: it is not known.
+def find_transcript(message: Message, format: str, recall: Recall) -> tuple[str | None, str]:
+    """Return the transcript of this message and the turn instructions stored with it; None without a usable transcript.
 
-    Nor does it count if it was in another format, or does not mean the same as the message.
+    A transcript in another format is not usable, nor is one whose meaning differs from the message.
     """
-    known = _known(message, recall)
+    known = _load(message, recall)
     if known is None:
         return None, ""
     means = _meaning(message.text, [(call.name, arguments_text(call)) for call in message.calls])
@@ -75,27 +82,27 @@ def recalled(message: Message, format: str, recall: Recall) -> tuple[str | None,
 
 
 def format_of(messages: Iterable[Message], recall: Recall) -> str | None:
-    """The format that was taught when the first reply with calls was written, of those that are remembered."""
-    known = (_known(message, recall) for message in messages if message.calls)
+    """Return the format that was taught for the earliest reply that has calls and a transcript."""
+    known = (_load(message, recall) for message in messages if message.calls)
     return next((found.format for found in known if found is not None and found.format in FORMATS), None)
 
 
 def toolset_of(message: Message, recall: Recall) -> str | None:
-    """What the tools are found by that the model had when it wrote this message, if that is known."""
-    known = _known(message, recall)
+    """Return the key of the tools that the model had when it wrote this message; None if unknown."""
+    known = _load(message, recall)
     return None if known is None else known.tools or None
 
 
-def _known(message: Message, recall: Recall) -> _Words | None:
-    kept = recall(key(message.calls[0].id))
+def _load(message: Message, recall: Recall) -> _Transcript | None:
+    kept = recall(f"words {message.calls[0].id}")  # `transcript_key`, inlined to save a call per message
     try:
-        return None if kept is None else msgspec.json.decode(kept, type=_Words)
-    except msgspec.DecodeError:  # another version has kept it
+        return None if kept is None else msgspec.json.decode(kept, type=_Transcript)
+    except msgspec.DecodeError:  # stored by another version
         return None
 
 
 def _meaning(text: str, calls: Sequence[tuple[str, str]]) -> str:
-    """A digest of calls and text; white space in the text and the spelling of the arguments make no difference."""
+    """Return a digest of calls and text that ignores whitespace in the text and the spelling of arguments."""
     digest = hashlib.sha256("".join(text.split()).encode("utf-8", "replace"))
     for name, arguments in calls:
         digest.update(b"\0" + name.encode("utf-8", "replace") + b"\0" + _canonical(arguments))
@@ -109,6 +116,6 @@ def _canonical(arguments: str) -> bytes:
         return arguments.encode("utf-8", "replace")
 
 
-def _sound(text: str) -> str:
-    """The text, half characters replaced: no protocol could carry them."""
+def _without_surrogates(text: str) -> str:
+    """Replace unpaired surrogates in the text: no protocol can carry them."""
     return text.encode("utf-8", "replace").decode()

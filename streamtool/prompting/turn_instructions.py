@@ -1,20 +1,21 @@
-"""The tail: what holds for this one reply, said after the last message.
+"""Turn instructions: text after the last message that applies to this reply only.
 
-The tool choice and a correction change from turn to turn; the tool prompt and the history do not. So the prompt without
-its tail stays a prefix of the next prompt, and an upstream's prefix cache keeps it. With `verbatim` the tail of a reply
-that calls is remembered with the reply, and stands before it ever after. A free choice says nothing, and that a reply
-holds one call at most is a rule of the tool prompt, since clients say it in every request.
+The tool choice and a correction change from turn to turn; the tool prompt and the history do not. The prompt without
+its turn instructions is therefore a prefix of the next prompt, and remains in the upstream's prefix cache. With
+`verbatim`, the turn instructions for a reply with calls are stored with the reply, and precede it in all later prompts.
+A free tool choice adds no text. A limit of one call per reply is a rule in the tool prompt instead, since clients that
+set it do so in every request.
 """
 
 import json
 
 from attrs import evolve
 
-from streamtool.conversation import Conversation, Message, OutputFormat, TextPart, ToolChoice
+from streamtool.core.conversation import Conversation, Message, OutputFormat, TextPart, ToolChoice
 
 
 def choice_text(choice: ToolChoice) -> str:
-    """The choice as one or two sentences; empty when the model may do as it likes."""
+    """Return the tool choice as one or two sentences; empty if the model is free to choose."""
     names = ", ".join(f"`{name}`" for name in choice.names)
     if choice.mode == "none":
         return "For this reply: write no call. Answer without tools."
@@ -37,7 +38,7 @@ def _at_least(count: str) -> str:
 
 
 def output_text(output: OutputFormat | None) -> str:
-    """The form of the answer, which the upstream cannot be held to while calls are text."""
+    """Return an instruction about the form of the answer, which the upstream cannot enforce while calls are text."""
     if output is None or output.foreign:
         return ""
     if output.schema is None:
@@ -49,15 +50,17 @@ def output_text(output: OutputFormat | None) -> str:
     )
 
 
-def tail(choice: ToolChoice, correction: str | None, output: OutputFormat | None = None) -> str:
-    """Everything that stands after the last message; empty when there is nothing to say."""
+def instructions_text(choice: ToolChoice, correction: str | None, output: OutputFormat | None = None) -> str:
+    """Return all turn instructions, or an empty string."""
+    if correction is None and output is None and choice.mode == "auto" and not choice.names:
+        return ""
     return "\n\n".join(text for text in (correction, choice_text(choice), output_text(output)) if text)
 
 
-def corrected(conversation: Conversation, correction: str) -> Conversation:
-    """The conversation with a correction as the user's last words, for a model that has its tools natively."""
+def with_correction(conversation: Conversation, correction: str) -> Conversation:
+    """Return the conversation with a correction as the last user message, for a model that gets its tools natively."""
     *before, last = conversation.messages
     said = Message("user", (TextPart(correction),))
-    if last.role == "user" and not last.results:  # not every upstream takes two messages of the user in a row
+    if last.role == "user" and not last.results:  # some upstreams reject two user messages in a row
         return evolve(conversation, messages=(*before, evolve(said, content=(*last.content, *said.content))))
     return evolve(conversation, messages=(*before, last, said))

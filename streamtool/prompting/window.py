@@ -1,7 +1,8 @@
-"""How much of the model's window a prompt takes, and what is left of it for the reply.
+"""The size of a prompt compared with the model's context window, and the room that it leaves for the reply.
 
-A tokenizer counts where one is set. Without one, a token is four bytes of text, a message four tokens more, an image or
-a document 1,600; since text may have fewer tokens than that, a prompt is refused only if it is a quarter too long.
+Tokens are counted by a tokenizer if one is configured. Otherwise, a token is estimated as four bytes of text, a message
+as four more tokens, and an image or a document as 1,600 tokens. Since the true count may be lower, a prompt is rejected
+only if the estimate exceeds the window by a quarter.
 """
 
 from collections.abc import Callable
@@ -10,29 +11,29 @@ from typing import Final
 import msgspec
 from attrs import evolve
 
-from streamtool.conversation import Conversation, TextPart
-from streamtool.errors import RequestError
+from streamtool.core.conversation import Conversation, TextPart
+from streamtool.core.errors import RequestError
 
 BYTES_PER_TOKEN: Final = 4
 _MESSAGE: Final = 4
 _MEDIA: Final = 1600
 _MARGIN: Final = 1.25
-"""How many times the window an estimate has to be before the prompt counts as too long."""
-_LEAST: Final = 256
-"""Tokens that are left to a reply in any case: whoever serves the model knows better whether they fit."""
+"""Smallest ratio of estimate to window that counts as too long."""
+_MIN_REPLY: Final = 256
+"""Number of tokens that a reply is always granted, because the model's server knows better whether they fit."""
 
 CountTokens = Callable[[str], int]
-"""Counts the tokens of a text."""
+"""A function that counts the tokens in a string."""
 
 
-def estimate(text: str) -> int:
-    """About how many tokens a text has."""
+def estimate_tokens(text: str) -> int:
+    """Estimate the number of tokens in a string."""
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
 def prompt_tokens(conversation: Conversation, tokenizer: CountTokens | None) -> int:
-    """How many tokens the prompt of a projected conversation has, tools that go natively included."""
-    count = tokenizer or estimate
+    """Return the number of tokens in the prompt of a projected conversation, including native tools."""
+    count = tokenizer or estimate_tokens
     total = 0
     for message in conversation.messages:
         total += _MESSAGE
@@ -43,12 +44,12 @@ def prompt_tokens(conversation: Conversation, tokenizer: CountTokens | None) -> 
     return total
 
 
-def fitted(conversation: Conversation, window: int | None, tokenizer: CountTokens | None) -> Conversation:
-    """The conversation, its `max_tokens` within what the prompt leaves of a window of so many tokens (None: not known).
+def limit_max_tokens(conversation: Conversation, window: int | None, tokenizer: CountTokens | None) -> Conversation:
+    """Limit `max_tokens` to the room that the prompt leaves in a window of this many tokens (None: unknown).
 
-    Raises RequestError when the prompt leaves nothing. Its words are those by which clients know that they have to
-    compact: "prompt is too long: 37980 tokens > 20000 maximum" (Claude Code reads the numbers), "maximum context length
-    is 20000 tokens", "reduce the length of the messages", and the code (pi, opencode, Codex).
+    Raises RequestError if the prompt leaves no room. The error contains the phrases that make clients compact their
+    history: "prompt is too long: 37980 tokens > 20000 maximum" (Claude Code reads the numbers), "maximum context length
+    is 20000 tokens", "reduce the length of the messages", and the error code (pi, opencode, Codex).
     """
     if window is None:
         return conversation
@@ -60,8 +61,8 @@ def fitted(conversation: Conversation, window: int | None, tokenizer: CountToken
             param="messages",
             code="context_length_exceeded",
         )
-    asked, left = conversation.options.max_tokens, max(window - tokens, _LEAST)
+    asked, left = conversation.options.max_tokens, max(window - tokens, _MIN_REPLY)
     if asked is None or asked <= left:
         return conversation
     options = evolve(conversation.options, max_tokens=left)
-    return evolve(conversation, options=options, dropped=(*conversation.dropped, f"max_tokens beyond {left}"))
+    return evolve(conversation, options=options, dropped=(*conversation.dropped, f"max_tokens above {left}"))

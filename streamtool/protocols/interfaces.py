@@ -1,7 +1,7 @@
-"""What a protocol's package has to offer: `ClientProtocol` to clients, `UpstreamProtocol` to upstreams.
+"""Interfaces of a protocol package: `ClientProtocol` faces clients, `UpstreamProtocol` faces upstreams.
 
-A package that speaks on both sides offers both. The names are those of the package itself (`chat.read_request`). No
-package lists them again: it offers what it imports, and a test compares that with this module.
+A package for both sides implements both. The names are module attributes (`chat.read_request`). A package has no list
+of them: whatever it imports is part of it, and a test compares its names with this module.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,24 +9,29 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.reply import Reply, ReplyEvent, Usage
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Reply, ReplyEvent, Usage
+from streamtool.protocols.decisions import RequestFields
 from streamtool.settings import LimitSettings, ModelSettings
 
-Json = Any  # a decoded JSON value
 Headers = tuple[tuple[bytes, bytes], ...]
+Recall = Callable[[str], bytes | None]
+"""Function that returns the value stored under an id, or None if it is missing or has expired."""
 
 
 @frozen
 class ListedModel:
-    """A model of which clients are told."""
+    """Model in the list of models that clients can request."""
 
     name: str
-    told: Mapping[str, Json]
-    """What its upstream says of it in the client's own protocol; empty if it speaks another one."""
+    upstream_fields: Mapping[str, Json]
+    """The upstream's description of the model in the client's own protocol; empty if the upstream speaks another
+    protocol.
+    """
     context: int | None
-    """Tokens that it can read, if the settings say so."""
+    """Context length in tokens, if configured."""
 
 
 class UpstreamReader(Protocol):
@@ -44,10 +49,10 @@ class ClientWriter(Protocol):
 
 
 class ClientProtocol(Protocol):
-    """What the exchange needs of a protocol that its client speaks."""
+    """Functions and constants of a protocol that clients can speak."""
 
     @property
-    def NAME(self) -> str: ...  # noqa: N802  a constant of the module
+    def NAME(self) -> str: ...  # noqa: N802  a module constant
     @property
     def REPLY_ID(self) -> str: ...  # noqa: N802
     @property
@@ -65,7 +70,7 @@ class ClientProtocol(Protocol):
     @property
     def STREAMED_ERRORS(self) -> frozenset[str]: ...  # noqa: N802
     @property
-    def FIELDS(self) -> frozenset[str]: ...  # noqa: N802
+    def REQUEST_FIELDS(self) -> RequestFields: ...  # noqa: N802
     @property
     def read_request(self) -> Callable[..., Conversation]: ...
     def read_unread(self, body: bytes, limits: LimitSettings) -> Conversation | None: ...
@@ -82,29 +87,29 @@ class ClientProtocol(Protocol):
     @property
     def ReplyWriter(self) -> Callable[..., ClientWriter]: ...  # noqa: N802  a class of the module
     @property
-    def memories(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
+    def store_entries(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
 
 
 class AddressedProtocol(Protocol):
-    """What a protocol offers besides whose paths tell what the body does not."""
+    """Additional function of a protocol whose paths carry information that the body lacks."""
 
     def at(self, target: str, /) -> Mapping[str, Any]: ...
 
 
 class ListingProtocol(Protocol):
-    """What a protocol offers besides whose clients are told of models at paths of its own."""
+    """Additional functions of a protocol with separate paths for listing models."""
 
-    def asked_model(self, path: str, body: bytes, /) -> str | None: ...
+    def requested_model(self, path: str, body: bytes, /) -> str | None: ...
     def write_models(self, path: str, wanted: str | None, models: Sequence[ListedModel], /) -> bytes: ...
 
 
 class CountingProtocol(Protocol):
-    """What a protocol offers besides whose clients have tokens counted."""
+    """Additional functions of a protocol whose clients can count tokens."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802
     @property
-    def memories(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
+    def store_entries(self) -> Callable[[Conversation, bytes], Iterable[tuple[str, bytes]]] | None: ...
     @property
     def read_count(self) -> Callable[..., Conversation]: ...
     def count_path(self, model: ModelSettings, /) -> str: ...
@@ -114,7 +119,7 @@ class CountingProtocol(Protocol):
 
 
 class UpstreamProtocol(Protocol):
-    """What the exchange needs of a protocol that its upstream speaks."""
+    """Functions and constants of a protocol that upstreams can speak."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802

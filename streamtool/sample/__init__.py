@@ -1,13 +1,12 @@
-"""The embedded upstream: a small deterministic stand-in for a model that only writes text.
+"""Embedded upstream: a small deterministic stand-in for a model that only writes text.
 
-It is honest: all it knows is the text of its prompt. It finds the contract there, reads the tools out of it in
-whatever style they are listed, learns the form of a call and the frame of a result from the contract's own example
-(`lesson`), and then plays a plain turn (`model`): a sentence and a call first, a final answer that quotes the results
-when they have come, an echo when there are no tools. The sentences of the tail (no call, a certain tool, exactly one)
-are obeyed.
+It does not cheat: its only input is the text of its prompt. There it finds the tool prompt, reads the tools from it in
+any of the list styles, and learns the call format and the result frame from the example in the tool prompt (`lesson`).
+It then plays a simple turn (`model`): first a sentence and a call; once results have arrived, a final answer that
+quotes them; without tools, an echo. It follows the turn instructions (no call, a particular tool, exactly one call).
 
-`reply` is the model, a pure function. `Sample` (`server`) serves it as an ASGI app that speaks Chat Completions,
-streamed in small pieces or whole, so that everything else can run without network: the demo, the docs, the tests.
+`reply` is the model, a pure function. `Sample` (`server`) serves it as an ASGI app for Chat Completions, streamed in
+small pieces or as one document, so that everything else (the demo, the docs, the tests) can run without a network.
 """
 
 from streamtool.sample.lesson import Lesson, OfferedTool, SampleParameter, learn, read_offers

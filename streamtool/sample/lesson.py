@@ -1,23 +1,21 @@
-"""What the contract in a prompt teaches: the tools, the form of a call, the frame of a result."""
+"""The lesson that the sample model learns from a tool prompt: the tools, the call format and the result frame."""
 
 import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 
 from statemachine import FORMATS, parse, write
-from streamtool import schema
+from streamtool.core.json_value import Json
 from streamtool.prompting import tool_prompt as words
-
-Json = Any  # a decoded JSON value
+from streamtool.schemas import parameters as schema
 
 
 @frozen
 class SampleParameter:
-    """A parameter as the contract lists it."""
+    """A parameter, as listed in the tool prompt."""
 
     name: str
     type: Json
@@ -28,7 +26,7 @@ class SampleParameter:
 
 @frozen
 class OfferedTool:
-    """A tool as the contract lists it."""
+    """A tool, as listed in the tool prompt."""
 
     name: str
     parameters: tuple[SampleParameter, ...] = ()
@@ -36,37 +34,35 @@ class OfferedTool:
 
 @frozen
 class Lesson:
-    """All that the contract taught."""
+    """Everything that the tool prompt teaches."""
 
     offers: tuple[OfferedTool, ...]
     format: str
     result: "re.Pattern[str]"
-    """Matches a framed result; group 1 is its content."""
+    """Matches a framed result; group 1 is the result's content."""
     answer: str
-    """The example of a final answer."""
+    """Example of a final answer."""
     single: bool
-    """A reply holds one call at most."""
+    """Whether a reply may contain only one call."""
 
     def final(self, text: str) -> str:
-        """The final answer in the form of the example."""
+        """Return the final answer in the same form as the example."""
         if self.answer == words.EXAMPLE_ANSWER:
             return text
         return self.answer.replace(json.dumps(words.EXAMPLE_ANSWER), json.dumps(text, ensure_ascii=False))
 
     @property
-    def plain(self) -> bool:
-        """True if text may stand beside calls."""
+    def allows_text(self) -> bool:
+        """Whether text may accompany calls."""
         return self.answer == words.EXAMPLE_ANSWER
 
 
+@define(eq=False)
 class _Signature:
-    """Reads types and parameters as the contract writes them: `a: string, b?: integer = 3, c: "x"|"y"`."""
+    """Reader for types and parameters in the notation of the tool prompt: `a: string, b?: integer = 3, c: "x"|"y"`."""
 
-    __slots__ = ("at", "text")
-
-    def __init__(self, text: str, at: int = 0) -> None:
-        self.text = text
-        self.at = at
+    text: str
+    at: int = 0
 
     def skip(self, word: str) -> bool:
         found = self.text.startswith(word, self.at)
@@ -100,7 +96,7 @@ class _Signature:
         return tuple(read)
 
     def type(self) -> Json:
-        """The first alternative that is not null."""
+        """Return the first alternative other than null."""
         kinds = [self.single()]
         while self.skip("|"):
             kinds.append(self.single())
@@ -124,7 +120,7 @@ class _Signature:
 
 
 def read_offers(listed: str) -> tuple[OfferedTool, ...]:
-    """The tools out of the contract's list, in whatever style it is."""
+    """Return the tools in the tool prompt's list, whichever style it uses."""
     lines = listed.split("\n")
     if any(line.startswith("**") for line in lines):
         return tuple(_markdown_offers(lines))
@@ -132,7 +128,7 @@ def read_offers(listed: str) -> tuple[OfferedTool, ...]:
     for line in lines:
         if line.startswith('{"name"'):
             entry = json.loads(line)
-            line = schema.signature(entry["name"], entry["parameters"])  # noqa: PLW2901 - one way of reading
+            line = schema.signature(entry["name"], entry["parameters"])  # noqa: PLW2901  to read both styles in the same way
         if not line or line.startswith(" "):
             continue
         head = re.match(r"(\S+?)\(|(\S+?)(?:: .*)?\Z", line)
@@ -177,14 +173,14 @@ def _between(text: str, opener: str, closer: str) -> str:
 
 @lru_cache(maxsize=16)
 def learn(prompt: str) -> Lesson | None:
-    """What the contract in this prompt teaches; None when there is none, or none that can be read."""
+    """Return the lesson of the tool prompt in this text; None if the text does not contain one or it cannot be read."""
     if words.LIST_HEADING not in prompt or words.EXAMPLE_HEADING not in prompt:
         return None
     before, _, example = prompt.partition(words.END)[0].rpartition(f"\n{words.EXAMPLE_HEADING}\n")
     listed = before.rpartition(f"\n{words.LIST_HEADING}\n")[2]
     try:
         offers = read_offers(listed)
-    except (ValueError, KeyError, RecursionError):  # somebody else's headings
+    except (ValueError, KeyError, RecursionError):  # the headings belong to other text
         return None
     first = _between(example, words.YOU_WRITE, words.NEXT_MESSAGE)
     answer = _between(example, words.ANSWER, words.SEVERAL)
@@ -199,8 +195,10 @@ def learn(prompt: str) -> Lesson | None:
 
 
 def _format_of(example: str, names: Sequence[str]) -> str:
-    """The format whose own writing of the example's call is the example."""
-    together = [name for name, form in FORMATS.items() if not form.by_tool]  # their tables are made once for all tools
+    """Return the format in which the example's call is written exactly as in the example; `tool_call` if no format
+    matches.
+    """
+    together = [name for name, form in FORMATS.items() if not form.by_tool]  # compiled once for all tools
     for formats in (together, *([name] for name in FORMATS)):
         _, calls = parse(example, names, formats=formats)
         for name in formats if len(calls) == 1 else ():

@@ -1,27 +1,27 @@
-"""The model: what it answers to a prompt."""
+"""The sample model: its replies to prompts."""
 
 import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from statemachine import Call, write
+from streamtool.core.json_value import Json
 from streamtool.prompting import tool_prompt as words
 from streamtool.sample.lesson import Lesson, OfferedTool, SampleParameter, learn
 
-Json = Any  # a decoded JSON value
-
-_TAIL = re.compile(r"For this reply: .*", re.DOTALL)
+_TURN_INSTRUCTIONS = re.compile(r"For this reply: .*", re.DOTALL)
 
 
 def reply(messages: Sequence[Mapping[str, Json]]) -> str:
-    """The model: prompt messages (`role`, `content`) in, its whole reply out. Never raises on what a client may say."""
+    """Return the model's complete reply to the prompt messages (`role`, `content`). Never raises for messages from a
+    client.
+    """
     turns = [(str(message.get("role")), content_text(message.get("content"))) for message in messages]
     taught = next((text for _, text in turns if words.LIST_HEADING in text and words.EXAMPLE_HEADING in text), "")
     lesson = learn(taught)
     last = turns[-1][1].rpartition(words.END)[2].strip() if turns else ""
-    tail = _TAIL.search(last)
+    tail = _TURN_INSTRUCTIONS.search(last)
     said = last[: tail.start()].strip() if tail else last
     rule = tail[0] if tail else ""
     if lesson is None:
@@ -32,22 +32,24 @@ def reply(messages: Sequence[Mapping[str, Json]]) -> str:
     results = [found.strip("\n") for found in lesson.result.findall(said)] if called else []
     if results and not re.search(r"write (at least |exactly )?one call", rule):
         return lesson.final(f"Here is what I found: {' | '.join(results)}")
-    calls = [Call(offer.name, _arguments(offer, said)) for offer in _chosen(lesson, said, rule)]
+    calls = [Call(offer.name, _arguments(offer, said)) for offer in _choose_tools(lesson, said, rule)]
     if not calls:
         return lesson.final(f"You said: {said}")
     text = write(calls, lesson.format)
-    return f"Let me look that up.\n{text}" if lesson.plain else text
+    return f"Let me look that up.\n{text}" if lesson.allows_text else text
 
 
 def content_text(content: Json) -> str:
-    """The text of a message's content."""
+    """Return the text of a message's `content`."""
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return str(content or "")
 
 
-def _chosen(lesson: Lesson, said: str, rule: str) -> Sequence[OfferedTool]:
-    """The tools that are called now: those that the user names, else the first; two for "both" and "and"."""
+def _choose_tools(lesson: Lesson, said: str, rule: str) -> Sequence[OfferedTool]:
+    """Return the tools to call now: the tools that the user names, or the first one if the user names no tool. Two
+    tools if the user names several or says "both" or "and".
+    """
     allowed = set(re.findall(r"`([^`]*)`", rule))
     offers = [offer for offer in lesson.offers if not allowed or offer.name in allowed]
     lowered = said.lower()
@@ -59,14 +61,12 @@ def _chosen(lesson: Lesson, said: str, rule: str) -> Sequence[OfferedTool]:
 
 
 def _arguments(offer: OfferedTool, said: str) -> str:
-    """The arguments of a call as JSON: what the signature asks for, filled from the user's own words."""
-    return json.dumps(_filled(offer.parameters, _SampleWords(said)), ensure_ascii=False)
+    """Return the arguments of a call, as JSON: the required parameters, filled with the user's words."""
+    return json.dumps(_fill(offer.parameters, _UserWords(said)), ensure_ascii=False)
 
 
-class _SampleWords:
-    """The user's words, the telling ones first; each is given out in turn."""
-
-    __slots__ = ("_numbers", "_texts")
+class _UserWords:
+    """The user's words and numbers, the most specific words first. They are returned in turn, endlessly."""
 
     def __init__(self, said: str) -> None:
         quoted: list[str] = re.findall(r"[\"“'‘]([^\"”'’\n]{1,80})[\"”'’]", said)
@@ -82,19 +82,19 @@ class _SampleWords:
         return next(self._numbers)
 
 
-def _filled(parameters: Sequence[SampleParameter], said: _SampleWords) -> dict[str, Json]:
+def _fill(parameters: Sequence[SampleParameter], said: _UserWords) -> dict[str, Json]:
     chosen = [parameter for parameter in parameters if parameter.required] or parameters[:1]
     return {p.name: _value(p.type, said) if p.default is None else p.default for p in chosen}
 
 
-def _value(kind: Json, said: _SampleWords) -> Json:
+def _value(kind: Json, said: _UserWords) -> Json:
     match kind:
         case ("literal", value):
             return value
         case ("array", item):
             return [_value(item, said)]
         case ("object", parameters):
-            return _filled(parameters, said)
+            return _fill(parameters, said)
         case ("word", "integer" | "number"):
             return said.number()
         case ("word", "boolean"):

@@ -1,32 +1,30 @@
-"""Serves the model: Chat Completions over ASGI."""
+"""Server for the sample model: Chat Completions over ASGI."""
 
 import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import anyio
 from attrs import field, frozen
 
-from streamtool.http.asgi import Receive, Scope, Send
+from streamtool.asgi.types import Receive, Scope, Send
+from streamtool.core.json_value import Json
 from streamtool.prompting.window import BYTES_PER_TOKEN
 from streamtool.sample.model import content_text, reply
 
-Json = Any  # a decoded JSON value
-
 _BODY = 32 * 1024 * 1024
-"""Bytes of a request that are read."""
+"""Maximum size of a request, in bytes."""
 
 
 @frozen
 class Sample:
-    """An ASGI app that serves the model: `POST /v1/chat/completions` and `GET /v1/models`."""
+    """ASGI app that serves the model: `POST /v1/chat/completions` and `GET /v1/models`."""
 
     delta: int = 4
-    """Characters of one piece of the stream."""
+    """Length of each piece of the stream, in characters."""
     delay: float = 0.0
-    """Seconds before each piece."""
+    """Delay before each piece, in seconds."""
     model: str = "sample"
     _count: "itertools.count[int]" = field(factory=lambda: itertools.count(1), init=False, repr=False)
 
@@ -55,12 +53,12 @@ class Sample:
             messages = request["messages"]
             told = [message for message in messages if isinstance(message, Mapping)]
         except (ValueError, KeyError, TypeError, RecursionError):
-            await _json(send, 400, _error("the body is no chat request", "invalid_request_error"))
+            await _json(send, 400, _error("the body is not a chat request", "invalid_request_error"))
             return
         await self._answer(request, told, receive, send)
 
     async def _answer(self, request: Json, told: Sequence[Json], receive: Receive, send: Send) -> None:
-        text, reason = _cut(reply(told), request)
+        text, reason = _truncate(reply(told), request)
         head = {
             "id": f"chatcmpl-sample{next(self._count)}",
             "created": int(time.time()),
@@ -113,8 +111,8 @@ def _chunk(head: Json, index: int, delta: Json, reason: str | None = None) -> Js
     return {**head, "choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}]}
 
 
-def _cut(text: str, request: Json) -> tuple[str, str]:
-    """The reply under the request's limits, and why it ends."""
+def _truncate(text: str, request: Json) -> tuple[str, str]:
+    """Return the reply, cut to the request's limits, and its finish reason."""
     stop = request.get("stop") or ()
     for word in [stop] if isinstance(stop, str) else stop:
         text = text.partition(word)[0] if isinstance(word, str) and word else text
@@ -157,7 +155,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _watch(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Stop the stream when the client has left."""
+    """Stop the stream when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

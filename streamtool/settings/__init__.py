@@ -1,12 +1,12 @@
-"""Settings: frozen data out of flags, environment, a TOML file and defaults, in this order of precedence.
+"""Settings as frozen data, taken from flags, the environment, a TOML file and defaults, in this order of precedence.
 
-Nothing here reads a file or the environment by itself: `load` takes the file's text, a mapping that stands for the
-environment, and the flags, merges the three into one tree of plain values, resolves `env:NAME` references in it, and
-reads the tree into `Settings`. Each field carries its own reader (`readers`), which serves both the tree and direct
-construction (`Settings(mode="emulate")`); so both fail with the same sentence: the path, what was expected, what was
-found. Keys (secrets) are never shown, neither in an error nor in a repr.
+Nothing here reads a file or the environment. `load` takes the text of the file, a mapping for the environment, and the
+flags. It merges them into one tree of plain values, resolves `env:NAME` references in it, and reads the tree into
+`Settings`. Each field has its own reader (`readers`). Since the readers also run on direct construction
+(`Settings(mode="emulate")`), the errors are the same in both cases and include the path, the expected type and the
+value found. Secret keys never appear in errors or reprs.
 
-Values that the design knows and this version cannot do yet are refused by name, never silently ignored.
+Values that are planned but not supported yet are rejected by name, never silently ignored.
 """
 
 from streamtool.settings.data import Settings, check, with_options
@@ -21,7 +21,7 @@ from streamtool.settings.tables import (
     Mode,
     ModelRule,
     ResultSettings,
-    Schema,
+    SchemaStyle,
     StoreSettings,
     TimeoutSettings,
     ToolSettings,
@@ -40,7 +40,7 @@ __all__ = [
     "ModelSettings",
     "PromptSettings",
     "ResultSettings",
-    "Schema",
+    "SchemaStyle",
     "Settings",
     "StoreSettings",
     "TimeoutSettings",

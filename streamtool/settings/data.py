@@ -1,6 +1,6 @@
-"""The settings themselves: frozen data. A field is checked by its type, or by the reader that it names.
+"""The settings: frozen data. A field is validated according to its type, or by the reader given for it.
 
-A field that is a table of its own has its class in `tables`; what all of them amount to for one model is in `model`.
+The classes for table-valued fields are in `tables`; the settings that result for one model are in `model`.
 """
 
 # ruff: noqa: RUF009 - a default made by `setting` is an attrs field, not a value that instances share
@@ -8,159 +8,185 @@ A field that is a table of its own has its class in `tables`; what all of them a
 import ipaddress
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Final, Literal
 
 from attrs import Factory, evolve, fields, frozen
 
-from streamtool.errors import SettingsError
-from streamtool.families import family_of
-from streamtool.protocols.registry import PATHS, UPSTREAM_NAMES, ForcingSetting
+from streamtool.core.bounded_cache import LruCache
+from streamtool.core.errors import SettingsError
+from streamtool.models.families import family_of
+from streamtool.protocols.table import PATHS, UPSTREAM_NAMES, ForcingSetting
 from streamtool.settings import readers as read
-from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings, Training, taught_by_name
+from streamtool.settings.model import BY_SETTING, ModelSettings, PromptSettings, Training, reason_by_name
 from streamtool.settings.readers import setting
 from streamtool.settings.tables import (
-    AUTOMATIC,
+    FLAG_OR_AUTO,
     LimitSettings,
     McpSettings,
     Mode,
     ModelRule,
     ResultSettings,
-    Schema,
+    SchemaStyle,
     StoreSettings,
     ToolSettings,
     UpstreamSettings,
     check_forcing,
 )
 
+_RESOLVED: Final = 64 * 1024
+"""Maximum total length of the names of models whose settings are cached."""
+_NO_RULE: Final = ModelRule(match="*")
+"""The rule for models that no rule matches."""
+
 
 @frozen
 class Settings:
-    """Everything that can be set."""
+    """All settings."""
 
     listen: str = setting("127.0.0.1:8700", read.listen)
     insecure: bool = setting(False)
-    """Allow to listen on other hosts than loopback without client keys."""
+    """Allow listening on hosts other than loopback without client keys."""
     client_keys: Mapping[str, str] = setting((), read.client_keys, shown=False)
-    """Name of a client -> the key that it must show; none: the client's own authorization is passed on."""
+    """Client name → the key that this client must send. If empty, the client's own authorization is passed on."""
     hosts: tuple[str, ...] = setting((), read.list_of(read.host))
-    """Further names under which the proxy is reached (`*`, `?`); none: with `client_keys`, any name."""
+    """Further host names of the proxy; patterns with `*` and `?` are allowed. If empty while `client_keys` is set: any
+    name.
+    """
     cors_origins: tuple[str, ...] = setting((), read.list_of(read.origin))
-    """Origins whose web pages may use the proxy (`*`, `?`)."""
+    """Origins whose web pages may use the proxy; patterns with `*` and `?` are allowed."""
     mode: Mode = setting("emulate")
-    format: str = setting("auto", read.taught)
-    """The format that is taught; `auto`: by the chat template or by model family, else `tool_call`."""
+    format: str = setting("auto", read.format_or_auto)
+    """The format to teach. `auto`: the one that the chat template or the model family indicates, otherwise
+    `tool_call`.
+    """
     chat_template: str = setting("auto")
-    """The model's chat template: a file or a Hugging Face folder; `auto`: what the upstream shows; `none`: no template.
+    """The model's chat template: a file or a Hugging Face folder. `auto`: the template that the upstream reports.
+    `none`: no template.
     """
     formats: tuple[str, ...] | None = setting(None, read.optional(read.list_of(read.format_name)))
-    """The formats that are listened for besides the taught one; None: all that are on by default."""
+    """Formats to recognize in addition to the taught one; None means all that are enabled by default."""
     arguments: Literal["stream", "complete"] = setting("stream")
     unknown_tools: Literal["retry", "text", "drop", "deliver"] = setting("retry")
     refusals: Literal["retry", "pass"] = setting("retry")
-    """A reply that denies its tools or its environment, or announces a call and makes none, is asked for again."""
+    """How to treat a reply that denies having tools or access to the environment, or announces a call without making
+    it.
+    """
     answers: Literal["check", "pass"] = setting("check")
-    """Beside tools an answer that has to have a form waits, and is asked for again if it has another one."""
+    """`check`: in requests with tools, an answer with a required form is buffered, and retried if its form is wrong."""
     phrases: str | None = setting(None)
-    """A file of further phrases by which that is recognised."""
+    """A file with additional phrases that identify denials and announcements."""
     invalid: Literal["deliver", "error"] = setting("deliver")
-    """A call with `arguments = "complete"` that does not fit its schema, after the last attempt."""
+    """How to treat a call with `arguments = "complete"` that still does not match its schema on the last attempt."""
     malformed: Literal["text", "drop", "retry"] = setting("text")
-    """Markup that never became a call."""
+    """How to treat markup that could not be parsed as a call."""
     truncated: Literal["reason", "error"] = setting("reason")
     reasoning: Literal["emit", "drop", "text"] = setting("emit")
-    calls_in_reasoning: bool | Literal["auto"] = setting("auto", AUTOMATIC)
-    """Calls inside of reasoning count; `auto`: for families that are known not to close their reasoning."""
-    reasoning_open: bool | Literal["auto"] = setting("auto", AUTOMATIC)
-    """The prompt opens the reasoning, so the reply begins inside of it; `auto`: if the file of `chat_template` says it.
-    """
+    calls_in_reasoning: bool | Literal["auto"] = setting("auto", FLAG_OR_AUTO)
+    """Recognize calls inside reasoning. `auto`: only for families that are known not to close their reasoning."""
+    reasoning_open: bool | Literal["auto"] = setting("auto", FLAG_OR_AUTO)
+    """The prompt opens the reasoning, so the reply begins inside it. `auto`: if the `chat_template` file does so."""
     in_fences: Literal["text", "calls"] = setting("text")
     quoted: Literal["text", "calls"] = setting("text")
-    """A call that stands word for word in a user's message or in a result is text, or a call like any other."""
+    """Whether a call that is quoted verbatim from a user's message or a tool result is treated as text or as a call."""
     history: Literal["repair", "strict"] = setting("repair")
     """`strict`: calls without results and results without calls are errors."""
     verbatim: bool = setting(True)
-    """Past calls stand in the prompt as the model wrote them, as long as the store remembers it."""
+    """Past calls appear in the prompt exactly as the model wrote them, as long as the store has the transcript."""
     retries: int = setting(2, read.integer(0))
-    """Further attempts of one exchange; `limits.attempts` bounds them as well."""
+    """Further attempts within one exchange; also limited by `limits.attempts`."""
     keepalive: float = setting(10.0)
-    """Seconds of silence after which the client hears a comment."""
+    """Seconds of silence before a comment is sent to the client."""
     context: int | None = setting(None, read.optional(read.integer(1)))
     tokenizer: str | None = setting(None)
-    """A `tokenizer.json`, or a Hugging Face folder, that counts what `context` holds; None: by an estimate."""
-    schema: Schema = setting("compact")
+    """A `tokenizer.json` file or a Hugging Face folder, used to count prompt tokens against `context`; None:
+    estimate.
+    """
+    schema: SchemaStyle = setting("compact")
     schema_budget: int | None = setting(None, read.optional(read.integer(1)))
     roles: Literal["auto", "strict", "free"] = setting("auto")
-    """`strict`: one system message, at the start, then user and assistant by turns; `free`: as the client has them.
+    """`strict`: one system message at the start, then alternating user and assistant messages. `free`: as the client
+    sent them.
 
-    `auto`: `strict` but for families that are known to take everything.
+    `auto`: `strict`, except for families that are known to accept any order.
     """
-    system_role: bool | Literal["auto"] = setting("auto", AUTOMATIC)
-    """`auto`: but for families that are known to have none."""
+    system_role: bool | Literal["auto"] = setting("auto", FLAG_OR_AUTO)
+    """Whether the model accepts a system message. `auto`: True, except for families that are known not to accept
+    one.
+    """
     media: bool = setting(True)
-    """`false`: what the upstream gets is text only, each message's in one piece; a picture is named."""
+    """`false`: the upstream receives only text, with each message as a single string; images are replaced by a
+    placeholder.
+    """
     paths: Mapping[str, str] = setting(Factory(lambda: dict(PATHS)), read.paths)
-    """The paths that are ours -> their protocol."""
+    """The served paths → their protocols."""
     hosted_tools: Literal["drop", "refuse"] = setting("drop")
-    """What becomes of tools that only the origin can run (`web_search`): left out and logged, or an error."""
+    """How to treat tools that only the origin can run (`web_search`): leave them out and log that, or reject the
+    request.
+    """
     app_protocol: str | None = setting(None, read.optional(read.one_of(*UPSTREAM_NAMES)))
-    """The protocol of the app that the middleware wraps; None: the one that its client speaks, for Responses `chat`."""
+    """The protocol of the app that the middleware wraps; None: the client's protocol, or `chat` for Responses."""
     app_path: str | None = setting(None)
-    """The path at the app; None: the one that the client asked for."""
+    """The path requested from the app; None: the path that the client requested."""
     app_forcing: ForcingSetting = setting("auto")
-    """How that app is made to force a call (`forcing` of an upstream)."""
+    """How to force a call with this app (see `forcing` of an upstream)."""
     passthrough: tuple[str, ...] = setting(())
-    """Further paths that the proxy passes on."""
+    """Further paths that the proxy passes through."""
     allow_overrides: bool = setting(False)
-    """Honour the request headers `x-streamtool-mode` and `x-streamtool-format`."""
+    """Honor the request headers `x-streamtool-mode` and `x-streamtool-format`."""
     log: Literal["text", "json"] = setting("text")
-    """How `streamtool serve` writes its log; `json`: and nothing else."""
+    """Log format of `streamtool serve`. `json`: only JSON lines are written."""
     log_to: Literal["stderr", "stdout"] = setting("stderr")
-    """Where it goes."""
+    """Output stream of the log."""
     contents: bool = setting(False)
-    """Prompts and replies may stand in the log."""
+    """Allow prompts and replies to appear in the log."""
     debug: bool = setting(False)
-    """A log record for each message of each request."""
+    """Log every message of every request."""
     metrics: bool = setting(False)
     """Count exchanges for Prometheus; the proxy serves `/metrics`."""
     otel: bool = setting(False)
-    """An OpenTelemetry span for each exchange."""
+    """Create an OpenTelemetry span for each exchange."""
     recordings: str | None = setting(None)
-    """The directory in which each exchange with tools is recorded, contents included."""
+    """A directory where exchanges with tools are recorded, including their contents."""
     recording_size: int = setting(16 * 1024 * 1024, read.integer(4096))
-    """Bytes of one recording."""
+    """Maximum size of one recording, in bytes."""
     recording_files: int = setting(1000, read.integer(1))
-    """Recordings that are kept; the oldest of this process goes first."""
+    """Maximum number of recordings; beyond it, the oldest one made by this process is deleted."""
     inspect: bool = setting(False)
-    """Keep the last exchanges in memory, and serve a page that shows them at `/inspect`."""
+    """Keep recent exchanges in memory, and serve a page at `/inspect` that shows them."""
     inspect_size: int = setting(64 * 1024 * 1024, read.integer(1024 * 1024))
-    """Bytes of memory for them, about."""
+    """Approximate amount of memory for these exchanges, in bytes."""
     workers: int = setting(1, read.integer(1))
-    """Processes of `streamtool serve` that share the port."""
+    """Number of `streamtool serve` processes that share the port."""
     grace: float = setting(20.0)
-    """Seconds from SIGTERM, or an interrupt, to the end of `streamtool serve`; so long open requests may go on."""
+    """Seconds from SIGTERM or an interrupt until `streamtool serve` exits; open requests may run to completion in that
+    time.
+    """
     limits: LimitSettings = setting(LimitSettings())
     results: ResultSettings = setting(ResultSettings())
     store: StoreSettings = setting(StoreSettings())
     upstreams: Mapping[str, UpstreamSettings] = setting(
-        Factory(dict), read.named(UpstreamSettings, with_name=True), key="upstream"
+        Factory(dict), read.tables_by_name(UpstreamSettings, with_name=True), key="upstream"
     )
-    """Name -> upstream; the first one serves the models that no rule routes."""
-    mcp: Mapping[str, McpSettings] = setting(Factory(dict), read.named(McpSettings, with_name=True))
-    """Name -> MCP server."""
+    """Name → upstream. The first one serves models that match no rule."""
+    mcp: Mapping[str, McpSettings] = setting(Factory(dict), read.tables_by_name(McpSettings, with_name=True))
+    """Name → MCP server."""
     models: tuple[ModelRule, ...] = setting((), read.tables_of(ModelRule), key="model")
-    """The first match wins."""
-    tools: Mapping[str, ToolSettings] = setting(Factory(dict), read.named(ToolSettings, with_name=False), key="tool")
+    """Rules for models; the first matching rule wins."""
+    tools: Mapping[str, ToolSettings] = setting(
+        Factory(dict), read.tables_by_name(ToolSettings, with_name=False), key="tool"
+    )
 
     def __attrs_post_init__(self) -> None:
         for i, rule in enumerate(self.models):
             for server in rule.mcp or ():
                 if server not in self.mcp:
                     place = f"model[{i}].mcp"
-                    raise SettingsError(f'{place}: there is no MCP server "{server}"', param=place)
+                    raise SettingsError(f'{place}: unknown MCP server "{server}"', param=place)
             if rule.upstream is not None and rule.upstream not in self.upstreams:
-                known = f'; the nearest is "{read.nearest(rule.upstream, self.upstreams)}"' if self.upstreams else ""
+                known = f'; did you mean "{read.nearest(rule.upstream, self.upstreams)}"?' if self.upstreams else ""
                 raise SettingsError(
-                    f'model[{i}].upstream: there is no upstream "{rule.upstream}"{known}', param=f"model[{i}].upstream"
+                    f'model[{i}].upstream: unknown upstream "{rule.upstream}"{known}', param=f"model[{i}].upstream"
                 )
             upstream = self._upstream_of(rule)
             check_forcing(
@@ -174,7 +200,7 @@ class Settings:
         for name in self.limits.keys:
             if name not in self.client_keys:
                 place = f"limits.keys.{name}"
-                raise SettingsError(f'{place}: there is no client key "{name}"', param=place)
+                raise SettingsError(f'{place}: unknown client key "{name}"', param=place)
         for name, upstream in self.upstreams.items():
             self._check_fallbacks(name, upstream)
 
@@ -182,11 +208,12 @@ class Settings:
         place = f"upstream.{name}.fallbacks"
         for other in upstream.fallbacks:
             if other == name or other not in self.upstreams:
-                raise SettingsError(f'{place}: there is no other upstream "{other}"', param=place)
+                raise SettingsError(f'{place}: "{other}" is not another upstream', param=place)
             spoken = self.upstreams[other].wire_protocol
             if spoken != upstream.wire_protocol:
                 raise SettingsError(
-                    f'{place}: "{other}" speaks {spoken}, this one {upstream.wire_protocol}; they must speak the same',
+                    f'{place}: "{other}" speaks {spoken}, this one {upstream.wire_protocol}; '
+                    "both must speak the same protocol",
                     param=place,
                 )
 
@@ -195,20 +222,35 @@ class Settings:
 
     @property
     def host(self) -> str:
-        """The host of `listen`, without brackets."""
+        """The host in `listen`, without brackets."""
         return self.listen.rpartition(":")[0].strip("[]")
 
     @property
     def port(self) -> int:
-        """The port of `listen`; 0: any free one."""
+        """The port in `listen`; 0 means any free port."""
         return int(self.listen.rpartition(":")[2])
 
     def rule_for(self, model: str) -> ModelRule:
-        """The first rule that matches what the client calls `model`; without one, a rule that says nothing."""
-        return next((rule for rule in self.models if fnmatchcase(model, rule.match)), None) or ModelRule(match="*")
+        """Return the first rule that matches the client's name for a model, or an empty rule."""
+        for rule in self.models:
+            if fnmatchcase(model, rule.match):
+                return rule
+        return _NO_RULE
+
+    @cached_property
+    def _resolved(self) -> LruCache[ModelSettings]:
+        """The settings of the most recently requested models."""
+        return LruCache(_RESOLVED)
 
     def for_model(self, model: str) -> ModelSettings:
-        """What holds for the model that the client calls `model`: the rule for it over the general settings."""
+        """Return the settings for a model, given the client's name for it: its rule overrides the general settings."""
+        known = self._resolved.get(model)
+        if known is None:
+            known = self._resolve(model)
+            self._resolved.put(model, known, len(model))
+        return known
+
+    def _resolve(self, model: str) -> ModelSettings:
         rule = self.rule_for(model)
         name = rule.use or model
         upstream = self._upstream_of(rule)
@@ -231,7 +273,7 @@ class Settings:
                 family,
                 rule.chat_template or self.chat_template,
                 reasoning_open=begun,
-                reason=taught_by_name(family) if taught == "auto" else BY_SETTING,
+                reason=reason_by_name(family) if taught == "auto" else BY_SETTING,
             ),
             calls_in_reasoning=family.calls_in_reasoning if thinks == "auto" else thinks,
             context=rule.context or self.context,
@@ -248,42 +290,44 @@ class Settings:
         )
 
     def shows_clients(self, upstream: UpstreamSettings) -> bool:
-        """Whether the clients' own keys reach this upstream, which then may answer each of them differently."""
+        """Return whether the clients' own keys are sent to this upstream, which may then respond differently to each
+        client.
+        """
         return upstream.key is None and not self.client_keys
 
     def arguments_for(self, tool: str) -> Literal["stream", "complete"]:
-        """How the arguments of this tool go out."""
+        """Return how the arguments of this tool are sent to the client."""
         own = self.tools.get(tool)
         return (own.arguments if own else None) or self.arguments
 
-    @property
+    @cached_property
     def checks_arguments(self) -> bool:
-        """The arguments of some tool wait until they are complete, and are checked against its schema."""
+        """Whether any tool's arguments are buffered until they are complete and validated against its schema."""
         return "complete" in (self.arguments, *(tool.arguments for tool in self.tools.values()))
 
 
 def with_options(settings: Settings | None, options: Mapping[str, Any]) -> Settings:
-    """The settings (None: the defaults), with these of their fields replaced; one that is given always wins.
+    """Return the settings (None: the defaults) with `options` replacing the fields of the same names.
 
-    Raises SettingsError for a name that is no setting, and for a value that cannot be one.
+    Raises SettingsError for an unknown name or an invalid value.
     """
     known = [field.name for field in fields(Settings)]
     for name in options:
         if name not in known:
             near = read.nearest(name, known)
-            raise SettingsError(f'{name}: unknown setting; the nearest is "{near}"', param=name, code="unknown_setting")
+            raise SettingsError(f'{name}: unknown setting; did you mean "{near}"?', param=name, code="unknown_setting")
     return evolve(settings or Settings(), **options)
 
 
 def check(settings: Settings) -> Settings:
-    """The same settings, if it is safe to serve with them.
+    """Return the settings unchanged if they are safe to serve with.
 
-    Raises SettingsError when `listen` is reachable from elsewhere and no client keys are set, unless `insecure`.
+    Raises SettingsError if `listen` is reachable from other machines and no client keys are set, unless `insecure`.
     """
     if not (settings.client_keys or settings.insecure or is_loopback(settings.host)):
         raise SettingsError(
-            f'listen: "{settings.listen}" is reachable from elsewhere and no client_keys are set; '
-            "set client_keys, listen on 127.0.0.1, or insist with --insecure",
+            f'listen: "{settings.listen}" is reachable from other machines and no client_keys are set; '
+            "set client_keys, listen on 127.0.0.1, or pass --insecure",
             param="listen",
             code="insecure",
         )
@@ -291,7 +335,7 @@ def check(settings: Settings) -> Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, without brackets, is this machine for certain."""
+    """Return whether a host, without brackets, is certain to be this machine."""
     if host == "localhost":
         return True
     try:

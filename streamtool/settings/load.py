@@ -1,8 +1,8 @@
-"""Merging flags, environment and file into one tree of plain values, and reading the tree.
+"""Merges flags, environment and file into one tree of plain values, and reads the tree.
 
-The environment: `STREAMTOOL_` and the setting in capitals; a double underscore descends into a table
-(`STREAMTOOL_RESULTS__FRAME`, `STREAMTOOL_UPSTREAM__LOCAL__URL`); lists are separated by commas. An unknown name is an
-error, except the names in `RESERVED` and the variables that some `env:` reference names.
+An environment variable is named `STREAMTOOL_` plus the setting in capitals. A double underscore descends into a table
+(`STREAMTOOL_RESULTS__FRAME`, `STREAMTOOL_UPSTREAM__LOCAL__URL`); list items are separated by commas. Unknown variables
+with this prefix are errors, except for those in `RESERVED` and those that an `env:` reference uses.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import fields
 
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 from streamtool.settings.data import Settings
 from streamtool.settings.readers import FromEnv, join, key_of, nearest, table
 
@@ -20,7 +20,7 @@ PREFIX = "STREAMTOOL_"
 REFERENCE = "env:"
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 RESERVED = ("STREAMTOOL_CONFIG",)
-"""Variables with our prefix that are no settings."""
+"""Variables with our prefix that are not settings."""
 
 
 def load(
@@ -28,30 +28,31 @@ def load(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Settings out of a TOML text, an environment and flags; flags win over the environment, that over the file.
+    """Return the settings given by TOML text, an environment and flags. Flags take precedence over the environment,
+    which takes precedence over the file.
 
-    `overrides` is a tree like the file's; a value of None is a flag that was not given. Upstreams and model rules of
-    the flags stand before those of the file, so a flag's upstream is the default one.
-    Raises SettingsError: unknown key (with the nearest), wrong type (with the path), missing variable, bad TOML.
+    `overrides` is a tree like the file's, in which None stands for a flag that was not given. Upstreams and model rules
+    from flags precede the ones in the file, so an upstream from a flag is the default one. Raises SettingsError for an
+    unknown key (suggesting a similar one), a wrong type (with its path), a missing variable, or invalid TOML.
     """
     environment = {} if environ is None else environ
     try:
         file = tomllib.loads(text or "")
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"the settings file is no TOML: {error}", code="bad_toml") from None
-    flags = _given(overrides or {})
+        raise SettingsError(f"the settings file is not valid TOML: {error}", code="bad_toml") from None
+    flags = _without_unset(overrides or {})
     referred = {*_references(file), *_references(flags)}
     tree = _merge(_merge(file, _environment_tree(environment, referred)), flags)
     return table(Settings, _resolve(tree, "", environment), "")
 
 
-def _given(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree without the flags that were not given."""
-    return {k: _given(v) if isinstance(v, Mapping) else v for k, v in tree.items() if v is not None}
+def _without_unset(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree without flags that were not given."""
+    return {k: _without_unset(v) if isinstance(v, Mapping) else v for k, v in tree.items() if v is not None}
 
 
 def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """`high` laid over `low`; its keys and its tables in lists stand first."""
+    """Return `low` overridden by `high`. Keys of `high` and tables in its lists precede the ones in `low`."""
     merged = {**high, **{k: v for k, v in low.items() if k not in high}}
     for key, value in high.items():
         below = low.get(key)
@@ -63,7 +64,7 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """The names of all variables that `env:NAME` values of the tree refer to."""
+    """Yield the names of all variables that the tree refers to with `env:NAME`."""
     if isinstance(value, str):
         if value.startswith(REFERENCE):
             yield value.removeprefix(REFERENCE)
@@ -76,7 +77,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolve(value: Any, path: str, environ: Mapping[str, str]) -> Any:
-    """The tree with each `env:NAME` replaced."""
+    """Return the tree with each `env:NAME` replaced by its value."""
     if isinstance(value, Mapping):
         return {k: _resolve(v, join(path, str(k)), environ) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -84,19 +85,21 @@ def _resolve(value: Any, path: str, environ: Mapping[str, str]) -> Any:
     if isinstance(value, str) and value.startswith(REFERENCE):
         name = value.removeprefix(REFERENCE)
         if not environ.get(name):
-            if not _VARIABLE.fullmatch(name):  # perhaps the key itself, which nobody must get to see
+            if not _VARIABLE.fullmatch(name):  # this may be the key itself, which must not be shown
                 raise SettingsError(
-                    f"{path}: expected the name of a variable, in capitals; the key is what the variable holds",
+                    f"{path}: expected the name of a variable, in capitals; the key itself belongs in the variable",
                     param=path,
                     code="missing_variable",
                 )
-            raise SettingsError(f"{path}: the environment has no {name}", param=path, code="missing_variable")
+            raise SettingsError(
+                f"{path}: the environment variable {name} is not set", param=path, code="missing_variable"
+            )
         return FromEnv(environ[name])
     return value
 
 
 def _environment_tree(environ: Mapping[str, str], referred: set[str]) -> dict[str, Any]:
-    """The tree that the `STREAMTOOL_*` variables spell."""
+    """Return the tree of settings given by the `STREAMTOOL_*` variables."""
     tree: dict[str, Any] = {}
     known = {key_of(a) for a in fields(Settings)}
     for name in sorted(environ):
@@ -106,7 +109,7 @@ def _environment_tree(environ: Mapping[str, str], referred: set[str]) -> dict[st
         keys = [part if i == 1 and parts[0].lower() == "tool" else part.lower() for i, part in enumerate(parts)]
         if keys[0] not in known:
             raise SettingsError(
-                f"{name}: unknown setting; the nearest is {PREFIX}{nearest(keys[0], known).upper()}",
+                f"{name}: unknown setting; did you mean {PREFIX}{nearest(keys[0], known).upper()}?",
                 param=name,
                 code="unknown_setting",
             )

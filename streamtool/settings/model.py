@@ -1,88 +1,88 @@
-"""What holds for one model, as the exchange reads it: every `auto` resolved."""
+"""The settings for one model, as the exchange uses them, with each `auto` resolved."""
 
 from typing import Literal
 
 from attrs import evolve, frozen
 
 from statemachine import FORMATS, OPT_IN
-from streamtool.families import UNKNOWN, Family, Roles
-from streamtool.protocols.registry import ForcingSetting
-from streamtool.settings.tables import Mode, ResultSettings, Schema, UpstreamSettings
-from streamtool.templates import Recognised
+from streamtool.models.chat_templates import Recognised
+from streamtool.models.families import UNKNOWN, Family, Roles
+from streamtool.protocols.table import ForcingSetting
+from streamtool.settings.tables import Mode, ResultSettings, SchemaStyle, UpstreamSettings
 
 BY_SETTING = "by setting"
 BY_DEFAULT = "default"
 
 
-def taught_by_name(family: Family) -> str:
-    """Why a format is taught that goes by the model's name."""
+def reason_by_name(family: Family) -> str:
+    """Return the reason for a format that was chosen by the model's name."""
     return BY_DEFAULT if family is UNKNOWN else f"from the name: family {family.pattern}"
 
 
 @frozen
 class PromptSettings:
-    """How a conversation with tools becomes a prompt."""
+    """Settings that affect how a conversation with tools is turned into a prompt."""
 
-    schema: Schema = "compact"
+    schema: SchemaStyle = "compact"
     schema_budget: int | None = None
-    """Characters that all tools together may take in the contract; None: no limit."""
+    """Maximum total number of characters for the tools in the tool prompt; None means no limit."""
     tokenizer: str | None = None
-    """The file or folder whose tokenizer counts its tokens; None: they are estimated."""
+    """The tokenizer file or folder used to count prompt tokens; None: they are estimated."""
     roles: Roles = "strict"
     system_role: bool = True
-    """False: the model takes no system message."""
+    """False if the model does not support a system message."""
     media: bool = True
-    """False: the upstream takes text only, and each message's text in one piece."""
+    """False if the upstream accepts only text, with each message as a single string."""
     history: Literal["repair", "strict"] = "repair"
-    results: ResultSettings = ResultSettings()  # noqa: RUF009  frozen, so instances may share it
+    results: ResultSettings = ResultSettings()  # noqa: RUF009  noqa: RUF009  frozen, so instances may share it
 
 
 @frozen
 class Training:
-    """What is known of how the model was trained, and how that is known."""
+    """Facts about the model's training, and how they were found."""
 
     family: Family = UNKNOWN
-    """What the model's name says of it."""
+    """The family identified by the model's name."""
     chat_template: str = "auto"
-    """Where the model's chat template is: a path, `auto` (the upstream is asked), `none`."""
+    """Where to find the model's chat template: a path, `auto` (ask the upstream), or `none`."""
     recognised: Recognised | None = None
-    """What that template tells, as far as it is known."""
+    """The result of analyzing that template; None without a template."""
     reasoning_open: bool | Literal["auto"] = "auto"
-    """The prompt opens the reasoning; `auto`: if the template says so, and it is the operator's own."""
+    """The prompt opens the reasoning. `auto`: only if the operator has set a template that does so."""
     reason: str = BY_DEFAULT
-    """Why the format is taught that is taught, in words."""
+    """A human-readable reason for the choice of the taught format."""
 
 
 @frozen
 class ModelSettings:
-    """What holds for one model: the general settings with the first matching rule laid over them."""
+    """The settings for one model: the general settings, overridden by the first matching rule."""
 
     name: str
-    """The name at the upstream."""
+    """The model's name at the upstream."""
     upstream: UpstreamSettings | None = None
-    """None: no upstream is configured (the middleware has its app, the proxy its sample)."""
+    """None if no upstream is configured (the middleware then uses its app, the proxy its sample)."""
     protocol: str | None = None
-    """What the upstream speaks; None: what the client speaks, if an upstream can."""
+    """The upstream's protocol; None: the client's protocol, if an upstream can speak it."""
     template: str = "chatml"
     forcing: ForcingSetting = "auto"
     mode: Mode = "emulate"
     format: str = "tool_call"
-    """The format that is taught; `auto` has been resolved."""
+    """The taught format, with `auto` resolved."""
     formats: tuple[str, ...] | None = None
-    """The formats that are listened for besides the taught one; None: all that are on by default."""
+    """Formats to recognize in addition to the taught one; None means all that are enabled by default."""
     training: Training = Training()
     calls_in_reasoning: bool = False
-    """Calls inside of reasoning count; `auto` has been resolved."""
+    """Recognize calls inside reasoning, with `auto` resolved."""
     context: int | None = None
-    """Tokens that the model can read; None: not known, nothing is checked."""
+    """Size of the model's context window, in tokens; None if unknown, in which case prompts are not checked."""
     prompt: PromptSettings = PromptSettings()
 
     @property
-    def listens(self) -> tuple[str, ...] | None:
-        """The formats that the parser is to know, the taught one among them; None: the parser's own default.
+    def listened_formats(self) -> tuple[str, ...] | None:
+        """The formats for the parser, including the taught one; None: the parser's default.
 
-        What is off by default is on when it is taught or when the family writes it. Of two formats that look alike the
-        taught one is meant.
+        Formats that are disabled by default are enabled if they are taught or if the family writes them. If two formats
+        look alike, the taught one takes precedence.
         """
         rival = FORMATS[self.format].alias_of
         if self.formats is not None:
@@ -95,48 +95,54 @@ class ModelSettings:
 
     @property
     def automatic(self) -> bool:
-        """The format goes by the template or the name, not by a setting."""
+        """Whether the format was derived from the template or the name, rather than set explicitly."""
         return self.training.reason != BY_SETTING
 
     @property
     def looks_for_template(self) -> bool:
-        """The upstream's chat template would tell something that is not set."""
-        return self.training.chat_template == "auto" and self.mode != "native" and self.automatic
+        """Whether the upstream's chat template could supply information that is not set."""
+        training = self.training
+        return training.chat_template == "auto" and self.mode != "native" and training.reason != BY_SETTING
 
     @property
-    def itself(self) -> "ModelSettings":
-        """The same, its format by the template or the name, whatever a setting says."""
+    def with_own_format(self) -> "ModelSettings":
+        """The same settings with the format that the template or the name indicates, even if a setting chooses another
+        one.
+        """
         family = self.training.family
-        return self.taught(family.format, taught_by_name(family)).with_template(self.training.recognised)
+        return self.teaching(family.format, reason_by_name(family)).with_template(self.training.recognised)
 
-    def taught(self, format: str, reason: str) -> "ModelSettings":
-        """The same, taught this format for this reason."""
+    def teaching(self, format: str, reason: str) -> "ModelSettings":
+        """Return the same settings, but with this taught format and reason."""
         return evolve(self, format=format, training=evolve(self.training, reason=reason))
 
     def with_template(self, recognised: Recognised | None) -> "ModelSettings":
-        """The same, with what the chat template tells; None: it is not known."""
+        """Return the same settings, but with the properties recognized in the chat template (None: unknown)."""
         if recognised is None:
             return self
         known = evolve(self, training=evolve(self.training, recognised=recognised))
         taught = recognised.taught
         if taught is None or not self.automatic:
             return known
-        special = "" if taught == recognised.format else f", of {recognised.format}, whose markers are special tokens"
+        special = "" if taught == recognised.format else f", a marker of {recognised.format}, which uses special tokens"
         reason = f"from the template: contains `{recognised.mark}`{special}"
-        return known.taught(taught, reason)
+        return known.teaching(taught, reason)
 
-    def going_on_in(self, format: str) -> "ModelSettings":
-        """The same in the format in which the conversation began, unless a setting says which one to teach."""
+    def continuing_in(self, format: str) -> "ModelSettings":
+        """Return the same settings, but with the format that the conversation began in, unless a setting chooses the
+        format.
+        """
         if format == self.format or not self.automatic:
             return self
-        return self.taught(format, "the conversation began in it")
+        return self.teaching(format, "the conversation began in it")
 
     def opener(self, *, thinking: bool | None = None) -> str:
-        """The opener of reasoning that the prompt has written already; "" if it has written none.
+        """Return the reasoning opener that the prompt already contains, or "".
 
-        `thinking` is what the request asks for; None: it does not say. A name alone opens nothing: servers that take
-        the reasoning out, and requests that want none, have the same names. Nor does a template that a server shows,
-        since such servers take the reasoning out themselves, nor one that is not used, where we write the prompt.
+        `thinking` is what the request asks for; None if it does not say. The model's name alone does not imply an
+        opener, since the same name is used by servers that strip the reasoning and by requests that disable it. Neither
+        does a template reported by a server, because such a server strips the reasoning itself, nor a template that is
+        not used because we write the prompt.
         """
         known, told = self.training, self.training.recognised
         if thinking is False or known.reasoning_open is False:

@@ -1,12 +1,12 @@
-"""How each kind of setting is read: functions of a value and its path.
+"""Readers of settings: each is a function of a value and its path.
 
-A reader returns the typed value or raises a SettingsError that names the path, what was expected and what was found.
-It takes what a TOML file, the environment or Python gives, and is idempotent: its own result reads as itself. So one
-reader serves the merged tree as well as direct construction.
+A reader returns the typed value or raises a SettingsError that names the path, the expected type and the value found.
+It accepts values from a TOML file, the environment or Python, and is idempotent: it accepts its own results. The same
+reader can therefore serve the merged tree and direct construction.
 
-A field is read by what its type says, so the words of a `Literal` stand once; where that is too little (a lower bound,
-a url), it names its reader. msgspec's own validation is not used: its errors name neither the value that was found nor
-the words that are allowed, and it passes over unknown keys.
+A field is normally read according to its type, so that the allowed values of a `Literal` are written only once. If that
+is not enough (a lower bound, a URL), the field names its reader. We do not use msgspec's validation, because its errors
+include neither the value found nor the allowed values, and because it ignores unknown keys.
 """
 
 import difflib
@@ -19,28 +19,28 @@ from urllib.parse import urlsplit
 from attrs import NOTHING, Attribute, AttrsInstance, Converter, field, fields, has
 
 from statemachine import FORMATS
-from streamtool.errors import SettingsError
-from streamtool.protocols.registry import PATHS, ROWS, without_version
+from streamtool.core.errors import SettingsError
+from streamtool.protocols.table import PATHS, ROWS, without_version
 
 FRAMES = ("default", "tool_result", "doai", "windlass")
-"""The frames of results that have a name."""
+"""The names of the predefined result frames."""
 _HOST = re.compile(r"[^\s/:@]+")
 _ORIGIN = re.compile(r"[a-z*][a-z0-9+.*-]*://[^\s/@]+")
 _BARE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
-"""A host without a scheme."""
+"""Matches a host without a scheme."""
 
 T = TypeVar("T", bound=AttrsInstance)
-Reader = Callable[[Any, str], Any]
+SettingReader = Callable[[Any, str], Any]
 
 
 class FromEnv(str):
-    """Text out of the environment: it may also stand for a number, a flag or a list."""
+    """A string from the environment, which may also represent a number, a flag or a list."""
 
     __slots__ = ()
 
 
-def wrong(path: str, expected: str, value: object, *, secret: bool = False) -> SettingsError:
-    """The error of a value of the wrong type; `secret` values are not shown."""
+def wrong_type(path: str, expected: str, value: object, *, secret: bool = False) -> SettingsError:
+    """Return the error for a value of the wrong type. A `secret` value is not shown."""
     kinds = {
         bool: "a boolean",
         int: "an integer",
@@ -59,7 +59,7 @@ def wrong(path: str, expected: str, value: object, *, secret: bool = False) -> S
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that looks most like `word`."""
+    """Return the known word that is most similar to `word`."""
     names = list(known)
     lowered = {name.lower(): name for name in names}
     close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.0)
@@ -67,30 +67,30 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def text(value: Any, path: str) -> str:
-    """A string that is not empty."""
+    """Read a non-empty string."""
     if not isinstance(value, str) or not value:
-        raise wrong(path, "a string that is not empty", value)
+        raise wrong_type(path, "a non-empty string", value)
     return str(value)
 
 
 def secret(value: Any, path: str) -> str:
-    """A string that is not empty and never shown."""
+    """Read a non-empty string that is never shown."""
     if not isinstance(value, str) or not value:
-        raise wrong(path, "a string that is not empty", value, secret=True)
+        raise wrong_type(path, "a non-empty string", value, secret=True)
     return str(value)
 
 
 def flag(value: Any, path: str) -> bool:
-    """True or false."""
+    """Read a boolean."""
     if isinstance(value, FromEnv) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
         return value.lower() in ("1", "true", "yes", "on")
     if not isinstance(value, bool):
-        raise wrong(path, "true or false", value)
+        raise wrong_type(path, "true or false", value)
     return value
 
 
-def flag_or(word: str) -> Reader:
-    """True, false, or this word."""
+def flag_or(word: str) -> SettingReader:
+    """Return a reader for a boolean or this word."""
 
     def read(value: Any, path: str) -> bool | str:
         if isinstance(value, str) and value == word:
@@ -98,13 +98,13 @@ def flag_or(word: str) -> Reader:
         try:
             return flag(value, path)
         except SettingsError:
-            raise wrong(path, f'true, false or "{word}"', value) from None
+            raise wrong_type(path, f'true, false or "{word}"', value) from None
 
     return read
 
 
-def integer(minimum: int) -> Reader:
-    """An integer, `minimum` or more."""
+def integer(minimum: int) -> SettingReader:
+    """Return a reader for an integer of at least `minimum`."""
 
     def read(value: Any, path: str) -> int:
         found = value
@@ -114,14 +114,14 @@ def integer(minimum: int) -> Reader:
             except ValueError:
                 found = value
         if isinstance(found, bool) or not isinstance(found, int) or found < minimum:
-            raise wrong(path, f"an integer, {minimum} or more", value)
+            raise wrong_type(path, f"an integer, {minimum} or more", value)
         return found
 
     return read
 
 
 def seconds(value: Any, path: str) -> float:
-    """A number of seconds above 0."""
+    """Read a positive number of seconds."""
     found = value
     if isinstance(value, FromEnv):
         try:
@@ -129,48 +129,48 @@ def seconds(value: Any, path: str) -> float:
         except ValueError:
             found = value
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < float("inf"):
-        raise wrong(path, "a number of seconds above 0", value)
+        raise wrong_type(path, "a number of seconds above 0", value)
     return float(found)
 
 
-def one_of(*words: str) -> Reader:
-    """One of `words`."""
+def one_of(*words: str) -> SettingReader:
+    """Return a reader for one of `words`."""
     listed = ", ".join(words)
 
     def read(value: Any, path: str) -> str:
         if isinstance(value, str) and value in words:
             return str(value)
-        raise wrong(path, f"one of {listed}", value)
+        raise wrong_type(path, f"one of {listed}", value)
 
     return read
 
 
-def optional(read: Reader) -> Reader:
-    """What `read` reads, or None."""
+def optional(read: SettingReader) -> SettingReader:
+    """Return a reader that also accepts None."""
     return lambda value, path: None if value is None else read(value, path)
 
 
-def list_of(read: Reader) -> Reader:
-    """A list, or from the environment a text with commas."""
+def list_of(read: SettingReader) -> SettingReader:
+    """Return a reader for a list; in the environment, the items are separated by commas."""
 
     def read_list(value: Any, path: str) -> tuple[Any, ...]:
         if isinstance(value, FromEnv):
             value = [FromEnv(item.strip()) for item in value.split(",") if item.strip()]
         if not isinstance(value, list | tuple):
-            raise wrong(path, "a list of strings", value)
+            raise wrong_type(path, "a list of strings", value)
         return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(value))
 
     return read_list
 
 
 def client_keys(value: Any, path: str) -> Mapping[str, str]:
-    """Name -> key; the keys of a list are called by their places (`key 1`)."""
+    """Read a mapping of names to keys; keys given as a list are named by position (`key 1`)."""
     if isinstance(value, Mapping):
         found = {str(name): secret(key, join(path, str(name))) for name, key in value.items()}
     elif isinstance(value, FromEnv | list | tuple):
         found = {f"key {i}": key for i, key in enumerate(list_of(secret)(value, path), 1)}
     else:
-        raise wrong(path, "a list of keys, or a table of names and keys", value, secret=True)
+        raise wrong_type(path, "a list of keys, or a table of names and keys", value, secret=True)
     names: dict[str, str] = {}
     for name, key in found.items():
         if not (name.strip() and name.isprintable()):
@@ -181,47 +181,51 @@ def client_keys(value: Any, path: str) -> Mapping[str, str]:
 
 
 def key_of(attribute: "Attribute[Any]") -> str:
-    """The field's name in the file."""
+    """Return the field's name in the settings file."""
     return str(attribute.metadata.get("key") or attribute.name)
 
 
 def table(cls: type[T], value: Any, path: str, **given: Any) -> T:
-    """An instance of the settings class `cls` out of a table; `given` are fields that the table does not hold."""
+    """Return an instance of the settings class `cls` from a table. `given` are fields that the table does not
+    contain.
+    """
     if isinstance(value, cls):
         return value
     if not isinstance(value, Mapping):
-        raise wrong(path or "the settings", "a table", value)
+        raise wrong_type(path or "the settings", "a table", value)
     known = {key_of(a): a for a in fields(cls) if a.name not in given and a.init}
     for key in value:
         if key not in known:
             raise SettingsError(
-                f'{join(path, str(key))}: unknown setting; the nearest is "{nearest(str(key), known)}"',
+                f'{join(path, str(key))}: unknown setting; did you mean "{nearest(str(key), known)}"?',
                 param=join(path, str(key)),
                 code="unknown_setting",
             )
     for key, attribute in known.items():
         if attribute.default is NOTHING and key not in value:
-            raise SettingsError(f"{join(path, key)}: this setting is needed", param=join(path, key), code="missing")
+            raise SettingsError(f"{join(path, key)}: this setting is required", param=join(path, key), code="missing")
     read = {known[k].name: _reader(known[k])(v, join(path, str(k))) for k, v in value.items()}
     return cls(**read, **given)
 
 
 def join(path: str, key: str) -> str:
-    """The path of `key` in the table at `path`."""
+    """Return the path of `key` in the table at `path`."""
     return f"{path}.{key}" if path else key
 
 
-def table_of(cls: type[AttrsInstance]) -> Reader:
-    """A table, settings of class `cls`."""
+def table_of(cls: type[AttrsInstance]) -> SettingReader:
+    """Return a reader for a table with the settings of class `cls`."""
     return lambda value, path: table(cls, value, path)
 
 
-def named(cls: type[AttrsInstance], *, with_name: bool) -> Reader:
-    """A table of tables: name -> settings of class `cls`, which is told the name if it wants it."""
+def tables_by_name(cls: type[AttrsInstance], *, with_name: bool) -> SettingReader:
+    """Return a reader for a table of tables: name → settings of class `cls`. If `with_name`, each of them also receives
+    its name.
+    """
 
     def read(value: Any, path: str) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
-            raise wrong(path, "a table of tables", value)
+            raise wrong_type(path, "a table of tables", value)
         return {
             str(name): table(cls, item, f"{path}.{name}", **({"name": str(name)} if with_name else {}))
             for name, item in value.items()
@@ -230,19 +234,19 @@ def named(cls: type[AttrsInstance], *, with_name: bool) -> Reader:
     return read
 
 
-def tables_of(cls: type[AttrsInstance]) -> Reader:
-    """A list of tables, each settings of class `cls`."""
+def tables_of(cls: type[AttrsInstance]) -> SettingReader:
+    """Return a reader for a list of tables, each with the settings of class `cls`."""
 
     def read(value: Any, path: str) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
-            raise wrong(path, f"a list of tables ([[{path}]])", value)
+            raise wrong_type(path, f"a list of tables ([[{path}]])", value)
         return tuple(table(cls, item, f"{path}[{i}]") for i, item in enumerate(value))
 
     return read
 
 
 def paths(value: Any, path: str) -> Mapping[str, str]:
-    """Path -> protocol; a list names paths whose ending tells the protocol."""
+    """Read a mapping of paths to protocols, or a list of paths whose endings identify the protocol."""
     endings = {without_version(path): name for path, name in PATHS.items()}
     if isinstance(value, FromEnv):
         value = [item.strip() for item in value.split(",") if item.strip()]
@@ -253,13 +257,13 @@ def paths(value: Any, path: str) -> Mapping[str, str]:
             protocol = next((p for ending, p in endings.items() if name.endswith(ending)), None)
             if protocol is None:
                 raise SettingsError(
-                    f'{path}[{i}]: "{name}" does not tell its protocol; write paths = {{ "{name}" = "chat" }}',
+                    f'{path}[{i}]: "{name}" does not identify its protocol; write paths = {{ "{name}" = "chat" }}',
                     param=f"{path}[{i}]",
                 )
             found[name] = protocol
         value = found
     if not isinstance(value, Mapping) or not value:
-        raise wrong(path, "a table of paths and their protocols, or a list of paths", value)
+        raise wrong_type(path, "a table of paths and their protocols, or a list of paths", value)
     for name, protocol in value.items():
         if not str(name).startswith("/"):
             raise SettingsError(f'{path}: "{name}" does not begin with "/"', param=path)
@@ -268,32 +272,32 @@ def paths(value: Any, path: str) -> Mapping[str, str]:
 
 
 def listen(value: Any, path: str) -> str:
-    """A host and a port."""
+    """Read a host and a port."""
     found = text(value, path)
     host, colon, port = found.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise wrong(path, 'a host and a port ("127.0.0.1:8700")', value)
+        raise wrong_type(path, 'a host and a port ("127.0.0.1:8700")', value)
     return found
 
 
 def host(value: Any, path: str) -> str:
-    """The name of a host, or a pattern over names, in lower case."""
+    """Read a host name or a pattern of names; the result is in lower case."""
     found = text(value, path).lower()
     if not _HOST.fullmatch(found):
-        raise wrong(path, 'the name of a host without scheme and port ("proxy.example")', value)
+        raise wrong_type(path, 'a host name without scheme and port ("proxy.example")', value)
     return found
 
 
 def origin(value: Any, path: str) -> str:
-    """The origin of web pages (scheme, host, port), or a pattern over origins, in lower case."""
+    """Read an origin of web pages (scheme, host, port) or a pattern for origins; the result is in lower case."""
     found = text(value, path).lower()
     if found not in ("*", "null") and not _ORIGIN.fullmatch(found):
-        raise wrong(path, 'an origin without a path ("https://app.example"), "null" or "*"', value)
+        raise wrong_type(path, 'an origin without a path ("https://app.example"), "null" or "*"', value)
     return found
 
 
 def url(value: Any, path: str) -> str:
-    """A base url of an upstream, or `sample`."""
+    """Read the base URL of an upstream, or `sample`."""
     found = text(value, path)
     if found == "sample":
         return found
@@ -304,12 +308,12 @@ def url(value: Any, path: str) -> str:
         proper = False
     else:
         if parts.username is not None or parts.password is not None:
-            raise SettingsError(f'{path}: a url holds no secrets; put the key under "key"', param=path)
+            raise SettingsError(f'{path}: a url must not contain secrets; put the key into "key"', param=path)
     if not proper:
-        likely = f"a url such as http://{found}" if _BARE.fullmatch(found) else "a url with http or https"
-        raise wrong(path, f'{likely}, or "sample"', value, secret="@" in found)
+        likely = f"a url such as http://{found}" if _BARE.fullmatch(found) else "an http or https url"
+        raise wrong_type(path, f'{likely}, or "sample"', value, secret="@" in found)
     found = found.rstrip("/")
-    endings = (ending for row in ROWS for ending in row.endings)
+    endings = (ending for row in ROWS for ending in row.path_suffixes)
     own = next((ending for ending in endings if parts.path.rstrip("/").endswith(ending)), None)
     if own is not None:
         raise SettingsError(f'{path}: leave "{own}" out of the url; the protocol adds it', param=path)
@@ -317,46 +321,47 @@ def url(value: Any, path: str) -> str:
 
 
 def redis(value: Any, path: str) -> str:
-    """The url of a Redis server. It may hold a password, so it is never shown."""
+    """Read the URL of a Redis server. It may contain a password, so it is never shown."""
     found = secret(value, path)
     if not found.startswith(("redis://", "rediss://", "unix://")):
-        raise wrong(path, "a url with redis, rediss or unix (redis://host:6379/0)", value, secret=True)
+        raise wrong_type(path, "a redis, rediss or unix url (redis://host:6379/0)", value, secret=True)
     return found
 
 
 def frame(value: Any, path: str) -> str:
-    """A named frame, or a template."""
+    """Read the name of a result frame, or a template."""
     found = text(value, path)
     if found not in FRAMES and "{content}" not in found:
         raise SettingsError(
-            f'{path}: "{found}" is no template ({{content}} is missing) and none of {", ".join(FRAMES)}', param=path
+            f'{path}: "{found}" is neither a template ({{content}} is missing) nor one of {", ".join(FRAMES)}',
+            param=path,
         )
     return found
 
 
 def format_name(value: Any, path: str) -> str:
-    """The name of a format."""
+    """Read the name of a format."""
     found = text(value, path)
     if found not in FORMATS:
         raise SettingsError(
-            f'{path}: there is no format "{found}"; the nearest is "{nearest(found, FORMATS)}"',
+            f'{path}: unknown format "{found}"; did you mean "{nearest(found, FORMATS)}"?',
             param=path,
             code="unknown_format",
         )
     return found
 
 
-def taught(value: Any, path: str) -> str:
-    """The name of a format, or `auto`."""
+def format_or_auto(value: Any, path: str) -> str:
+    """Read the name of a format, or `auto`."""
     return "auto" if value == "auto" else format_name(value, path)
 
 
-_BY_TYPE: Mapping[Any, Reader] = {bool: flag, str: text, float: seconds, tuple[str, ...]: list_of(text)}
+_BY_TYPE: Mapping[Any, SettingReader] = {bool: flag, str: text, float: seconds, tuple[str, ...]: list_of(text)}
 
 
 @cache
-def reader_of(kind: Any) -> Reader:
-    """The reader of a field whose type says all that there is to check."""
+def reader_of(kind: Any) -> SettingReader:
+    """Return the reader for a field of this type."""
     if get_origin(kind) is Literal:
         return one_of(*get_args(kind))
     if type(None) in get_args(kind):
@@ -367,10 +372,10 @@ def reader_of(kind: Any) -> Reader:
     return _BY_TYPE[kind]
 
 
-def setting(default: Any, read: Reader | None = None, *, key: str | None = None, shown: bool = True) -> Any:
-    """A field and its reader, by default that of its type.
+def setting(default: Any, read: SettingReader | None = None, *, key: str | None = None, shown: bool = True) -> Any:
+    """Return an attrs field with a reader, which by default is chosen by the field's type.
 
-    `key`: its name in the file where that differs; `shown` False keeps it out of reprs.
+    `key` is the field's name in the file, if different. With `shown=False`, the field is left out of reprs.
     """
     return field(
         default=default,
@@ -380,7 +385,7 @@ def setting(default: Any, read: Reader | None = None, *, key: str | None = None,
     )
 
 
-def _reader(attribute: "Attribute[Any]") -> Reader:
+def _reader(attribute: "Attribute[Any]") -> SettingReader:
     kind: Any = attribute.type
-    found: Reader = attribute.metadata["read"] or reader_of(kind)
+    found: SettingReader = attribute.metadata["read"] or reader_of(kind)
     return found

@@ -1,9 +1,8 @@
-"""For testing what is built on streamtool, and streamtool itself.
+"""Test helpers for streamtool and for software built on it.
 
-A scripted upstream, a caller that sees a reply while it is made, and the validator of what a client receives.
+A scripted upstream, and an ASGI caller that sees a reply while it is being sent.
 """
 
-from streamtool.testing import validate
 from streamtool.testing.asgi import StreamedReply, stream_asgi
 from streamtool.testing.upstream import (
     DONE,
@@ -19,7 +18,6 @@ from streamtool.testing.upstream import (
     status,
     text,
 )
-from streamtool.testing.validate import *  # noqa: F403  what is public there is public here
 
 __all__ = [
     "DONE",
@@ -37,4 +35,3 @@ __all__ = [
     "stream_asgi",
     "text",
 ]
-__all__ += validate.__all__

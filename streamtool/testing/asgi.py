@@ -1,33 +1,29 @@
-"""A caller of ASGI apps that sees a reply while it is being made.
+"""A caller for ASGI apps that sees a reply while it is being sent.
 
-The ready-made callers wait for the app to end and hand over one body; here each message of the app can be looked at as
-soon as it was sent, the client can leave in the middle, and everything runs on the backend of the test, without a
-socket. The app's `send` returns at once (there is no back-pressure) unless `buffer` is given.
+Other callers wait for the app to finish and return one body. Here, each message can be inspected as soon as the app has
+sent it, the client can disconnect in the middle of a reply, and everything runs on the test's async backend, without a
+socket. The app's `send` returns immediately (without back-pressure) unless `buffer` is given.
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+from streamtool.asgi.types import ASGIApp, ASGIMessage, Scope
 
 
 class StreamedReply:
-    """What the app answers, as it answers.
+    """The app's response while it is being sent.
 
-    `head()` waits for the status and the headers; the body comes out of `chunks()` piece by piece, as sent; `body()`
-    is the rest of it in one piece. An exception of the app is raised by whichever of these waits for it.
+    `head()` waits for the status and the headers; `chunks()` yields the body in pieces, as sent; `body()` returns the
+    remaining body in one piece. An exception from the app is raised by the method that is waiting for the app.
     """
 
-    def __init__(self, messages: ObjectReceiveStream[Message], disconnected: anyio.Event) -> None:
+    def __init__(self, messages: ObjectReceiveStream[ASGIMessage], disconnected: anyio.Event) -> None:
         self._messages = messages
         self._disconnected = disconnected
         self._error: BaseException | None = None
@@ -36,10 +32,10 @@ class StreamedReply:
         self.headers: dict[str, str] = {}
         self.raw_headers: list[tuple[bytes, bytes]] = []
         self.finished = anyio.Event()
-        """Set when the app has returned, or was cancelled."""
+        """Set when the app has returned or has been cancelled."""
 
     async def head(self) -> int:
-        """The status; `headers` (names in lower case) are filled in as well. Waits until the app has sent them."""
+        """Wait for the status and return it. Also sets `headers` (names in lower case)."""
         if not self.status:
             message = await self._next()
             if message is None:
@@ -50,7 +46,7 @@ class StreamedReply:
         return self.status
 
     def chunks(self) -> Self:
-        """The body messages that hold bytes, one by one; ends with the last of them, or when the app returns."""
+        """Return an iterator over the non-empty body messages. It stops after the last one, or when the app returns."""
         return self
 
     def __aiter__(self) -> Self:
@@ -65,14 +61,14 @@ class StreamedReply:
         raise StopAsyncIteration
 
     async def body(self) -> bytes:
-        """The rest of the body."""
+        """Return the remaining body."""
         return b"".join([chunk async for chunk in self])
 
     def disconnect(self) -> None:
-        """The client leaves: the app's `receive` says so from now on."""
+        """Disconnect the client. From now on, the app's `receive` reports this."""
         self._disconnected.set()
 
-    async def _next(self) -> Message | None:
+    async def _next(self) -> ASGIMessage | None:
         try:
             return await self._messages.receive()
         except anyio.EndOfStream:
@@ -92,10 +88,10 @@ async def stream_asgi(
     scope: Scope | None = None,
     buffer: float = math.inf,
 ) -> AsyncIterator[StreamedReply]:
-    """Call `app` with one request; inside the block the reply can be read as it is sent.
+    """Call `app` with one request. Inside the block, the reply can be read as it is sent.
 
-    Leaving the block cancels what still runs. `path` may have a query. `scope` adds to or replaces the keys of the ASGI
-    scope; `buffer` is how many messages the app may send ahead of the reader.
+    Leaving the block cancels the app. `path` may contain a query. `scope` adds or replaces keys of the ASGI scope.
+    `buffer` is the number of messages that the app may send ahead of the reader.
     """
     path, _, query = path.partition("?")
     call: Scope = {
@@ -113,7 +109,7 @@ async def stream_asgi(
         "server": ("127.0.0.1", 8000),
         **(scope or {}),
     }
-    sender, receiver = anyio.create_memory_object_stream[Message](buffer)
+    sender, receiver = anyio.create_memory_object_stream[ASGIMessage](buffer)
     disconnected = anyio.Event()
     reply = StreamedReply(receiver, disconnected)
     async with anyio.create_task_group() as tasks, receiver:
@@ -124,29 +120,29 @@ async def stream_asgi(
             tasks.cancel_scope.cancel()
 
 
-async def _run(  # noqa: PLR0917  the body of one task, started with all it needs
+async def _run(  # noqa: PLR0917  the body of a task, which starts with everything it needs
     app: ASGIApp,
     scope: Scope,
     body: bytes,
-    sender: ObjectSendStream[Message],
+    sender: ObjectSendStream[ASGIMessage],
     reply: StreamedReply,
     disconnected: anyio.Event,
 ) -> None:
     pending = [body]
 
-    async def receive() -> Message:
+    async def receive() -> ASGIMessage:
         if pending:
             return {"type": "http.request", "body": pending.pop(), "more_body": False}
         await disconnected.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Message) -> None:
+    async def send(message: ASGIMessage) -> None:
         await sender.send(message)
 
     try:
         await app(scope, receive, send)
-    except Exception as error:  # noqa: BLE001  whatever the app raised is raised where the test reads
-        reply._error = error  # noqa: SLF001  the two belong together
+    except Exception as error:  # noqa: BLE001  raised again when the test reads the reply
+        reply._error = error  # noqa: SLF001  the classes belong together
     finally:
         reply.finished.set()
         await sender.aclose()

@@ -1,11 +1,11 @@
-"""A scripted upstream: an ASGI app that says, request by request, exactly what it was told to say.
+"""A scripted upstream: an ASGI app that answers each request with a prepared script.
 
     upstream = ScriptedUpstream(text("Let me look. ", CALL, size=3), status(503))
 
-Each request takes the next `Script`; the last one is repeated. A script is a status, headers and a list of steps: bytes
-are one body message each, `Pause` waits, `Hang` waits until the caller leaves, `Die` raises, `Hold` waits until
-the test calls `release()`. Requests are kept in `requests`; `left` counts the callers who left early. Any ASGI server
-can serve it as well.
+Each request uses the next `Script`; the last one is repeated. A script consists of a status, headers and steps: each
+`bytes` step is sent as one body message, `Pause` waits, `Hang` waits until the caller disconnects, `Die` raises an
+exception, and `Hold` waits until the test calls `release()`. Requests are recorded in `requests`; `left` counts the
+callers that disconnected early. The upstream can also run on any ASGI server.
 """
 
 import math
@@ -16,7 +16,7 @@ import anyio
 import msgspec
 from attrs import field, frozen
 
-from streamtool.testing.asgi import Receive, Scope, Send
+from streamtool.asgi.types import Receive, Scope, Send
 
 
 @frozen
@@ -28,12 +28,12 @@ class Pause:
 
 @frozen
 class Hang:
-    """Wait until the caller leaves."""
+    """Wait until the caller disconnects."""
 
 
 @frozen
 class Die:
-    """Break off with an exception."""
+    """Abort with an exception."""
 
     error: Exception = field(factory=lambda: ConnectionError("the scripted upstream dies here"))
 
@@ -48,21 +48,23 @@ Step = bytes | Pause | Hang | Die | Hold
 
 @frozen
 class Script:
-    """What is said to one request."""
+    """The response to one request."""
 
     steps: tuple[Step, ...]
     status: int = 200
     content_type: str = "text/event-stream"
     headers: tuple[tuple[str, str], ...] = ()
     before: tuple[Step, ...] = ()
-    """Steps before the status goes out (only `Pause`, `Hang`, `Die` and `Hold` make sense)."""
+    """Steps before the status is sent; only `Pause`, `Hang`, `Die` and `Hold` make sense here."""
 
     def then(self, *steps: Step) -> "Script":
-        """The same, and more."""
+        """Return the script with these steps appended."""
         return Script((*self.steps, *steps), self.status, self.content_type, self.headers, self.before)
 
     def cut(self, size: int, *steps: Step) -> "Script":
-        """The first `size` bytes of the body, then `steps` (nothing: the body just ends)."""
+        """Return a script that sends the first `size` bytes of the body, then performs `steps`. Without `steps`, the
+        body just ends.
+        """
         kept: list[Step] = []
         for step in self.steps:
             if isinstance(step, bytes):
@@ -75,7 +77,7 @@ class Script:
         return Script((*kept, *steps), self.status, self.content_type, self.headers, self.before)
 
     def resized(self, size: int) -> "Script":
-        """The same body in messages of `size` bytes; steps that are no bytes are left out."""
+        """Return a script that sends the same body in messages of `size` bytes. All other steps are dropped."""
         body = b"".join(step for step in self.steps if isinstance(step, bytes))
         pieces = [body[i : i + size] for i in range(0, len(body), size)]
         return Script(tuple(pieces), self.status, self.content_type, self.headers, self.before)
@@ -83,7 +85,7 @@ class Script:
 
 @frozen
 class Recorded:
-    """A request that arrived."""
+    """A received request."""
 
     path: str
     headers: Mapping[str, str]
@@ -92,24 +94,26 @@ class Recorded:
 
     @property
     def json(self) -> Any:
-        """The body, decoded."""
+        """The decoded body."""
         return msgspec.json.decode(self.body)
 
 
 class ScriptedUpstream:
-    """The upstream. With a function instead of scripts, the function makes the script from the request."""
+    """An upstream that follows scripts. Each script may also be a function, which is called with the request and
+    returns one.
+    """
 
     def __init__(self, *scripts: Script | Callable[[Recorded], Script]) -> None:
         self._scripts = scripts
         self.requests: list[Recorded] = []
         self.left = 0
-        """Callers who left, or cancelled, before the script was over."""
+        """Number of callers that disconnected or were cancelled before the script had ended."""
         self.finished = 0
-        """Scripts that were said to their end."""
+        """Number of scripts that were completed."""
         self._released = anyio.Event()
 
     def release(self) -> None:
-        """Let go what waits in a `Hold`."""
+        """Release every request that is waiting in a `Hold`."""
         self._released.set()
         self._released = anyio.Event()
 
@@ -132,14 +136,14 @@ class ScriptedUpstream:
         self.requests.append(request)
         script = chosen if isinstance(chosen, Script) else chosen(request)
         try:
-            finished = await self._say(script, receive, send)
+            finished = await self._play(script, receive, send)
         except anyio.get_cancelled_exc_class():
             self.left += 1
             raise
         self.finished += finished
         self.left += not finished
 
-    async def _say(self, script: Script, receive: Receive, send: Send) -> bool:
+    async def _play(self, script: Script, receive: Receive, send: Send) -> bool:
         left = False
 
         async def watch(scope: anyio.CancelScope) -> None:
@@ -181,12 +185,12 @@ class ScriptedUpstream:
 
 
 def event(payload: Any) -> bytes:
-    """One Server-Sent Event that holds `payload` as JSON."""
+    """Return a Server-Sent Event whose data is `payload` as JSON."""
     return b"data: " + msgspec.json.encode(payload) + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
-"""The end of a Chat Completions stream."""
+"""The event that terminates a Chat Completions stream."""
 
 
 def chunk(
@@ -198,7 +202,7 @@ def chunk(
     id: str = "chatcmpl-upstream",
     model: str = "upstream-model",
 ) -> bytes:
-    """One Chat Completions chunk as an event. With `usage` it is the usage chunk, without choices."""
+    """Return a Chat Completions chunk as an event. With `usage`, it is the usage chunk, which has no choices."""
     choices = [{"index": choice, "delta": delta or {}, "logprobs": None, "finish_reason": finish}]
     payload: dict[str, Any] = {
         "id": id,
@@ -220,7 +224,9 @@ def text(
     done: bool = True,
     choice: int = 0,
 ) -> Script:
-    """A streamed Chat Completions reply that says `parts`, in deltas of `size` characters; one message per delta."""
+    """Return a streamed Chat Completions reply with the text of `parts`, in deltas of `size` characters, one per
+    message.
+    """
     whole = "".join(parts)
     steps = [chunk({"role": "assistant", "content": ""}, choice=choice)]
     steps += [chunk({"content": whole[i : i + size]}, choice=choice) for i in range(0, len(whole), size)]
@@ -234,7 +240,7 @@ def text(
 
 
 def status(code: int, message: str = "no", *, headers: Iterable[tuple[str, str]] = ()) -> Script:
-    """A refusal in the shape of Chat Completions."""
+    """Return an error response in the Chat Completions format."""
     body = msgspec.json.encode({"error": {"message": message, "type": "test_error", "param": None, "code": None}})
     return Script((body,), code, "application/json", tuple(headers))
 

@@ -1,10 +1,10 @@
-"""The tests of the adapters with the engines themselves, in one command.
+"""Run the tests of the adapters together with the engines themselves, in one command.
 
-    python -m tests.adapters.heavy [ARGUMENTS OF PYTEST]
+    python -m tests.adapters.heavy [PYTEST ARGUMENTS]
 
-Makes a virtual environment in `tests/adapters/.engines`, installs there the engines with what they import when they
-parse, and keeps it for the next time. No model is loaded, so the rest of what they need, CUDA above all, is left out:
-some 3 GB. llama-cpp-python is built, which takes some minutes and a compiler. Needs Python 3.11 on Linux.
+Creates a virtual environment in `tests/adapters/.engines`, installs the engines there with the packages that they
+import for parsing, and keeps it for the next time. No model is loaded, so their other requirements, above all CUDA, are
+left out: some 3 GB. llama-cpp-python is built, which takes some minutes and a compiler. Needs Python 3.11 on Linux.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ WHOLE = (
     ("pytest>=8.3", "pytest-timeout", "pytest-trio", "pytest-xdist", "hypothesis", "trio", "httpx"),
     ("llama-cpp-python[server]==0.3.36",),
 )
-"""What is installed with all that it needs."""
+"""Packages installed with all their dependencies."""
 ALONE = (
     ("torch==2.13.0",),
     ("triton", "apache-tvm-ffi", "xgrammar==0.2.8"),
@@ -34,11 +34,11 @@ ALONE = (
     ("sglang==0.5.23",),
     ("mlx-lm==0.32.2",),
 )
-"""What is installed by itself."""
+"""Packages installed without dependencies."""
 
 
 def python() -> Path:
-    """The interpreter of the environment, with everything installed that can be."""
+    """Return the interpreter of the environment, with all supported packages installed."""
     found = ENVIRONMENT / "bin" / "python"
     done = ENVIRONMENT / "installed.txt"
     if not done.exists():
@@ -56,7 +56,7 @@ def python() -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of pytest."""
+    """Run the tests, and return the exit code of pytest."""
     tests = sorted(str(path) for path in HERE.glob("test_*.py") if "mark.engines" in path.read_text(encoding="utf-8"))
     command = [str(python()), "-m", "pytest", "-q", "-m", "engines", "-W", "ignore", *(arguments or tests)]
     return subprocess.run(command, cwd=HERE.parents[1], check=False).returncode

@@ -1,7 +1,7 @@
-"""A pytest plugin for vLLM's own tests: each of its tool parsers is ours, and tokenizers need no network.
+"""A pytest plugin for vLLM's own tests: replaces each tool parser by ours, and needs no network for tokenizers.
 
-The tests of vLLM name a parser by its class or by its name; both lead to ours. Most offer no tools, so without tools
-any name is one. Where they stream, they say nothing of the end; the parser is told.
+vLLM's tests name a parser by its class or by its name; both lead to ours. Most offer no tools, so without tools any
+name is accepted. Where they stream, they do not signal the end of the text; the plugin does.
 """
 
 import importlib
@@ -24,14 +24,14 @@ FAILED: list[str] = []
 
 
 class InTheirPlace(StreamtoolToolParser):
-    """Ours, for tests that offer no tools."""
+    """Our parser, for tests that offer no tools."""
 
     def _parser(self, request):
         return super()._parser(request) if self.tools or getattr(request, "tools", None) else Parser()
 
 
 class Words:
-    """A tokenizer that cuts a text into tags, words, blanks and signs, and learns them as they come."""
+    """A tokenizer that splits a text into tags, words, blanks and signs, and learns them as they appear."""
 
     is_fast = True
     eos_token_id = 0
@@ -81,7 +81,7 @@ class Words:
 
 
 def replace_parsers():
-    """Each class of a tool parser becomes one of ours, in its module and by its names."""
+    """Replace each tool parser class by ours, in its module and under its names."""
     for found in pkgutil.iter_modules(vllm.tool_parsers.__path__, "vllm.tool_parsers."):
         module = importlib.import_module(found.name)
         for name, theirs in list(vars(module).items()):
@@ -92,7 +92,7 @@ def replace_parsers():
 
 
 def tell_the_end():
-    """Their helper that streams a text ends it, as vLLM's server does."""
+    """Make their helper that streams a text signal its end, as vLLM's server does."""
     utils = importlib.import_module("tests.tool_parsers.utils")
     streamed = utils.run_tool_extraction_streaming
 
@@ -120,7 +120,7 @@ def pytest_runtest_logreport(report):
         return
     crash = getattr(report.longrepr, "reprcrash", None)
     message = (crash.message if crash else str(report.longrepr or "")).split("\n")[0]
-    xpassed = message.startswith("[XPASS")  # theirs is known to fail it
+    xpassed = message.startswith("[XPASS")  # their parser is known to fail it
     outcome = "xfailed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
     COUNTS[report.nodeid.split("::")[0].rpartition("/")[2], "passed" if xpassed else outcome] += 1
     if outcome == "failed" and not xpassed:

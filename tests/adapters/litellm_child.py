@@ -1,11 +1,13 @@
-"""LiteLLM in a process of its own, since it leaves loops and clients open: requests in, replies out, a line each."""
+"""LiteLLM in a separate process, since it leaves loops and clients open: reads requests, writes replies, one per
+line.
+"""
 
 import asyncio
 import json
 import os
 import sys
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks for prices when it is imported
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it fetches prices on import
 
 import litellm
 from openai import AsyncOpenAI, OpenAI

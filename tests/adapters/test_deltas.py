@@ -1,11 +1,11 @@
-"""Deltas for whoever writes a server, judged by the SDK's own types and its own accumulator."""
+"""Deltas for authors of servers, checked with the SDK's own types and accumulator."""
 
 import json
-import random
 
-import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
+from support.engine_cases import in_pieces
+from support.sweeps import each
 
 from conformance.cases import FOLDER, all_cases
 from statemachine import Parser
@@ -15,7 +15,7 @@ CASES = [case for case in all_cases(FOLDER) if not case.options and case.reason 
 
 
 def completed(pieces, tools, **options):
-    """What the SDK makes of the chunks."""
+    """Return what the SDK accumulates from the chunks."""
     state = ChatCompletionStreamState()
     deltas = openai_deltas(Parser(tools, **options))
 
@@ -34,15 +34,9 @@ def completed(pieces, tools, **options):
     return state.current_completion_snapshot.choices[0], deltas
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_the_sdk_accumulates_what_the_case_says(case):
-    rng = random.Random(case.id)
-    text, pieces = case.text, []
-    while text:
-        size = rng.choice((1, 3, 8, 21, 34))
-        pieces.append(text[:size])
-        text = text[size:]
-    choice, deltas = completed(pieces, case.tools)
+@each("case", CASES, ids=lambda case: case.id)
+def test_the_sdk_accumulates_the_events_of_the_case(case):
+    choice, deltas = completed(in_pieces(case.text, case.id, (1, 3, 8, 21, 34)), case.tools)
     calls = [event for event in case.events if event["type"] == "call"]
     assert (choice.message.content or "") == "".join(e["text"] for e in case.events if e["type"] == "text")
     found = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
@@ -56,7 +50,7 @@ def test_the_sdk_accumulates_what_the_case_says(case):
         assert (deltas.ids[i] == call["id"]) == (call["id"] is not None and call["id"] not in deltas.ids[:i])
 
 
-def test_a_call_is_told_while_it_is_written():
+def test_a_call_is_reported_while_it_is_written():
     deltas = openai_deltas(Parser(["ping"]), new_id=lambda: "call_1")
     assert deltas.feed('<tool_call>{"name": "ping", "arguments": {"a": "b') == [
         {
@@ -70,7 +64,7 @@ def test_a_call_is_told_while_it_is_written():
     assert deltas.close("length") == [] and deltas.finish_reason == "length"
 
 
-def test_reasoning_has_the_field_that_is_asked_for_or_none():
+def test_the_field_for_reasoning_can_be_chosen_or_omitted():
     text = "<think>hm</think>ok"
     assert openai_deltas(Parser(["ping"])).feed(text) == [{"reasoning_content": "hm"}, {"content": "ok"}]
     assert openai_deltas(Parser(["ping"]), reasoning="reasoning").feed(text)[0] == {"reasoning": "hm"}

@@ -1,13 +1,14 @@
-"""The output parser of LangChain, judged by LangChain: its chunks, its sums, its chains, its chat models."""
+"""The output parser for LangChain, checked with LangChain: chunks, sums of chunks, chains, chat models."""
 
 import json
 
 import pytest
-from adapters.engine_cases import in_pieces
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.language_models.fake import FakeStreamingListLLM
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage, message_chunk_to_message
 from langchain_core.tools import tool
+from support.engine_cases import in_pieces
+from support.sweeps import each
 
 from conformance.cases import FOLDER, all_cases
 from streamtool.adapters.langchain import ToolCallParser
@@ -17,7 +18,7 @@ CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris", "days"
 REPLY = f"<think>Which one?</think>Let me look. {CALL}"
 MARKED = "<tool_call><function=get_weather><parameter=city>12</parameter><parameter=days>2</parameter></function></tool_call>"
 anyio = pytest.mark.anyio
-asyncio_only = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangChain's own tasks are asyncio's
+asyncio_only = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangChain requires asyncio
 
 
 @tool
@@ -36,8 +37,8 @@ def calls_of(message):
     return [(call["name"], call["args"]) for call in message.tool_calls]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_langchain_accumulates_what_the_case_says(case):
+@each("case", CASES, ids=lambda case: case.id)
+def test_langchain_accumulates_the_events_of_the_case(case):
     parser = ToolCallParser(case.tools)
     calls = [event for event in case.events if event["type"] == "call"]
     text = "".join(event["text"] for event in case.events if event["type"] == "text")
@@ -47,7 +48,7 @@ def test_langchain_accumulates_what_the_case_says(case):
     ids = [call["id"] for call in calls]
     for number, (chunk, call) in enumerate(zip(streamed.tool_call_chunks, calls, strict=True)):
         assert chunk["args"] == call["arguments"] or json.loads(chunk["args"]) == json.loads(call["arguments"])
-        given = call["id"] if call["id"] not in ids[:number] else None  # one that the model repeats is made anew
+        given = call["id"] if call["id"] not in ids[:number] else None  # a repeated id is replaced
         assert chunk["id"] == given if given else chunk["id"].startswith("call_")
     whole = parser.invoke(case.text)
     assert type(whole) is AIMessage and whole.content == text
@@ -57,7 +58,7 @@ def test_langchain_accumulates_what_the_case_says(case):
     assert [(call["name"], call["args"]) for call in whole.invalid_tool_calls] == cut
 
 
-def test_a_call_is_told_while_it_is_written():
+def test_a_call_is_reported_while_it_is_written():
     seen = []
 
     def pieces():
@@ -94,7 +95,7 @@ def test_a_chat_model_keeps_its_id_its_metadata_and_its_usage():
     assert calls_of(message) == [("get_weather", {"city": "Paris", "days": 2})]
 
 
-def test_blocks_that_are_no_text_travel_on():
+def test_blocks_other_than_text_are_passed_on():
     image = {"type": "image", "url": "http://127.0.0.1/a.png"}
     message = AIMessage(content=[{"type": "text", "text": f"Look. {CALL}"}, image])
     found = ToolCallParser([get_weather]).invoke(message)
@@ -105,7 +106,7 @@ def test_blocks_that_are_no_text_travel_on():
 @pytest.mark.parametrize(
     "metadata", [{"finish_reason": "length"}, {"stop_reason": "max_tokens"}, {"done_reason": "length"}]
 )
-def test_a_call_that_was_cut_is_an_invalid_one(metadata):
+def test_a_truncated_call_is_invalid(metadata):
     cut = AIMessage(
         content=f'{CALL}<tool_call>{{"name": "get_weather", "arguments": {{"city": "Par', response_metadata=metadata
     )
@@ -120,7 +121,7 @@ def test_a_call_that_was_cut_is_an_invalid_one(metadata):
 @pytest.mark.parametrize(
     ("reason", "complete"), [("STOP", True), ("stop", True), ("eos_token", True), ("length", False)]
 )
-def test_a_missing_closer_is_implied_where_the_model_stopped_by_itself(reason, complete):
+def test_a_missing_closer_is_implied_if_the_model_stopped_regularly(reason, complete):
     text = "<tool_call><function=get_weather><parameter=city>Paris</parameter>"
     found = ToolCallParser([get_weather]).invoke(AIMessage(text, response_metadata={"finish_reason": reason}))
     assert calls_of(found) == ([("get_weather", {"city": "Paris"})] if complete else [])
@@ -141,7 +142,7 @@ def test_tools_and_options_can_be_bound():
     assert merged(parser.bind(formats=["invoke"]).stream(CALL)).content == CALL
 
 
-def test_the_tools_of_langchain_run_what_was_found():
+def test_langchain_tools_execute_the_parsed_calls():
     message = (GenericFakeChatModel(messages=iter([AIMessage(REPLY)])) | ToolCallParser([get_weather])).invoke("Paris?")
     result = get_weather.invoke(message.tool_calls[0])
     assert isinstance(result, ToolMessage) and result.content == "rain in Paris for 2"
@@ -149,7 +150,7 @@ def test_the_tools_of_langchain_run_what_was_found():
 
 @anyio
 @asyncio_only
-async def test_chains_stream_through_it_both_ways(anyio_backend):
+async def test_chains_stream_sync_and_async(anyio_backend):
     def chain(model):
         return model | ToolCallParser([get_weather])
 

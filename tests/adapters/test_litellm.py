@@ -1,4 +1,4 @@
-"""The provider of LiteLLM, through its own `completion` and `acompletion`, before real servers on loopback."""
+"""The LiteLLM provider, through its own `completion` and `acompletion`, with real servers on loopback."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from servers import ROOT, uvicorn_server
+from support.servers import ROOT, uvicorn_server
 
 from streamtool.sample import Sample
 from streamtool.testing import Script, ScriptedUpstream, status, text
@@ -28,7 +28,7 @@ both = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "asyn
 
 @pytest.fixture(scope="module")
 def litellm():
-    """Asks LiteLLM for one completion; what came, or which error."""
+    """Return a function that asks LiteLLM for one completion and returns the reply or the error."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, str(CHILD)], env=env, stdin=pipe, stdout=pipe, text=True) as child:
@@ -64,7 +64,7 @@ def called(told, stream):
 
 @both
 @streamed
-def test_a_model_of_text_gets_tools_and_reads_their_results(litellm, sample, stream, asynchronous):
+def test_a_text_only_model_gets_tools_and_reads_their_results(litellm, sample, stream, asynchronous):
     message = called(litellm(sample, stream=stream, asynchronous=asynchronous), stream)
     assert message["content"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "light rain"}
@@ -76,11 +76,11 @@ def test_a_model_of_text_gets_tools_and_reads_their_results(litellm, sample, str
 
 @both
 @streamed
-def test_the_same_through_a_wrapped_client(litellm, sample, stream, asynchronous):
+def test_a_wrapped_client_gets_the_same_calls(litellm, sample, stream, asynchronous):
     called(litellm(sample, model="openai/sample", wrapped=True, stream=stream, asynchronous=asynchronous), stream)
 
 
-def test_the_model_receives_text_only_and_what_else_was_asked_for(litellm):
+def test_the_model_receives_only_text_and_the_other_options(litellm):
     usage = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
     upstream = ScriptedUpstream(text("Let me look. ", CALL, size=3, usage=usage))
     with uvicorn_server(upstream) as server:
@@ -94,7 +94,7 @@ def test_the_model_receives_text_only_and_what_else_was_asked_for(litellm):
 
 @both
 @streamed
-def test_an_error_of_the_model_is_one_of_litellm(litellm, stream, asynchronous):
+def test_an_upstream_error_is_a_litellm_error(litellm, stream, asynchronous):
     with uvicorn_server(ScriptedUpstream(status(429, "slow down"))) as server:
         told = litellm(server.url, stream=stream, asynchronous=asynchronous)
     assert "slow down" in told["error"] and "RateLimitError" in told["error"]

@@ -1,4 +1,4 @@
-"""llama-cpp-python with our chat handler: scripted replies, and a random model that a grammar holds to calls."""
+"""llama-cpp-python with our chat handler: scripted replies, and a random model that a grammar constrains to calls."""
 
 import importlib
 import json
@@ -12,8 +12,6 @@ pytest.importorskip("llama_cpp", exc_type=ImportError)
 pytestmark = pytest.mark.engines
 
 import uvicorn  # noqa: E402
-from adapters.engine_cases import CASES, Outcome, alone, openai_tools, pieces_of  # noqa: E402
-from engines.gguf_model import write_model  # noqa: E402
 from llama_cpp import Llama, LlamaGrammar  # noqa: E402
 from llama_cpp.llama_chat_format import (  # noqa: E402
     ChatFormatterResponse,
@@ -23,10 +21,12 @@ from llama_cpp.llama_chat_format import (  # noqa: E402
 from openai import OpenAI  # noqa: E402
 from openai.lib.streaming.chat import ChatCompletionStreamState  # noqa: E402
 from openai.types.chat import ChatCompletion, ChatCompletionChunk  # noqa: E402
+from support.engine_cases import CASES, Outcome, alone, openai_tools, pieces_of  # noqa: E402
+from support.gguf_model import write_model  # noqa: E402
 
 from streamtool.adapters import llama_cpp  # noqa: E402
-from streamtool.constraints import grammar  # noqa: E402
-from streamtool.conversation import Tool  # noqa: E402
+from streamtool.core.conversation import Tool  # noqa: E402
+from streamtool.forcing import call_grammar  # noqa: E402
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -34,7 +34,7 @@ HELD = ("tool_call", "qwen3_coder", "glm45", "invoke", "labelled")
 
 
 class Scripted:
-    """In place of a model: completions in the chunks in which `Llama` gives them."""
+    """A scripted stand-in for a model: returns completions in the same chunks as `Llama`."""
 
     verbose = False
     _chat_handlers: dict = {}  # noqa: RUF012
@@ -62,7 +62,7 @@ inner = chat_formatter_to_chat_completion_handler(lambda **_: ChatFormatterRespo
 
 
 def answered(reply, *, stream):
-    """The choice as the official SDK reads it."""
+    """Return the choice as the official SDK reads it."""
     if not stream:
         return ChatCompletion.model_validate(reply).choices[0]
     state = ChatCompletionStreamState()
@@ -73,7 +73,7 @@ def answered(reply, *, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_reply_is_what_the_parser_alone_makes_of_it(case, stream):
+def test_a_reply_equals_the_result_of_the_parser(case, stream):
     expected = alone(case)
     reply = llama_cpp.reading(inner)(
         llama=Scripted(pieces_of(case)), messages=MESSAGES, tools=openai_tools(case), stream=stream
@@ -97,7 +97,7 @@ def model(file):
 
 @pytest.fixture(scope="module")
 def url(file):
-    """Where llama-cpp-python's own server serves the model."""
+    """Yield the URL of llama-cpp-python's own server."""
     app = pytest.importorskip("llama_cpp.server.app", exc_type=ImportError)
     settings = importlib.import_module("llama_cpp.server.settings").Settings
     chosen = settings(model=file, chat_format="streamtool", n_ctx=4096, verbose=False)
@@ -111,13 +111,13 @@ def url(file):
 
 
 def rules_for(form):
-    rules, _ = grammar((Tool("ping", "", SCHEMA),), form, forced=True, parallel=False, lazy=False)
+    rules, _ = call_grammar((Tool("ping", "", SCHEMA),), form, forced=True, parallel=False, lazy=False)
     return rules
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("form", HELD)
-def test_a_model_that_is_held_to_a_call(model, form, stream):
+def test_a_model_constrained_to_a_call(model, form, stream):
     held = LlamaGrammar.from_string(rules_for(form), verbose=False)
     tools = [{"type": "function", "function": {"name": "ping", "parameters": SCHEMA}}]
     reply = model.create_chat_completion(MESSAGES, tools=tools, grammar=held, max_tokens=400, stream=stream)
@@ -143,7 +143,7 @@ def test_its_server_streams_calls_to_the_official_client(url, form):
     assert isinstance(json.loads(call.function.arguments)["n"], int)
 
 
-def test_a_named_tool_stays_with_the_handler_behind_it():
+def test_a_named_tool_is_left_to_the_wrapped_handler():
     tools = [{"type": "function", "function": {"name": "ping", "parameters": SCHEMA}}]
     choice = {"type": "function", "function": {"name": "ping"}}
     model = Scripted(['{"n": 1}'])
@@ -152,5 +152,5 @@ def test_a_named_tool_stays_with_the_handler_behind_it():
     assert call["function"] == {"name": "ping", "arguments": '{"n": 1}'}
 
 
-def test_the_registry_knows_it():
+def test_the_handler_is_registered():
     assert callable(get_chat_completion_handler("streamtool"))

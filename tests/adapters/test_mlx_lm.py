@@ -1,11 +1,12 @@
-"""The modules that mlx-lm imports; and mlx-lm's own search for markers and its own formatter, where it is installed."""
+"""The modules imported by mlx-lm; and mlx-lm's own marker search and formatter, where it is installed."""
 
 import importlib
 import json
 
 import pytest
-from adapters.engine_cases import CASES, alone, openai_tools, pieces_of
 from attrs import evolve
+from support.engine_cases import CASES, alone, openai_tools, pieces_of
+from support.sweeps import each
 
 from conformance.cases import TOOLS
 from statemachine import Call, write
@@ -21,15 +22,15 @@ def module_of(form):
 
 
 def between(form, text):
-    """What stands between the markers of a format."""
+    """Return the text between the markers of a format."""
     module = module_of(form)
     _, start, rest = text.partition(module.tool_call_start)
     assert start
     return rest.partition(module.tool_call_end)[0]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_what_a_format_writes_is_read_between_its_markers(form):
+@each("form", FORMATS)
+def test_a_written_call_is_read_between_its_markers(form):
     tools = openai_tools(evolve(ANY, tools=TOOLS))
     call = module_of(form).parse_tool_call(between(form, write([WEATHER], form)), tools)
     assert (call.pop("name"), call.pop("arguments")) == ("get_weather", {"city": "Paris", "days": 3})
@@ -43,14 +44,14 @@ def test_several_calls_between_two_markers_are_a_list():
 
 
 @pytest.mark.parametrize("text", ["", "\nHi\n", '\n{"name": "pong", "arguments": {}}\n', '\n{"name": "ping", "argum'])
-def test_what_is_no_complete_call_is_a_value_error(text):
+def test_text_without_a_complete_call_is_a_value_error(text):
     with pytest.raises(ValueError, match="no complete call"):
         module_of("tool_call").parse_tool_call(text, openai_tools(evolve(ANY, tools=["ping"])))
 
 
 @pytest.mark.engines
 def test_the_cases_through_the_server_of_mlx_lm():
-    """Its own search for markers, in random pieces. What differs is what the page of adapters says."""
+    """Use its own marker search, on random pieces. The known differences are listed on the page about adapters."""
     pytest.importorskip("mlx.core", exc_type=ImportError)
     state_machine = importlib.import_module("mlx_lm.generate").TextStateMachine
     formatter = importlib.import_module("mlx_lm.server").ToolCallFormatter
@@ -67,7 +68,7 @@ def expected(case):
 
 
 def through(case, state_machine, formatter):
-    """The calls that mlx-lm's server makes of a reply."""
+    """Return the calls that mlx-lm's server reads from a reply."""
     module = module_of(case.format)
     edges = {"normal": [(module.tool_call_start, "tool")], "tool": [(module.tool_call_end, "normal")]}
     state, last, texts, open_text = state_machine(edges).make_state("normal"), "normal", [], ""

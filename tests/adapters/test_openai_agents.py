@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK with a wrapped client, before a model of text: its `Runner` plays the loop in both protocols."""
+"""The OpenAI Agents SDK with a wrapped client and a text-only model: its `Runner` runs the loop in both protocols."""
 
 import json
 from contextlib import asynccontextmanager
@@ -15,9 +15,9 @@ from agents import (
     Runner,
 )
 from agents.items import MessageOutputItem, ToolCallItem
-from clients.common import KINDS, TIMEOUT, Model, Outcome
 from openai import AsyncOpenAI
-from servers import uvicorn_server
+from support.clients import KINDS, TIMEOUT, Model, Outcome
+from support.servers import uvicorn_server
 
 import streamtool
 
@@ -27,7 +27,7 @@ QUIET = RunConfig(tracing_disabled=True)
 
 @pytest.fixture
 def anyio_backend():
-    """The SDK's tasks are asyncio's."""
+    """Select asyncio, which the SDK requires."""
     return "asyncio"
 
 
@@ -74,7 +74,7 @@ async def loop(model, task, streamed):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("protocol", MODELS)
-async def test_the_runner_plays_a_task(place, protocol, streamed, kind):
+async def test_the_runner_completes_a_task(place, protocol, streamed, kind):
     model, url = place
     task = model.task(kind)
     async with wrapped(url) as client:
@@ -83,7 +83,7 @@ async def test_the_runner_plays_a_task(place, protocol, streamed, kind):
 
 
 @pytest.mark.anyio
-async def test_a_provider_takes_the_client_for_all_agents(place):
+async def test_a_provider_uses_the_client_for_all_agents(place):
     model, url = place
     task = model.task("two")
     async with wrapped(url) as client:

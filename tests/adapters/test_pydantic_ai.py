@@ -1,24 +1,24 @@
-"""Pydantic AI with a wrapped client, before a model of text: its agents play the loop in both protocols."""
+"""Pydantic AI with a wrapped client and a text-only model: its agents run the loop in both protocols."""
 
 from contextlib import asynccontextmanager
 
 import pytest
-from clients.common import KINDS, TIMEOUT, Model
-from clients.pydantic_ai_loop import loop
 from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from servers import uvicorn_server
+from support.clients import KINDS, TIMEOUT, Model
+from support.pydantic_ai_loop import loop
+from support.servers import uvicorn_server
 
 import streamtool
 
 MODELS = {"chat": (OpenAIChatModel, "tool_call"), "responses": (OpenAIResponsesModel, "stop")}
-"""Protocol -> the model, and what Pydantic AI calls the end of a turn with calls."""
+"""Protocol → the model class, and Pydantic AI's finish reason of a turn with calls."""
 
 
 @pytest.fixture
 def anyio_backend():
-    """Pydantic AI asks for asyncio's loop."""
+    """Select asyncio, which Pydantic AI requires."""
     return "asyncio"
 
 
@@ -40,7 +40,7 @@ async def provider(url):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("protocol", MODELS)
-async def test_an_agent_plays_a_task(place, protocol, streamed, kind):
+async def test_an_agent_completes_a_task(place, protocol, streamed, kind):
     model, url = place
     task = model.task(kind)
     made, reason = MODELS[protocol]

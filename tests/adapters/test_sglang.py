@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("sglang.srt.function_call.function_call_parser", exc_type=ImportError)
 pytestmark = pytest.mark.engines
 
-from adapters.engine_cases import CASES, Outcome, alone, openai_tools, pieces_of  # noqa: E402
 from sglang.srt import plugins  # noqa: E402
 from sglang.srt.entrypoints.openai.protocol import Tool  # noqa: E402
 from sglang.srt.function_call.function_call_parser import FunctionCallParser  # noqa: E402
 from sglang.srt.parser.reasoning_parser import ReasoningParser  # noqa: E402
+from support.engine_cases import CASES, Outcome, alone, openai_tools, pieces_of  # noqa: E402
 
 import streamtool.adapters.sglang  # noqa: E402, F401
 
@@ -23,7 +23,7 @@ def tools_of(case):
 
 
 def streamed(case, *, reasoning):
-    """What SGLang's server sends: reasoning is parted first, and what remains goes to the parser of calls."""
+    """Return the output of SGLang's server: reasoning is split off, then the tool call parser reads the remaining text."""
     parser = FunctionCallParser(tools_of(case), "streamtool")
     thinker = ReasoningParser("streamtool") if reasoning else None
     text, thought, calls = "", "", []
@@ -52,7 +52,7 @@ def streamed(case, *, reasoning):
 
 @pytest.mark.parametrize("reasoning", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_streamed_reply_is_what_the_parser_alone_makes_of_it(case, reasoning):
+def test_a_streamed_reply_equals_the_result_of_the_parser(case, reasoning):
     expected = alone(case)
     found = streamed(case, reasoning=reasoning)
     assert (found.text, found.calls) == (expected.text, expected.calls)
@@ -61,14 +61,14 @@ def test_a_streamed_reply_is_what_the_parser_alone_makes_of_it(case, reasoning):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_whole_reply_is_what_the_parser_alone_makes_of_it(case):
+def test_a_complete_reply_equals_the_result_of_the_parser(case):
     expected = alone(case)
     parser = FunctionCallParser(tools_of(case), "streamtool")
     text, items = parser.parse_non_stream(case.text)
     assert (text, [(item.name, item.parameters) for item in items]) == (expected.text, expected.calls)
 
 
-def test_the_table_is_filled_by_an_entry_point_of_plugins(monkeypatch):
+def test_the_plugin_entry_point_registers_the_detectors(monkeypatch):
     monkeypatch.delitem(FunctionCallParser.ToolCallParserEnum, "streamtool")
     monkeypatch.setattr(plugins, "_plugins_loaded", False)
     plugins.load_plugins()
@@ -76,13 +76,13 @@ def test_the_table_is_filled_by_an_entry_point_of_plugins(monkeypatch):
     assert "streamtool" in ReasoningParser.DetectorMap
 
 
-def test_what_is_held_at_the_end_arrives_with_the_end():
+def test_buffered_text_is_emitted_at_the_end():
     parser = FunctionCallParser([Tool(type="function", function={"name": "ping"})], "streamtool")
     assert parser.parse_stream_chunk("1 <too") == ("1 ", [])
     assert parser.parse_stream_end() == ("<too", [])
 
 
-def test_a_demanded_call_is_held_to_a_form_that_is_read():
+def test_a_demanded_call_is_constrained_to_a_readable_form():
     tool = Tool(type="function", function={"name": "ping", "parameters": {"type": "object"}})
     parser = FunctionCallParser([tool], "streamtool")
     kind, tag = parser.get_structure_constraint("required")
@@ -92,6 +92,6 @@ def test_a_demanded_call_is_held_to_a_form_that_is_read():
     assert (call.name, json.loads(call.parameters)) == ("ping", {"a": "b"})
 
 
-def test_reasoning_that_the_prompt_has_opened():
+def test_reasoning_opened_in_the_prompt():
     thinker = ReasoningParser("streamtool", force_reasoning=True)
     assert thinker.parse_non_stream(f"hm\n</think>\n\n{CALL}") == ("hm\n", f"\n\n{CALL}")

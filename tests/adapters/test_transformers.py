@@ -1,9 +1,10 @@
-"""`parse_response` of a tokenizer: one of the tests, and one of transformers where it is installed."""
+"""`parse_response` of a tokenizer: a minimal one, and one of transformers where it is installed."""
 
 import json
 
 import pytest
-from adapters.engine_cases import CASES, Outcome, alone, openai_tools
+from support.engine_cases import CASES, Outcome, alone, openai_tools
+from support.sweeps import each
 
 from streamtool.adapters.transformers import install
 
@@ -25,8 +26,8 @@ def tokenizer():
     return made
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_reply_is_what_the_parser_alone_makes_of_it(tokenizer, case):
+@each("case", CASES, ids=lambda case: case.id)
+def test_a_reply_equals_the_result_of_the_parser(tokenizer, case):
     found = tokenizer.parse_response(case.text, prefix="", tools=openai_tools(case))
     calls = [call["function"] for call in found.get("tool_calls", ())]
     written = [
@@ -50,12 +51,12 @@ def test_tokens_and_batches(tokenizer):
     assert tokenizer.parse_response([ids, ids], prefix="")[1]["tool_calls"] == PING
 
 
-def test_reasoning_that_the_prompt_has_opened(tokenizer):
+def test_reasoning_opened_in_the_prompt(tokenizer):
     found = tokenizer.parse_response("hm</think>Hi", prefix="<|im_start|>assistant\n<think>\n")
     assert found == {"role": "assistant", "thinking": "hm", "content": "Hi"}
 
 
-def test_a_call_that_was_cut_keeps_the_text_of_its_arguments(tokenizer):
+def test_a_truncated_call_keeps_the_text_of_its_arguments(tokenizer):
     found = tokenizer.parse_response(CALL[:-20], prefix="", tools=["ping"])
     assert found["tool_calls"][0]["function"] == {"name": "ping", "arguments": '{"a"'}
 

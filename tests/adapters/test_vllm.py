@@ -1,4 +1,4 @@
-"""vLLM's own composition of parsers, with ours in it: its `ParserManager`, `DelegatingParser` and request classes."""
+"""vLLM's own composition of parsers, including ours: its `ParserManager`, `DelegatingParser` and request classes."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from attrs import evolve
 pytest.importorskip("vllm", exc_type=ImportError)
 pytestmark = pytest.mark.engines
 
-from adapters.engine_cases import CASES, Outcome, alone, openai_tools, pieces_of  # noqa: E402
+from support.engine_cases import CASES, Outcome, alone, openai_tools, pieces_of  # noqa: E402
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: E402
 from vllm.entrypoints.openai.chat_completion.stream_processor import ChatStreamProcessor  # noqa: E402
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest  # noqa: E402
@@ -40,7 +40,7 @@ class Tokens:
 
 @pytest.fixture(scope="module", autouse=True)
 def plugin():
-    """The plugin, loaded as `--tool-parser-plugin FILE` does."""
+    """Load the plugin as `--tool-parser-plugin FILE` does."""
     ToolParserManager.import_tool_parser(str(FILE))
     ReasoningParserManager.import_reasoning_parser(str(FILE))
 
@@ -56,7 +56,7 @@ def request_of(case, **fields):
 
 
 def streamed(case, *, reasoning, prompt="", ends=True, seed=0, **fields):
-    """What vLLM's server sends: the outcome, the finish reason, and the ids."""
+    """Return what vLLM's server sends: the outcome and the finish reason."""
     request, parsers = request_of(case, **fields), parser_class(reasoning=reasoning)
     parser = parsers(Tokens(), request.tools)
     request = parser.adjust_request(request)
@@ -91,7 +91,7 @@ def whole(case, *, reasoning):
 
 @pytest.mark.parametrize("reasoning", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_streamed_reply_is_what_the_parser_alone_makes_of_it(case, reasoning):
+def test_a_streamed_reply_equals_the_result_of_the_parser(case, reasoning):
     expected = alone(case)
     found, reason = streamed(case, reasoning=reasoning)
     assert found == expected
@@ -99,7 +99,7 @@ def test_a_streamed_reply_is_what_the_parser_alone_makes_of_it(case, reasoning):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_whole_reply_is_what_the_parser_alone_makes_of_it(case):
+def test_a_complete_reply_equals_the_result_of_the_parser(case):
     expected = alone(case)
     found = whole(case, reasoning=False)
     assert found.calls == expected.calls
@@ -107,12 +107,12 @@ def test_a_whole_reply_is_what_the_parser_alone_makes_of_it(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_the_reasoning_parser_takes_reasoning_out_of_a_whole_reply(case):
+def test_the_reasoning_parser_removes_reasoning_from_a_complete_reply(case):
     expected = alone(case)
     found = whole(case, reasoning=True)
     assert found.calls == expected.calls
     assert found.text == ("" if expected.calls and not expected.text.strip() else expected.text)
-    assert expected.reasoning.startswith(found.reasoning)  # a whole reply has no place for what comes behind a call
+    assert expected.reasoning.startswith(found.reasoning)  # a complete reply has no field for reasoning after a call
 
 
 WEATHER = next(case for case in CASES if case.format == "tool_call")
@@ -125,12 +125,12 @@ def reply(text, tools=("ping",)):
 CALL = '<tool_call>\n{"name": "ping", "arguments": {"a": "b"}}\n</tool_call>'
 
 
-def test_what_is_held_at_the_end_arrives_with_the_end():
+def test_buffered_text_is_emitted_at_the_end():
     assert streamed(reply("1 < 2 and <tool_c"), reasoning=False) == (Outcome("1 < 2 and <tool_c", []), "stop")
     assert streamed(reply("1 <too"), reasoning=True, ends=False) == (Outcome("1 <too", []), "length")
 
 
-def test_a_call_that_is_cut_is_said_to_be_cut():
+def test_a_truncated_call_has_finish_reason_length():
     found, reason = streamed(reply(CALL[:-15]), reasoning=False, ends=False)
     assert (found.calls, reason) == ([("ping", '{"a": "b"')], "length")
 
@@ -144,28 +144,28 @@ def test_without_the_hook_the_last_token_ends_the_text(monkeypatch):
     assert parser.extract_tool_calls_streaming("", "1 <too", "", [], [], [END], request).content == "<too"
 
 
-def test_reasoning_that_the_prompt_has_opened():
+def test_reasoning_opened_in_the_prompt():
     found, _ = streamed(reply(f"hm\n</think>\n\n{CALL}"), reasoning=True, prompt="<|im_start|>assistant\n<think>\n")
     assert found == Outcome("", [("ping", '{"a": "b"}')], "hm\n")
 
 
-def test_reasoning_that_the_prompt_has_closed():
+def test_reasoning_closed_in_the_prompt():
     found, _ = streamed(reply("Hi"), reasoning=True, prompt="<think>\n\n</think>\n\n")
     assert found == Outcome("Hi", [])
 
 
-def test_a_request_for_no_call_or_without_tools():
+def test_tool_choice_none_and_requests_without_tools():
     assert streamed(reply(f"Hi\n{CALL}"), reasoning=False, tool_choice="none")[0] == Outcome("Hi", [])
     assert streamed(reply(f"Hi\n{CALL}", tools=()), reasoning=False)[0] == Outcome(f"Hi\n{CALL}", [])
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "ping"}}])
-def test_a_demanded_call_is_read_as_the_model_writes_it(choice):
+def test_a_demanded_call_is_read_in_the_format_of_the_model(choice):
     assert streamed(reply(CALL), reasoning=False, tool_choice=choice)[0].calls == [("ping", '{"a": "b"}')]
 
 
 @pytest.mark.parametrize("reasoning", [False, True])
-def test_special_tokens_stay_in_the_text(reasoning):
+def test_special_tokens_are_kept_in_the_text(reasoning):
     case = reply("")
     request = request_of(case)
     assert (
@@ -173,7 +173,7 @@ def test_special_tokens_stay_in_the_text(reasoning):
     )
 
 
-def test_responses_have_tools_too():
+def test_responses_requests_support_tools_too():
     tool = {"type": "function", "name": "ping", "parameters": {"type": "object"}, "strict": False}
     request = ResponsesRequest(model="m", input="hi", tools=[tool])
     parser = parser_class(reasoning=True)(Tokens(), request.tools)
@@ -182,6 +182,6 @@ def test_responses_have_tools_too():
     assert (text, [(call.name, call.arguments) for call in calls]) == (None, [("ping", '{"a": "b"}')])
 
 
-def test_the_plugin_is_loaded_by_its_path_without_harm_to_the_package():
+def test_loading_the_plugin_by_path_does_not_affect_the_package():
     assert sys.modules["vllm"].__path__
     assert ToolParserManager.get_tool_parser("streamtool").__module__ == "vllm_plugin"

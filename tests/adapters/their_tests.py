@@ -1,8 +1,8 @@
-"""vLLM's own tests of tool parsers, with ours in place of each of its parsers: how many pass, by parser.
+"""Run vLLM's own tests of tool parsers with ours in place of each of its parsers, and count the passes by parser.
 
     python tests/adapters/their_tests.py FOLDER
 
-FOLDER is vLLM's source distribution, unpacked, of the version that is installed. `docs/adapters.md` has the table.
+FOLDER is vLLM's source distribution, unpacked, of the installed version. `docs/adapters.md` has the table.
 """
 
 import shutil
@@ -13,11 +13,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 OTHERS = ("test_utils.py", "test_structural_tag_registry.py")
-"""What asks no tool parser."""
+"""Tests that do not use a tool parser."""
 
 
 def main(folder: Path) -> int:
-    """The exit code of pytest."""
+    """Run the tests, and return the exit code of pytest."""
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "tests"
         for part in ("tool_parsers", "parser"):

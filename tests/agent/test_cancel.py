@@ -1,4 +1,4 @@
-"""A run that is left, in whatever phase it is, leaves no task, no running thread and no process behind."""
+"""An abandoned run, in any phase, leaves no task, no running thread and no process."""
 
 import sys
 import threading
@@ -10,8 +10,9 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
-from agent.leftovers import children, tasks, threads
-from agent.parts import WEATHER, get_weather, plain, scripted
+from support.agents import WEATHER, get_weather, plain, scripted
+from support.leftovers import children, tasks, threads
+from support.sweeps import each
 
 from streamtool.agent import (
     Agent,
@@ -26,7 +27,7 @@ from streamtool.agent import (
 from streamtool.testing import Hang, Script, ScriptedUpstream, text
 
 both = pytest.mark.anyio
-DEADLINE = 120  # never reached where nothing hangs, however busy the machine is
+DEADLINE = 120  # never reached unless something hangs, even on a busy machine
 
 
 def call(name: str, arguments: str = "{}") -> str:
@@ -39,7 +40,7 @@ def hanging(said: str = "") -> ScriptedUpstream:
 
 
 def busy() -> str:
-    """Runs until it is cancelled."""
+    """Run until cancelled."""
     end = time.monotonic() + DEADLINE
     while time.monotonic() < end:
         anyio.from_thread.check_cancelled()
@@ -48,7 +49,7 @@ def busy() -> str:
 
 
 async def sleepy() -> str:
-    """Sleeps until it is cancelled."""
+    """Sleep until cancelled."""
     await anyio.sleep_forever()
     return ""
 
@@ -94,7 +95,7 @@ PHASES: dict[str, tuple[Callable[[], Agent], After]] = {
 async def quiet(condition: Callable[[], Any], what: str) -> None:
     end = time.monotonic() + DEADLINE
     while condition():
-        assert time.monotonic() < end, f"left behind: {what}: {condition()}"
+        assert time.monotonic() < end, f"left running: {what}: {condition()}"
         await anyio.sleep(0.005)
 
 
@@ -107,13 +108,13 @@ async def until(run: Any, after: After) -> None:
 
 
 async def left(agent: Agent, after: After) -> None:
-    """The block is left."""
+    """Leave the block."""
     async with agent.run("Go.") as run:
         await until(run, after)
 
 
 async def cancelled(agent: Agent, after: After) -> None:
-    """The task is cancelled, while it waits for the next event."""
+    """Cancel the task while it waits for the next event."""
     with anyio.CancelScope() as scope:
         async with agent.run("Go.") as run:
             await until(run, after)
@@ -123,9 +124,9 @@ async def cancelled(agent: Agent, after: After) -> None:
 
 
 @both
-@pytest.mark.parametrize("how", [left, cancelled])
-@pytest.mark.parametrize("phase", PHASES)
-async def test_nothing_is_left_behind(phase: str, how: Callable[[Agent, After], Awaitable[None]]):
+@each("how", [left, cancelled])
+@each("phase", PHASES)
+async def test_nothing_is_left_running(phase: str, how: Callable[[Agent, After], Awaitable[None]]):
     make, after = PHASES[phase]
     agent = make()
     before = tasks(), children()
@@ -137,7 +138,7 @@ async def test_nothing_is_left_behind(phase: str, how: Callable[[Agent, After], 
 
 
 @both
-async def test_an_agent_that_is_left_takes_its_servers_with_it():
+async def test_leaving_an_agent_stops_its_servers():
     before = tasks(), set(children())
     async with Agent("sample", [plain()]) as agent:
         assert len(set(children()) - before[1]) == 1
@@ -147,7 +148,7 @@ async def test_an_agent_that_is_left_takes_its_servers_with_it():
 
 
 @both
-async def test_a_thread_that_does_not_listen_is_left_behind():
+async def test_a_thread_that_ignores_cancellation_is_abandoned():
     told = threading.Event()
 
     def deaf() -> None:
@@ -161,14 +162,14 @@ async def test_a_thread_that_does_not_listen_is_left_behind():
 
 
 @both
-async def test_a_thread_whose_time_is_up_is_told():
+async def test_a_thread_that_exceeds_its_time_is_cancelled():
     agent = Agent(scripted(call("busy"), "Done."), [busy], timeout=0.05)
     assert await agent.ask("Go.") == "Done."
     await quiet(threads, "threads")
 
 
 def eventful() -> Agent:
-    """Text, calls of all kinds, a reply that is no object: everything that a run can wait for."""
+    """Return an agent with text, calls of all kinds and an invalid reply: everything that a run can wait for."""
     say = '{"action": {"tool": "TOOL", "args": {}}}'
     return Agent(
         scripted(say.replace("TOOL", "brief"), "no", say.replace("TOOL", "quick"), '{"final": {"content": "Done."}}'),
@@ -195,7 +196,7 @@ async def agreed(made: ToolCallEnd) -> bool:
 @both
 @pytest.mark.filterwarnings("error")
 async def test_a_run_can_be_cancelled_at_every_step():
-    """At the first turn that the backend gives it, at the second, and so on until it gets to its end."""
+    """Cancel at the first checkpoint, then at the second, and so on until the run completes."""
     before = tasks()
     for step in range(2000):
         scope, answers = anyio.CancelScope(), []

@@ -1,4 +1,4 @@
-"""`streamtool run` as a person has it: the command in a terminal of 80 columns, driven by keys."""
+"""`streamtool run` for an interactive user: the command in a terminal of 80 columns, driven by keys."""
 
 import fcntl
 import json
@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from servers import uvicorn_server
+from support.servers import uvicorn_server
 
 from streamtool.cli import main
 from streamtool.testing import ScriptedUpstream, text
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 60.0
-"""Seconds after which what is waited for does not come; a busy machine takes a few."""
+"""Seconds until waiting fails; a busy machine needs a few."""
 TOOLS = '''
 from pathlib import Path
 
@@ -61,48 +61,48 @@ def folder(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")  # nothing answers where the cursor is
+    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")  # no terminal answers cursor position requests
     Path("mine.py").write_text(TOOLS)
     return tmp_path
 
 
 class Terminal:
-    """A terminal with the command in it."""
+    """A terminal that runs the command."""
 
     def __init__(self, leader: int, process: subprocess.Popen[bytes]) -> None:
         self._leader = leader
         self.process = process
         self.text = ""
-        """All that was written, without escape sequences."""
+        """All output, without escape sequences."""
         self._seen = 0
 
     def keys(self, *keys: str | bytes) -> None:
-        """Press them."""
+        """Press keys."""
         for key in keys:
             os.write(self._leader, key.encode() if isinstance(key, str) else key)
 
     def until(self, expected: str) -> str:
-        """What is written up to this text, which has not been waited for before."""
+        """Return the output up to this text, starting after the previous match."""
         ends = time.monotonic() + PATIENCE
         while (at := self.text.find(expected, self._seen)) < 0:
             if not select.select([self._leader], [], [], max(0.0, ends - time.monotonic()))[0]:
                 raise AssertionError(f"{expected!r} does not come:\n{self.text}")
             try:
                 data = os.read(self._leader, 4096)
-            except OSError:  # nobody has the other end open
+            except OSError:  # the other end is closed
                 data = b""
-            assert data, f"it ended before {expected!r}:\n{self.text}"
+            assert data, f"the command ended before {expected!r}:\n{self.text}"
             self.text = ESCAPES.sub("", self.text + data.decode(errors="replace"))
         found = self.text[self._seen : at]
         self._seen = at + len(expected)
         return found
 
     def prompt(self) -> str:
-        """What is written before the next line is asked for, and editing is on."""
+        """Return the output before the next line is requested, once editing is on."""
         return self.until("\n>")
 
     def ended(self) -> int:
-        """The exit code, once it has ended."""
+        """Return the exit code, once the command has ended."""
         while True:
             try:
                 if not os.read(self._leader, 4096):
@@ -114,11 +114,11 @@ class Terminal:
 
 @contextmanager
 def terminal(*argv: str) -> Iterator[Terminal]:
-    """The command in a terminal of its own."""
+    """Run the command in its own terminal."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_FORMATS": "tool_call"}  # quick to compile
-    environ["STREAMTOOL_CHAT_TEMPLATE"] = "none"  # a scripted upstream is asked for replies alone
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_FORMATS": "tool_call"}  # fast to compile
+    environ["STREAMTOOL_CHAT_TEMPLATE"] = "none"  # a scripted upstream only expects requests for replies
     command = [sys.executable, "-c", START, "run", *argv]
     ends = {"stdin": follower, "stdout": follower, "stderr": follower}
     with subprocess.Popen(command, env=environ, **ends, start_new_session=True) as process:
@@ -135,9 +135,9 @@ def messages_of(name: str) -> list[dict[str, object]]:
     return [entry["message"] for entry in map(json.loads, lines) if entry["type"] == "message"]
 
 
-def test_a_conversation_goes_on_until_it_is_left(capsys):
+def test_a_conversation_continues_until_quit(capsys):
     with terminal("--tool", "mine:get_weather", "--session", "talk", "--price-input", "2") as screen:
-        assert "Session talk. /help tells more, ctrl-D leaves." in screen.prompt()
+        assert "Session talk. Type /help for help; ctrl-D quits." in screen.prompt()
         screen.keys("What is the weather in Paris?", ENTER)
         screen.until('● get_weather({"city": "Paris"})')
         screen.until("[v]iew: ")
@@ -145,20 +145,20 @@ def test_a_conversation_goes_on_until_it_is_left(capsys):
         screen.until("Here is what I found: 18 degrees in Paris")
         screen.until("2 turns, 1 call, ")
         assert ", cost 0.00" in screen.prompt()
-        screen.keys(UP)  # what was sent can be had again
+        screen.keys(UP)  # the previous input can be recalled
         screen.until("What is the weather in Paris?")
         screen.keys(ENTER)
         answer = screen.until("session: 2 tasks, 4 turns, 2 calls, ")
         assert "execute" not in answer  # the tool is always allowed
         screen.prompt()
         screen.keys("/tools", ENTER)
-        screen.until("get_weather (executed without asking)  The weather in a city.")
+        screen.until("get_weather (runs without asking)  The weather in a city.")
         screen.prompt()
         screen.keys("a line that is given up", CTRL_C)
         screen.until("given up")
         screen.prompt()
         screen.keys("/nope", ENTER)
-        screen.until("there is no command /nope; /help lists them")
+        screen.until("unknown command /nope; /help lists all commands")
         screen.prompt()
         screen.keys(CTRL_D)
         assert screen.ended() == 0
@@ -168,7 +168,7 @@ def test_a_conversation_goes_on_until_it_is_left(capsys):
     assert re.search(r"^talk +\d{4}-\d\d-\d\d \d\d:\d\d  4 turns +What is the weather", capsys.readouterr().out)
 
 
-def test_an_edit_is_shown_as_a_diff_and_a_no_tells_the_model_why():
+def test_an_edit_is_shown_as_a_diff_and_a_denial_tells_the_model_why():
     Path("notes.txt").write_text("".join(f"line {i}\n" for i in range(9)))
     call = {"path": "notes.txt", "old": "line 4\n", "new": "line four \x1b[2J" + "and so on " * 20 + "\n"}
     said = f"<tool_call>{json.dumps({'name': 'edit_file', 'arguments': call})}</tool_call>"
@@ -187,13 +187,13 @@ def test_an_edit_is_shown_as_a_diff_and_a_no_tells_the_model_why():
         assert "and so on " * 20 in screen.until("[v]iew: ")
         screen.keys("no, call it line IV\n")
         screen.until("Then I leave it.")
-        screen.until("streamtool run --resume goes on")
+        screen.until("continue with streamtool run --resume")
         assert screen.ended() == 0
     assert "They say: call it line IV" in json.dumps(upstream.requests[-1].json["messages"])
     assert "line 4\n" in Path("notes.txt").read_text()
 
 
-def test_ctrl_c_ends_the_task_and_keeps_the_conversation_which_can_be_resumed():
+def test_ctrl_c_ends_the_task_but_keeps_the_conversation_resumable():
     with terminal("Use sleep", "--chat", "--tool", "mine:sleep", "--allow", "sleep", "--session", "talk") as screen:
         screen.until("sleep({})")
         screen.until("\n")
@@ -208,16 +208,16 @@ def test_ctrl_c_ends_the_task_and_keeps_the_conversation_which_can_be_resumed():
     with terminal("--resume") as screen:
         assert "Session talk, 4 messages so far." in screen.prompt()
         ends = time.monotonic() + PATIENCE
-        while screen.process.poll() is None and time.monotonic() < ends:  # one may be late for a task; two are meant
+        while screen.process.poll() is None and time.monotonic() < ends:  # the first may be too late for the task
             os.kill(screen.process.pid, signal.SIGINT)
             time.sleep(0.5)
-        assert screen.process.poll() in (130, -signal.SIGINT)  # a third one may meet a process that just ends
+        assert screen.process.poll() in (130, -signal.SIGINT)  # a third may hit a process that is exiting
     assert [message["role"] for message in messages_of("talk")] == ["user", "assistant", "user", "assistant"]
 
 
-def test_several_lines_that_are_pasted_are_one_task():
+def test_several_pasted_lines_are_a_single_task():
     with terminal("--no-session") as screen:
-        assert "This conversation is not kept." in screen.prompt()
+        assert "This conversation is not saved." in screen.prompt()
         screen.keys(b"\x1b[200~one\ntwo\x1b[201~")
         screen.until("two")
         screen.keys(ENTER)
@@ -228,7 +228,7 @@ def test_several_lines_that_are_pasted_are_one_task():
     assert not Path("state").exists()
 
 
-def test_a_task_that_fails_does_not_end_the_conversation():
+def test_a_failing_task_does_not_end_the_conversation():
     with terminal("Hello", "--chat", "--upstream", "http://127.0.0.1:9", "--no-session") as screen:
         screen.until("cannot be reached")
         screen.prompt()
@@ -236,7 +236,7 @@ def test_a_task_that_fails_does_not_end_the_conversation():
         assert screen.ended() == 0
 
 
-def test_other_commands_do_not_load_the_library_of_the_terminal():
+def test_other_commands_do_not_import_the_terminal_library():
     code = "import sys; from streamtool.cli import main; main(sys.argv[1:]); print('prompt_toolkit' in sys.modules)"
     for argv in (["--help"], ["sessions"], ["run", "Hello"]):
         done = subprocess.run(
@@ -249,23 +249,23 @@ def test_other_commands_do_not_load_the_library_of_the_terminal():
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ((), "a conversation needs a terminal; for one task, give the task"),
+        ((), "a conversation needs a terminal; to run a single task, pass it as an argument"),
         (("Hi", "--chat"), "a conversation needs a terminal"),
-        (("--json",), "--json is for one task"),
-        (("Hi", "--json", "--chat"), "--json is for one task"),
-        (("Hi", "--no-session", "--resume"), "--no-session keeps nothing"),
-        (("Hi", "--resume"), "there is no session to resume"),
-        (("Hi", "--session", "a/b"), "a name has letters"),
-        (("Hi", "--resume", "--session", "gone"), "there is no session 'gone'"),
+        (("--json",), "--json needs a task"),
+        (("Hi", "--json", "--chat"), "--json and --chat cannot be combined"),
+        (("Hi", "--no-session", "--resume"), "--no-session cannot be combined with --session or --resume"),
+        (("Hi", "--resume"), "no session to resume"),
+        (("Hi", "--session", "a/b"), "--session: expected letters"),
+        (("Hi", "--resume", "--session", "gone"), "no session 'gone'"),
     ],
 )
-def test_flags_that_cannot_be_meant_are_a_sentence(argv, says, capsys):
+def test_conflicting_flags_are_an_error_message(argv, says, capsys):
     assert main(["run", *argv]) == 2
     out, err = capsys.readouterr()
     assert (out, says in err) == ("", True)
 
 
-def test_in_a_pipe_a_conversation_is_kept_where_it_is_named(capsys):
+def test_in_a_pipe_only_a_named_session_is_stored(capsys):
     assert main(["run", "I am Ann."]) == 0
     assert not Path("state").exists()
     for task in ("I am Ann.", "Who am I?"):
@@ -273,7 +273,7 @@ def test_in_a_pipe_a_conversation_is_kept_where_it_is_named(capsys):
     assert [message["role"] for message in messages_of("ann")] == ["user", "assistant"] * 2
 
 
-def test_what_is_not_allowed_is_refused_where_nobody_can_be_asked(capsys):
+def test_calls_not_allowed_are_denied_without_a_terminal(capsys):
     argv = ("run", "What is the weather in Paris?", "--tool", "mine:get_weather", "--tool", "mine:sleep")
     assert main([*argv, "--allow", "get_*"]) == 0
     assert "18 degrees in Paris" in capsys.readouterr().out

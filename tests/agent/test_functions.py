@@ -1,4 +1,6 @@
-"""Python functions as tools: schemas out of signatures, annotations and docstrings; arguments converted; any return."""
+"""Python functions as tools: schemas from signatures, annotations and docstrings; arguments converted; any return
+value.
+"""
 
 import enum
 import functools
@@ -12,7 +14,7 @@ import pydantic
 import pytest
 
 from streamtool.agent import FunctionTool, tool
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 
 both = pytest.mark.anyio
 
@@ -79,7 +81,7 @@ async def call(function: Any, **arguments: object) -> str:
     return (await made.call(arguments, progressed)).content[0].text  # type: ignore[union-attr]
 
 
-def test_a_signature_is_a_schema():
+def test_a_signature_becomes_a_schema():
     made = FunctionTool(forecast)
     assert (made.name, made.description) == ("forecast", "The weather to come.\n\nLooks it up.")
     place = {"title": "Place", "type": "object", "required": ["city"]}
@@ -115,7 +117,7 @@ def test_a_signature_is_a_schema():
 
 
 @both
-async def test_arguments_arrive_as_what_the_function_takes():
+async def test_arguments_are_converted_to_the_annotated_types():
     seen = await call(forecast, place={"city": "Paris"}, days=2, unit="fahrenheit", since="2026-01-31", tags=["a"])
     assert msgspec.json.decode(seen) == {
         "place": "Paris in FR",
@@ -147,13 +149,13 @@ async def test_arguments_arrive_as_what_the_function_takes():
         ({(1, 2): 3}, None),
     ],
 )
-async def test_what_a_function_returns_is_told_as_text(value, told):
+async def test_return_values_become_text(value, told):
     found = await call(lambda: value)
     assert found == told if told is not None else found
 
 
 @both
-async def test_any_callable_will_do():
+async def test_any_callable_can_be_a_tool():
     def positional(a: int, /, b: int = 5) -> int:
         return a * b
 
@@ -182,7 +184,7 @@ async def test_any_callable_will_do():
 
 
 @both
-async def test_models_of_pydantic_are_taken():
+async def test_pydantic_models_are_supported():
     def use(model: Model, more: list[Model] | None = None) -> int:
         return model.x + len(more or [])
 
@@ -192,7 +194,7 @@ async def test_models_of_pydantic_are_taken():
         await call(use, model={"x": "four"})
 
 
-def test_other_ways_to_describe():
+def test_other_ways_to_describe_parameters():
     def sphinx(a: int, b: str = "x"):
         """Does it.
 
@@ -223,7 +225,7 @@ def test_other_ways_to_describe():
     assert (made.name, made.description, made.timeout) == ("x.y", "Mine.", 3)
 
 
-def test_what_cannot_be_described_is_told():
+def test_unsupported_signatures_are_errors():
     def many(*args: int) -> None: ...
 
     def named(**options: int) -> None: ...
@@ -243,13 +245,13 @@ def test_what_cannot_be_described_is_told():
     for generator in (one_by_one, as_they_come):
         with pytest.raises(SettingsError, match=f"the tool {generator.__name__} is a generator"):
             FunctionTool(generator)
-    with pytest.raises(SettingsError, match="a lambda has no name"):
+    with pytest.raises(SettingsError, match="a lambda has no usable name"):
         FunctionTool(lambda: 1)
     with pytest.raises(SettingsError, match=r"the tool many takes \*args, which no schema can describe"):
         FunctionTool(many)
     with pytest.raises(SettingsError, match="which no schema can describe"):
         FunctionTool(named)
-    with pytest.raises(SettingsError, match="the parameters of the tool strange cannot be described"):
+    with pytest.raises(SettingsError, match="the parameters of the tool strange have no JSON Schema"):
         FunctionTool(strange)
-    with pytest.raises(SettingsError, match="the parameters of the tool odd cannot be described"):
+    with pytest.raises(SettingsError, match="the parameters of the tool odd have no JSON Schema"):
         FunctionTool(odd)

@@ -1,4 +1,6 @@
-"""The proxy executes MCP tools itself, for clients that have none; a real server, each client protocol."""
+"""The MCP gateway: the proxy executes MCP tools itself for clients without tools; a real server, each client
+protocol.
+"""
 
 import json
 import shlex
@@ -11,13 +13,13 @@ import anyio
 import httpx
 import openai
 import pytest
-from agent.leftovers import children
-from agent.parts import Switch, plain, scripted
-from dialects import ALL_CLIENTS, CLIENTS, PATHS, Ask, path, read, write
-from servers import uvicorn_server
+from support.agents import Switch, plain, scripted
+from support.dialects import ALL_CLIENTS, CLIENTS, PATHS, Ask, path, read, write
+from support.leftovers import children
+from support.servers import uvicorn_server
 
 from streamtool.agent import McpServer
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings, load
 from streamtool.testing import Hang, Script, ScriptedUpstream, status, stream_asgi, text
@@ -70,7 +72,7 @@ def proxy_of(upstream: ScriptedUpstream, file: str = FILE) -> Proxy:
 @both
 @pytest.mark.parametrize("client", ALL_CLIENTS)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_the_client_gets_the_answer_and_what_was_done_for_it(client: str, stream: bool):
+async def test_the_client_receives_the_answer_and_a_summary_of_the_calls(client: str, stream: bool):
     upstream = scripted(f"I add them.\n{ADD}", "It is 42.")
     data, got = await told(proxy_of(upstream), client, body(client, stream=stream), streamed=stream)
     assert "".join(part for part in got.parts if isinstance(part, str)).endswith("It is 42.")
@@ -84,7 +86,7 @@ async def test_the_client_gets_the_answer_and_what_was_done_for_it(client: str, 
 
 
 @both
-async def test_only_what_is_allowed_is_offered_and_called():
+async def test_only_allowed_tools_are_offered_and_called():
     upstream = scripted(WAIT, FAIL, "I give up.")
     _, got = await told(proxy_of(upstream), "chat", body("chat"))
     said = upstream.requests[0].json["messages"][0]["content"]
@@ -97,7 +99,7 @@ async def test_only_what_is_allowed_is_offered_and_called():
 
 @both
 @clients
-async def test_other_models_and_clients_with_tools_of_their_own_are_served_as_ever(client: str):
+async def test_other_models_and_clients_with_their_own_tools_are_not_affected(client: str):
     tools = (("ping", "Pings.", {"type": "object", "properties": {}}),)
     call = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
     upstream = scripted(call, "Hello.")
@@ -110,11 +112,11 @@ async def test_other_models_and_clients_with_tools_of_their_own_are_served_as_ev
 
 
 @both
-async def test_a_model_that_finds_no_end_is_an_error_in_the_clients_protocol():
+async def test_a_model_without_an_answer_is_an_error_in_the_clients_protocol():
     upstream = scripted(WAIT)
     _, got = await told(proxy_of(upstream), "chat", body("chat"))
     assert got.error is not None
-    assert "no call that can be executed" in got.error
+    assert "no executable call" in got.error
 
 
 def half(said: str) -> Script:
@@ -133,7 +135,7 @@ PHASES = {
 @both
 @pytest.mark.parametrize("client", ["chat", "messages"])
 @pytest.mark.parametrize("phase", PHASES)
-async def test_a_client_that_leaves_stops_the_model_and_the_servers(client: str, phase: str):
+async def test_a_disconnecting_client_stops_the_model_and_the_servers(client: str, phase: str):
     upstream = ScriptedUpstream(*PHASES[phase])
     proxy = proxy_of(upstream, FILE.replace('"slow*"', '"wait"'))
     async with stream_asgi(proxy, PATHS[client], body=body(client)) as reply:
@@ -149,14 +151,14 @@ async def test_a_client_that_leaves_stops_the_model_and_the_servers(client: str,
 
 
 @both
-async def test_a_server_of_the_settings_that_dies_costs_a_call_and_is_opened_again():
+async def test_a_server_that_dies_fails_its_call_and_is_started_again():
     upstream = scripted(DIE, "Oh.", ADD, "It is 42.")
     proxy = proxy_of(upstream)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(proxy._host.running())
+        await stack.enter_async_context(proxy._gateway.running())
         data, got = await told(proxy, "chat", body("chat"))
         assert got.parts == ("Oh.",)
-        assert b"nobody knows whether the call was carried out" in data
+        assert b"the call may or may not have been executed" in data
         _, got = await told(proxy, "chat", body("chat"))
         assert got.parts == ("It is 42.",)
     assert "42" in upstream.requests[3].json["messages"][-1]["content"]
@@ -165,7 +167,7 @@ async def test_a_server_of_the_settings_that_dies_costs_a_call_and_is_opened_aga
 
 @pytest.mark.trio
 @clients
-async def test_a_slow_tool_does_not_look_like_a_dead_proxy(client: str, monkeypatch, autojump_clock):
+async def test_keep_alives_are_sent_during_a_slow_tool(client: str, monkeypatch, autojump_clock):
     from mcp.server.mcpserver import MCPServer
 
     server = MCPServer("math")
@@ -175,7 +177,7 @@ async def test_a_slow_tool_does_not_look_like_a_dead_proxy(client: str, monkeypa
         await anyio.sleep(35)
         return "at last"
 
-    monkeypatch.setattr("streamtool.agent.mcp_gateway._server", lambda settings: McpServer(server))
+    monkeypatch.setattr("streamtool.agent.mcp_gateway._make_server", lambda settings: McpServer(server))
     call = '<tool_call>{"name": "slow", "arguments": {}}</tool_call>'
     data, got = await told(proxy_of(scripted(call, "Done.")), client, body(client))
     assert (got.parts[-1], got.reason) == ("Done.", "stop")
@@ -185,7 +187,7 @@ async def test_a_slow_tool_does_not_look_like_a_dead_proxy(client: str, monkeypa
 @both
 @clients
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_a_refusal_keeps_its_status_while_nothing_was_said(client: str, stream: bool):
+async def test_an_upstream_error_keeps_its_status_if_nothing_was_sent(client: str, stream: bool):
     proxy = proxy_of(scripted(status(429, "slow down"), ADD, status(503, "no room")))
     for code, says in ((429, b"slow down"), (200 if stream else None, b"no room")):
         async with stream_asgi(proxy, PATHS[client], body=body(client, stream=stream)) as reply:
@@ -196,7 +198,7 @@ async def test_a_refusal_keeps_its_status_while_nothing_was_said(client: str, st
 
 @both
 @pytest.mark.parametrize("client", ["chat", "messages"])
-async def test_a_client_that_is_gone_when_it_is_written_to_is_no_failure(client: str):
+async def test_a_client_that_disconnects_before_a_write_is_not_an_error(client: str):
     proxy, gone = proxy_of(scripted("Hello.")), 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -216,14 +218,14 @@ async def test_a_client_that_is_gone_when_it_is_written_to_is_no_failure(client:
 
 
 def counted(proxy: Proxy) -> float:
-    """How many exchanges the metrics tell of, in this process."""
+    """Return how many exchanges the metrics of this process count."""
     _, page = proxy._tools.observers.metrics.page()
     lines = page.decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("streamtool_exchanges_total"))
 
 
 @both
-async def test_what_is_logged_and_counted_are_the_exchanges_with_the_model_and_one_line_of_the_run(caplog):
+async def test_each_exchange_with_the_model_is_counted_and_the_run_is_logged_in_one_line(caplog):
     records: list[Any] = []
     file = FILE.replace("[upstream.u]", "metrics = true\n[upstream.u]")
     for client in ("chat", "messages"):
@@ -250,7 +252,7 @@ async def test_what_is_logged_and_counted_are_the_exchanges_with_the_model_and_o
 @both
 @pytest.mark.parametrize("keys", [True, False], ids=["our keys", "its own"])
 @clients
-async def test_the_authorization_of_the_client_is_for_the_upstream_unless_it_is_ours(client: str, keys: bool):
+async def test_the_clients_authorization_is_for_the_upstream_unless_it_is_a_proxy_key(client: str, keys: bool):
     shown: list[str | None] = []
     said = [b"".join(step for step in text(one).steps if isinstance(step, bytes)) for one in (ADD, "It is 42.")]
 
@@ -271,10 +273,10 @@ async def test_the_authorization_of_the_client_is_for_the_upstream_unless_it_is_
 
 
 @both
-async def test_one_answer_is_all_there_is():
+async def test_several_choices_are_rejected():
     async with stream_asgi(proxy_of(scripted("x")), PATHS["chat"], body=body("chat", n=2)) as reply:
         assert await reply.head() == 400
-        assert b"leave n out" in await reply.body()
+        assert b"omit n" in await reply.body()
 
 
 # --- official clients, over a socket ---------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ def served() -> Iterator[Switch]:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_the_client_of_chat_completions(served: Switch, stream: bool):
+def test_the_chat_completions_client(served: Switch, stream: bool):
     served.app = ScriptedUpstream(*SAYS)
     asked: Any = {"model": "helper", "messages": [{"role": "user", "content": "What is 2 + 40?"}]}
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="x") as client:
@@ -314,7 +316,7 @@ def test_the_client_of_chat_completions(served: Switch, stream: bool):
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_the_client_of_responses_goes_on_where_it_was(served: Switch, stream: bool):
+def test_the_responses_client_continues_a_conversation(served: Switch, stream: bool):
     served.app = ScriptedUpstream(*SAYS, text("Yes."))
     asked: Any = {"model": "helper", "input": "What is 2 + 40?"}
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="x") as client:
@@ -334,7 +336,7 @@ def test_the_client_of_responses_goes_on_where_it_was(served: Switch, stream: bo
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_the_client_of_messages(served: Switch, stream: bool):
+def test_the_messages_client(served: Switch, stream: bool):
     served.app = ScriptedUpstream(*SAYS)
     asked: Any = {"model": "helper", "max_tokens": 99, "messages": [{"role": "user", "content": "What is 2 + 40?"}]}
     with anthropic.Anthropic(base_url=served.url, api_key="x") as client:
@@ -349,7 +351,7 @@ def test_the_client_of_messages(served: Switch, stream: bool):
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (110, 12)
 
 
-def test_servers_are_opened_once_when_the_proxy_starts():
+def test_servers_are_started_once_when_the_proxy_starts():
     upstream = scripted(ADD, "It is 42.", ADD, "It is 42.")
     before = set(children())
     with uvicorn_server(proxy_of(upstream)) as server:
@@ -365,12 +367,12 @@ def test_servers_are_opened_once_when_the_proxy_starts():
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [
-        ('[mcp.a]\ntools = ["*"]', "mcp.a: an MCP server has either a command or a url"),
-        ('[mcp.a]\ncommand = "x"', "mcp.a.tools: this setting is needed"),
-        ('[[model]]\nmatch = "*"\nmcp = ["b"]', 'model[0].mcp: there is no MCP server "b"'),
+        ('[mcp.a]\ntools = ["*"]', "mcp.a: an MCP server needs either a command or a url"),
+        ('[mcp.a]\ncommand = "x"', "mcp.a.tools: this setting is required"),
+        ('[[model]]\nmatch = "*"\nmcp = ["b"]', 'model[0].mcp: unknown MCP server "b"'),
     ],
 )
-def test_wrong_settings_are_said(file: str, sentence: str):
+def test_invalid_settings_are_errors(file: str, sentence: str):
     with pytest.raises(SettingsError) as caught:
         load(file)
     assert sentence in caught.value.message
@@ -383,7 +385,7 @@ def test_nothing_is_executed_by_default():
 
 @both
 @clients
-async def test_a_web_page_makes_no_tool_run(client: str):
+async def test_a_web_page_cannot_run_tools(client: str):
     upstream = scripted(ADD, "It is 42.")
     proxy = proxy_of(upstream)
     for expected, sent in (

@@ -1,4 +1,4 @@
-"""Hosted tools carried out by MCP servers of the settings: real servers, over sockets, through the official SDKs."""
+"""Hosted tools executed by MCP servers of the settings: real servers, over sockets, through the official SDKs."""
 
 import gzip
 import json
@@ -11,12 +11,12 @@ import anthropic
 import httpx
 import openai
 import pytest
-from agent.parts import Switch, plain, scripted
 from google import genai
 from google.genai import types
-from servers import uvicorn_server, wait_for
+from support.agents import Switch, plain, scripted
+from support.servers import uvicorn_server, wait_for
 
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 from streamtool.proxy import Proxy
 from streamtool.settings import load
 from streamtool.testing import ScriptedUpstream
@@ -61,7 +61,7 @@ def shared() -> Iterator[None]:
 
 @contextmanager
 def serving(*said: str, file: str = FILE) -> Iterator[tuple[str, ScriptedUpstream]]:
-    """The URL of a proxy, and its upstream; one proxy serves all tests with the same settings."""
+    """Yield the URL of a proxy, and its upstream; one proxy serves all tests with the same settings."""
     upstream = scripted(*said)
     with nullcontext(SHARED[0]) if file == FILE else proxied(file) as switch:
         switch.app = upstream
@@ -85,7 +85,7 @@ def messages(url: str, *tools: Any, **more: Any) -> Any:
         )
 
 
-def test_a_server_that_a_client_of_responses_names_is_carried_out():
+def test_an_mcp_server_named_by_a_responses_client_is_used():
     with serving(ADD, "It is 42.") as (url, upstream):
         assert responses(url, MCP).output_text == "It is 42."
     assert "math.add(" in prompt(upstream)
@@ -94,7 +94,7 @@ def test_a_server_that_a_client_of_responses_names_is_carried_out():
     assert "42" in upstream.requests[1].json["messages"][-1]["content"]
 
 
-def test_the_calls_are_streamed_as_reasoning():
+def test_calls_are_streamed_as_reasoning():
     with (
         serving(f"I add.\n{ADD}", "It is 42.") as (url, _),
         openai.OpenAI(base_url=f"{url}/v1", api_key="x") as client,
@@ -108,7 +108,7 @@ def test_the_calls_are_streamed_as_reasoning():
 
 
 @pytest.mark.parametrize("label", ["m", "sums"])
-def test_a_toolset_of_messages_is_carried_out(label: str):
+def test_a_toolset_of_messages_is_executed(label: str):
     server = {"type": "url", "name": label, "url": "https://elsewhere.example" if label == "sums" else URL}
     toolset = {"type": "mcp_toolset", "mcp_server_name": label, "configs": {"fail": {"enabled": False}}}
     with serving(ADD, "It is 42.") as (url, upstream):
@@ -120,7 +120,7 @@ def test_a_toolset_of_messages_is_carried_out(label: str):
 
 
 @pytest.mark.parametrize("more", [{}, {"tool_choice": {"type": "tool", "name": "web_search"}}], ids=["auto", "forced"])
-def test_a_search_of_the_web_is_a_tool_of_a_server(more: dict[str, Any]):
+def test_web_search_is_a_tool_of_a_server(more: dict[str, Any]):
     search = {"type": "web_search_20250305", "name": "web_search"}
     with serving(STEPS, "Found.") as (url, upstream):
         assert messages(url, search, **more).content[-1].text == "Found."
@@ -130,7 +130,7 @@ def test_a_search_of_the_web_is_a_tool_of_a_server(more: dict[str, Any]):
     assert "all steps" in prompt(upstream, 1)
 
 
-def test_the_search_of_responses_and_gemini_is_the_same_tool():
+def test_the_web_searches_of_responses_and_gemini_use_the_same_tool():
     with serving(STEPS, "Found.", STEPS, "Found.") as (url, upstream):
         assert responses(url, {"type": "web_search"}, tool_choice="required").output_text == "Found."
         client = genai.Client(api_key="x", http_options=types.HttpOptions(base_url=url))
@@ -152,7 +152,7 @@ def test_the_search_of_responses_and_gemini_is_the_same_tool():
     ],
     ids=["another server", "an address inside", "approval", "approval by default", "a filter that is not known"],
 )
-def test_what_the_operator_or_the_client_does_not_allow_is_left_out_as_ever(changed: dict[str, Any]):
+def test_tools_not_allowed_by_the_operator_or_the_client_are_left_out(changed: dict[str, Any]):
     with serving("No tools.") as (url, upstream):
         assert responses(url, {**MCP, **changed}).output_text == "No tools."
     assert "math.add" not in prompt(upstream)
@@ -167,20 +167,20 @@ def test_what_the_operator_or_the_client_does_not_allow_is_left_out_as_ever(chan
         {"require_approval": {"never": {"tool_names": ["fail"]}}},
     ],
 )
-def test_only_the_tools_that_the_client_allows_are_offered(changed: dict[str, Any]):
+def test_only_tools_allowed_by_the_client_are_offered(changed: dict[str, Any]):
     with serving("No.") as (url, upstream):
         responses(url, {**MCP, **changed})
     assert "fail(" in prompt(upstream)
     assert "math.add" not in prompt(upstream)
 
 
-def test_a_client_with_tools_of_its_own_executes_them_and_hosted_ones_are_left_out():
+def test_a_client_with_its_own_tools_executes_them_and_hosted_tools_are_left_out():
     with serving('<tool_call>{"name": "ping", "arguments": {}}</tool_call>') as (url, upstream):
         assert responses(url, MCP, OWN).output[-1].name == "ping"
     assert "math.add" not in prompt(upstream)
 
 
-def test_a_demand_for_a_tool_that_nobody_carries_out_is_refused():
+def test_demanding_a_hosted_tool_without_a_server_is_rejected():
     with serving("Hello.", file=FILE.replace('web_search = "steps"', "")) as (url, upstream):
         for tool in ({"type": "web_search"}, {"type": "file_search", "vector_store_ids": ["v"]}):
             with pytest.raises(openai.BadRequestError, match="own origin"):
@@ -188,7 +188,7 @@ def test_a_demand_for_a_tool_that_nobody_carries_out_is_refused():
     assert not upstream.requests
 
 
-def test_what_nobody_carries_out_is_refused_beside_what_is_if_nothing_may_be_lost():
+def test_unsupported_hosted_tools_are_rejected_if_hosted_tools_is_refuse():
     with serving(ADD, "It is 42.", file=f'hosted_tools = "refuse"\n{FILE}') as (url, upstream):
         assert responses(url, MCP).output_text == "It is 42."
         with pytest.raises(openai.BadRequestError, match="file_search"):
@@ -196,7 +196,7 @@ def test_what_nobody_carries_out_is_refused_beside_what_is_if_nothing_may_be_los
     assert len(upstream.requests) == 2
 
 
-def test_a_compressed_request_is_carried_out():
+def test_a_compressed_request_is_executed():
 
     body = gzip.compress(json.dumps({"model": "m", "input": ASKED, "tools": [MCP]}).encode())
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
@@ -206,12 +206,12 @@ def test_a_compressed_request_is_carried_out():
     assert "It is 42." in reply.text
 
 
-def test_a_search_by_a_tool_that_is_not_allowed_is_a_mistake_in_the_settings():
-    with pytest.raises(SettingsError, match=r'mcp.search.web_search: "steps" is not among the tools'):
+def test_a_search_tool_that_is_not_allowed_is_a_settings_error():
+    with pytest.raises(SettingsError, match=r'mcp.search.web_search: "steps" is not a tool of this server'):
         load(FILE.replace('tools = ["steps"]', 'tools = ["wait"]'))
 
 
-def test_a_response_in_the_background_is_carried_out_too():
+def test_a_background_response_executes_hosted_tools():
     with serving(ADD, "It is 42.") as (url, _):
         made = responses(url, MCP, background=True)
         assert made.status == "in_progress"

@@ -1,4 +1,4 @@
-"""The loop: streams as it happens, executes concurrently and in order, bounds everything, and changes nothing of yours."""
+"""The agent loop: streams events, executes concurrently and in order, bounds everything, and modifies no argument."""
 
 import asyncio
 import copy
@@ -9,9 +9,9 @@ import time
 
 import anyio
 import pytest
-from agent.parts import WEATHER, events_of, get_weather, last_said, only, plain, prompt, scripted, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.agents import WEATHER, events_of, get_weather, last_said, only, plain, prompt, scripted, story
 
 from streamtool.agent import (
     Agent,
@@ -26,8 +26,8 @@ from streamtool.agent import (
     Veto,
     tool,
 )
-from streamtool.errors import AgentError, RequestError, SettingsError, UpstreamError, UpstreamRefused
-from streamtool.reply import Reason
+from streamtool.core.errors import AgentError, RequestError, SettingsError, UpstreamError, UpstreamRefused
+from streamtool.core.reply import Reason
 from streamtool.settings import Settings, UpstreamSettings
 from streamtool.testing import Die, Hold, Script, ScriptedUpstream, chunk, status, text
 from streamtool.testing.upstream import DONE
@@ -41,7 +41,7 @@ def calls(*names: str, **arguments: object) -> str:
 
 
 @both
-async def test_everything_is_told_as_it_happens():
+async def test_events_are_reported_as_they_happen():
     upstream = scripted(text("Let me look.\n", WEATHER, size=8), "It is mild.")
     events = await events_of(Agent(upstream, [get_weather]))
     id = only(events, ToolCallStart)[0].id
@@ -60,7 +60,7 @@ async def test_everything_is_told_as_it_happens():
 
 
 @both
-async def test_a_piece_is_told_before_the_next_one_comes():
+async def test_each_piece_is_reported_before_the_next_arrives():
     upstream = scripted(Script((*text("Half ", done=False, finish=None).steps, Hold(), *text("and half.").steps)))
     async with Agent(upstream).run("Go.") as run:
         assert await anext(run) == TurnStart(1)
@@ -86,7 +86,7 @@ async def test_the_answer_continues_a_conversation():
 
 
 @both
-async def test_calls_of_one_reply_run_at_once_and_results_go_back_in_order():
+async def test_calls_of_a_reply_run_concurrently_and_results_are_returned_in_order():
     met = {"a": anyio.Event(), "b": anyio.Event()}
 
     async def a() -> str:
@@ -103,13 +103,13 @@ async def test_calls_of_one_reply_run_at_once_and_results_go_back_in_order():
     upstream = scripted(calls("a", "b"), "Both.")
     with anyio.fail_after(5):
         events = await events_of(Agent(upstream, [a, b]))
-    assert [event.text for event in only(events, ToolCallResult)] == ["from b", "from a"]  # told when they come
+    assert [event.text for event in only(events, ToolCallResult)] == ["from b", "from a"]  # reported as they arrive
     told = last_said(upstream)
     assert told.index("from a") < told.index("from b")  # in the order of the calls
 
 
 @both
-async def test_sync_functions_run_in_threads_and_at_once():
+async def test_sync_functions_run_concurrently_in_threads():
     barrier = threading.Barrier(2)
 
     def wait() -> int:
@@ -122,7 +122,7 @@ async def test_sync_functions_run_in_threads_and_at_once():
 
 
 @both
-async def test_what_a_tool_raises_is_its_result():
+async def test_an_exception_in_a_tool_is_its_result():
     def bad() -> None:
         raise ValueError("bad luck")
 
@@ -139,7 +139,7 @@ async def test_what_a_tool_raises_is_its_result():
 
 
 @both
-async def test_a_tool_that_wants_to_end_the_program_ends_its_call():
+async def test_a_tool_that_raises_system_exit_only_fails_its_call():
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -164,7 +164,7 @@ async def test_a_tool_that_wants_to_end_the_program_ends_its_call():
 
 @both
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_task_of_the_tools_own_that_somebody_cancelled_is_no_cancellation_of_the_run():
+async def test_a_task_cancelled_within_a_tool_does_not_cancel_the_run():
     async def waits() -> None:
         task = asyncio.ensure_future(asyncio.sleep(60))
         task.cancel()
@@ -176,7 +176,7 @@ async def test_a_task_of_the_tools_own_that_somebody_cancelled_is_no_cancellatio
 
 
 @both
-async def test_what_is_no_error_goes_through_a_tool():
+async def test_a_base_exception_in_a_tool_is_propagated():
     class Stop(BaseException):
         pass
 
@@ -189,7 +189,7 @@ async def test_what_is_no_error_goes_through_a_tool():
 
 
 @both
-async def test_calls_beyond_a_hundred_wait_before_their_time_begins():
+async def test_at_most_a_hundred_calls_run_and_queueing_does_not_count_against_their_timeout():
     inside, most = 0, 0
 
     async def slow(number: int) -> int:
@@ -216,7 +216,7 @@ async def test_calls_beyond_a_hundred_wait_before_their_time_begins():
 
 @both
 @pytest.mark.parametrize("ids", [("same", "same"), (None, None)], ids=["twice the same", "none"])
-async def test_calls_whose_ids_are_no_ids_are_kept_apart(ids):
+async def test_calls_with_missing_or_duplicate_ids_are_distinguished(ids):
     def one() -> str:
         return "one"
 
@@ -237,7 +237,7 @@ async def test_calls_whose_ids_are_no_ids_are_kept_apart(ids):
 
 
 @pytest.mark.trio
-async def test_a_call_has_its_time_and_the_others_are_not_harmed(autojump_clock):
+async def test_a_call_that_times_out_does_not_affect_the_others(autojump_clock):
     async def slow() -> str:
         await anyio.sleep(1000)
         return "never"
@@ -255,7 +255,7 @@ async def test_a_call_has_its_time_and_the_others_are_not_harmed(autojump_clock)
 
 
 @both
-async def test_unknown_tools_and_wrong_arguments_are_answered_not_executed():
+async def test_unknown_tools_and_invalid_arguments_are_answered_but_not_executed():
     upstream = scripted(
         calls("get_whether", city="Paris"),
         calls("get_weather", town="Paris"),
@@ -269,16 +269,14 @@ async def test_unknown_tools_and_wrong_arguments_are_answered_not_executed():
     ]
     assert "There is no tool `get_whether`. The tools are: `get_weather`." in last_said(upstream, 1)
     assert "city" in last_said(upstream, 2)
-    # a number where only text can be meant is mended, as everywhere
+    # a number where only a string can be meant is coerced, as everywhere
     assert {event.text for event in only(events, ToolCallResult)} == {"18 °C in 5", "18 °C in Rome"}
 
 
 @both
-async def test_calls_that_cannot_be_executed_are_bounded():
+async def test_replies_without_an_executable_call_are_bounded():
     upstream = scripted(calls("nope"))
-    with pytest.raises(
-        AgentError, match=r"no call that can be executed, 3 times in a row.*There is no tool `nope`"
-    ) as e:
+    with pytest.raises(AgentError, match=r"no executable call 3 times in a row.*There is no tool `nope`") as e:
         await Agent(upstream, [get_weather]).ask("Go.")
     assert e.value.code == "no_valid_call"
     assert len(upstream.requests) == 3
@@ -287,14 +285,14 @@ async def test_calls_that_cannot_be_executed_are_bounded():
 @both
 async def test_turns_are_bounded():
     upstream = scripted(WEATHER)
-    with pytest.raises(AgentError, match="no final answer after 4 turns; max_turns allows more") as error:
+    with pytest.raises(AgentError, match="no final answer after 4 turns; raise max_turns to allow more") as error:
         await Agent(upstream, [get_weather], max_turns=4).ask("Go.")
     assert error.value.code == "turn_limit"
     assert len(upstream.requests) == 4
 
 
 @both
-async def test_a_call_that_was_cut_off_is_not_executed():
+async def test_a_truncated_call_is_not_executed():
     cut = text('<tool_call>{"name": "get_weather", "arguments": {"city": "Par', finish="length")
     upstream = scripted(cut, "Sorry.")
     events = await events_of(Agent(upstream, [get_weather]))
@@ -303,7 +301,7 @@ async def test_a_call_that_was_cut_off_is_not_executed():
 
 
 @both
-async def test_an_answer_that_was_cut_off_says_so():
+async def test_a_truncated_answer_has_reason_length():
     upstream = scripted(text("Once upon a ti", finish="length"))
     async with Agent(upstream, [get_weather]).run("Go.") as run:
         final = await run.final()
@@ -311,7 +309,7 @@ async def test_an_answer_that_was_cut_off_says_so():
 
 
 @both
-async def test_whoever_is_asked_may_refuse_a_call():
+async def test_approve_may_deny_a_call():
     asked = []
 
     async def approve(call: ToolCallEnd) -> bool:
@@ -326,7 +324,7 @@ async def test_whoever_is_asked_may_refuse_a_call():
 
 
 @both
-async def test_a_veto_tells_the_model_why():
+async def test_a_veto_gives_the_model_a_reason():
     upstream = scripted(WEATHER, "Fine.")
     events = await events_of(Agent(upstream, [get_weather], approve=lambda _: Veto("ask for Rome instead")))
     assert story(events) == [("rejected", "refused"), ("final", "Fine.")]
@@ -334,7 +332,7 @@ async def test_a_veto_tells_the_model_why():
 
 
 @both
-async def test_a_run_that_is_left_tells_what_it_has_added():
+async def test_an_abandoned_run_reports_the_messages_it_added():
     upstream = scripted(calls("get_weather", "wait", city="Rome"))
     waiting = anyio.Event()
 
@@ -360,7 +358,7 @@ async def test_a_run_that_is_left_tells_what_it_has_added():
     assert prompt(further).count("interrupted") == 1
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -376,7 +374,7 @@ async def test_a_run_that_is_left_tells_what_it_has_added():
     ids=["limit", "key", "broken off", "died", "a page"],
 )
 @pytest.mark.parametrize("tools", [True, False], ids=["tools", "none"])
-async def test_an_upstream_that_fails_ends_the_run(script, error, says, tools):
+async def test_a_failing_upstream_ends_the_run(script, error, says, tools):
     with pytest.raises(error) as raised:
         await Agent(ScriptedUpstream(script), [get_weather] if tools else []).ask("Go.")
     if tools:
@@ -384,13 +382,13 @@ async def test_an_upstream_that_fails_ends_the_run(script, error, says, tools):
 
 
 @both
-async def test_nobody_listens_at_the_url():
+async def test_an_unreachable_url_is_an_error():
     with pytest.raises(UpstreamError, match=r"the upstream at 127\.0\.0\.1:9 cannot be reached"):
         await Agent("http://127.0.0.1:9", [get_weather]).ask("Go.")
 
 
 @both
-async def test_messages_that_cannot_be_sent_are_told():
+async def test_invalid_messages_are_errors():
     with pytest.raises(RequestError, match="role"):
         await Agent("sample", [get_weather]).ask([{"role": "nobody", "content": "x"}])
     open_call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
@@ -398,24 +396,24 @@ async def test_messages_that_cannot_be_sent_are_told():
         await Agent("sample", [get_weather]).ask([{"role": "assistant", "tool_calls": [open_call]}])
 
 
-def test_settings_that_make_no_agent():
+def test_invalid_settings_are_errors():
     with pytest.raises(SettingsError, match="an agent needs an upstream"):
         Agent(None)
     with pytest.raises(SettingsError, match="at least one turn"):
         Agent("sample", max_turns=0)
-    with pytest.raises(SettingsError, match="a url with http or https"):
+    with pytest.raises(SettingsError, match="an http or https url"):
         Agent("ftp://x")
 
 
 @both
-async def test_two_tools_of_one_name_are_told():
+async def test_duplicate_tool_names_are_an_error():
     with pytest.raises(SettingsError, match="two tools are named get_weather"):
         await Agent("sample", [get_weather, tool(get_weather)]).ask("Go.")
 
 
 @both
 @pytest.mark.parametrize("error", [LookupError("mine"), SystemExit(3), KeyboardInterrupt()], ids=type)
-async def test_an_error_in_the_block_is_raised_as_it_is_and_stops_the_run(error):
+async def test_an_error_in_the_block_is_raised_unchanged_and_stops_the_run(error):
     pytest.importorskip("mcp")
     upstream = scripted(Script((*text("Half ", done=False, finish=None).steps, Hold())))
     with pytest.raises(type(error)) as raised:
@@ -427,7 +425,7 @@ async def test_an_error_in_the_block_is_raised_as_it_is_and_stops_the_run(error)
 
 
 @both
-async def test_what_is_asked_raises_is_raised():
+async def test_an_error_in_approve_is_raised():
     def approve(call: ToolCallEnd) -> bool:
         raise LookupError(call.name)
 
@@ -436,28 +434,28 @@ async def test_what_is_asked_raises_is_raised():
 
 
 @both
-async def test_a_run_that_is_over_has_no_more_events():
+async def test_a_finished_run_has_no_more_events():
     async with Agent(scripted("Hello."), [get_weather]).run("Go.") as run:
         assert isinstance([event async for event in run][-1], Final)
         assert [event async for event in run] == []
         with pytest.raises(AgentError, match="the run has ended"):
             await run.final()
-    with pytest.raises(AgentError, match="the run is over"):
+    with pytest.raises(AgentError, match="iterate over its events inside its block"):
         await anext(run)
 
 
 @both
-async def test_an_agent_is_entered_once_at_a_time():
+async def test_an_agent_cannot_be_entered_twice_at_the_same_time():
     agent = Agent("sample", [get_weather])
     for _ in range(2):
         async with agent:
-            with pytest.raises(AgentError, match="entered already"):
+            with pytest.raises(AgentError, match="already entered"):
                 await agent.__aenter__()
             assert await agent.ask("Hello") == "Here is what I found: 18 °C in Hello"
 
 
 @both
-async def test_an_agent_may_be_a_tool_of_another():
+async def test_an_agent_may_be_a_tool_of_another_agent():
     inner = Agent("sample", [get_weather])
 
     async def ask(question: str) -> str:
@@ -477,7 +475,7 @@ async def test_an_agent_may_be_a_tool_of_another():
 
 
 @both
-async def test_upstreams_of_the_settings_are_routed_by_the_model():
+async def test_the_model_selects_the_upstream_of_the_settings():
     routed = Settings(upstreams={"here": UpstreamSettings(name="here", url="sample")})
     assert await Agent(None, [get_weather], settings=routed).ask("Weather in Rome") == (
         "Here is what I found: 18 °C in Rome"
@@ -485,7 +483,7 @@ async def test_upstreams_of_the_settings_are_routed_by_the_model():
 
 
 @both
-async def test_options_travel_and_records_are_handed_out():
+async def test_options_are_sent_and_records_are_reported():
     upstream = scripted(WEATHER, "ok")
     records = []
     agent = Agent(upstream, [get_weather], model="m", options={"temperature": 0.5}, on_exchange=records.append)
@@ -495,7 +493,7 @@ async def test_options_travel_and_records_are_handed_out():
 
 
 @both
-async def test_an_agent_that_is_entered_serves_several_runs_at_once():
+async def test_an_entered_agent_serves_several_concurrent_runs():
     answers = {}
 
     async def ask(agent: Agent, city: str) -> None:
@@ -507,7 +505,7 @@ async def test_an_agent_that_is_entered_serves_several_runs_at_once():
     assert answers == {city: f"Here is what I found: 18 °C in {city}" for city in ("Rome", "Paris", "Bonn")}
 
 
-# --- nothing of the caller's is changed ------------------------------------------------------------------------------
+# --- arguments are not modified --------------------------------------------------------------------------------------
 
 words = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 past = st.lists(
@@ -537,7 +535,7 @@ past = st.lists(
 
 
 class Listed:
-    """A tool that is no function, whose schema could be changed."""
+    """A tool that is not a function, with a mutable schema."""
 
     name = "some.tool"
     description = "A tool."
@@ -548,14 +546,14 @@ class Listed:
 
     async def call(self, arguments, progressed):
         from streamtool.agent import ToolOutput
-        from streamtool.conversation import TextPart
+        from streamtool.core.conversation import TextPart
 
         return ToolOutput((TextPart(str(arguments)),))
 
 
 @settings(max_examples=40)
 @given(past, st.sampled_from(["emulate", "native"]), st.sampled_from(["tool_call", "action_object"]))
-def test_messages_and_tools_are_never_changed(messages, mode, format):
+def test_messages_and_tools_are_never_modified(messages, mode, format):
     messages = [{"role": "system", "content": "s"}, *messages, {"role": "user", "content": "Weather in Rome"}]
     listed = Listed()
     before, schema = copy.deepcopy(messages), copy.deepcopy(listed.parameters)
@@ -567,7 +565,7 @@ def test_messages_and_tools_are_never_changed(messages, mode, format):
     assert listed.parameters == schema
 
 
-def test_code_that_is_not_asynchronous_gets_the_answer_and_what_it_took():
+def test_run_sync_returns_the_answer_and_the_number_of_turns():
     result = Agent("sample", [get_weather]).run_sync("What is the weather in Paris?")
     assert "18 °C in Paris" in result.output
     assert result.output == result.text

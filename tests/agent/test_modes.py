@@ -1,19 +1,20 @@
-"""Tools as text and native tools, switched by one setting: the same task, the same executions, whatever the upstream."""
+"""Emulated and native tools, switched by one setting: the same task and the same executions with every upstream."""
 
 import json
 import re
 from typing import Any
 
-import dialects
 import pytest
-from agent.native import gemini_reply, messages_reply, native_call, ollama_reply, responses_reply
-from agent.parts import events_of, only, scripted, story
-from dialects import CLIENTS, PATHS, Ask, read, write
+from support import dialects
+from support.agents import events_of, only, scripted, story
+from support.dialects import CLIENTS, PATHS, Ask, read, write
+from support.native_replies import gemini_reply, messages_reply, native_call, ollama_reply, responses_reply
+from support.sweeps import each
 
 from streamtool import Settings, ToolMiddleware
 from streamtool.agent import Agent, ToolCallResult
-from streamtool.errors import UpstreamError
-from streamtool.reply import Reason
+from streamtool.core.errors import UpstreamError
+from streamtool.core.reply import Reason
 from streamtool.testing import Recorded, Script, ScriptedUpstream, stream_asgi, text
 
 both = pytest.mark.anyio
@@ -22,7 +23,7 @@ SIGNATURE = "c2lnbmF0dXJlLW9mLWEtdGhvdWdodA=="
 
 
 class Cascade:
-    """The tools of the task, and what was executed."""
+    """Tools of the task, with a log of their executions."""
 
     def __init__(self) -> None:
         self.done: list[tuple[object, ...]] = []
@@ -71,7 +72,7 @@ def emulated_gemini() -> ScriptedUpstream:
 
 
 def native_gemini() -> ScriptedUpstream:
-    """It refuses a call of its own that comes back without its signature, as Gemini 3 does."""
+    """Return a Gemini upstream that rejects a returned call without its signature, as Gemini 3 does."""
     replies = [
         gemini_reply({"functionCall": {"name": "run_code", "args": {"code": CODE}}, "thoughtSignature": SIGNATURE}),
         gemini_reply(
@@ -146,8 +147,8 @@ UPSTREAMS = {
 
 
 @both
-@pytest.mark.parametrize(("protocol", "mode"), UPSTREAMS)
-async def test_the_same_task_gives_the_same_executions_in_either_mode(protocol, mode):
+@each(("protocol", "mode"), UPSTREAMS)
+async def test_both_modes_execute_the_same_calls(protocol, mode):
     cascade = Cascade()
     upstream = UPSTREAMS[protocol, mode]()
     events = await events_of(
@@ -178,7 +179,7 @@ DENIED = "I'm sorry, but I don't have access to any tools."
 @both
 @pytest.mark.parametrize("protocol", NATIVE_CALLS)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_a_native_model_that_denies_its_tools_is_asked_again(protocol, stream):
+async def test_a_native_model_that_denies_its_tools_is_retried(protocol, stream):
     kind = "application/x-ndjson" if protocol == "ollama" else "text/event-stream"
     denial = Script(tuple(getattr(dialects, protocol)([DENIED[:9], DENIED[9:]], "stop")), 200, kind)
     upstream = ScriptedUpstream(denial, NATIVE_CALLS[protocol])
@@ -186,7 +187,7 @@ async def test_a_native_model_that_denies_its_tools_is_asked_again(protocol, str
     ask = Ask((("user", "Run it."),), (("run_code", "Runs.", {"type": "object"}),), stream=stream)
     client = (
         "messages" if protocol == "chat" else "chat"
-    )  # one that speaks like its upstream gets what it says as it is
+    )  # with the protocol of the upstream, its reply passes unchanged
     async with stream_asgi(app, PATHS[client], body=json.dumps(write(client, ask)).encode()) as reply:
         got = read(client, await reply.body(), stream=stream)
     assert [part[0] for part in got.parts] == ["run_code"]
@@ -198,7 +199,7 @@ async def test_a_native_model_that_denies_its_tools_is_asked_again(protocol, str
 
 
 @both
-async def test_a_native_model_is_not_asked_again_for_what_was_seen():
+async def test_a_native_reply_that_was_shown_is_not_retried():
     said = f"Let me see. {DENIED}"
     upstream = scripted(said, "never")
     app = ToolMiddleware(upstream, mode="native", app_protocol="chat")
@@ -210,8 +211,8 @@ async def test_a_native_model_is_not_asked_again_for_what_was_seen():
 
 @both
 @pytest.mark.parametrize("protocol", dialects.UPSTREAMS)
-async def test_any_upstream_will_do(protocol):
-    """It calls, answers, is cut off inside of a call, and at last dies."""
+async def test_every_upstream_protocol_works(protocol):
+    """The model calls, answers, is truncated within a call, and finally dies."""
     kind = "application/x-ndjson" if protocol == "ollama" else "text/event-stream"
     says = getattr(dialects, protocol)
     call = '<tool_call>{"name": "run_code", "arguments": {"code": "1"}}</tool_call>'
@@ -225,14 +226,14 @@ async def test_any_upstream_will_do(protocol):
 
 
 @both
-async def test_a_signature_goes_back_with_its_call_and_nowhere_else():
+async def test_a_signature_is_returned_with_its_call_and_nowhere_else():
     upstream = native_gemini()
     async with Agent(upstream, Cascade().tools, protocol="gemini", mode="native").run("Go.") as run:
         final = await run.final()
     last = [part for content in upstream.requests[2].json["contents"] for part in content["parts"]]
     assert [part.get("thoughtSignature") for part in last if "functionCall" in part] == [SIGNATURE, "b" * 9]
     assert not any("thoughtSignature" in part for part in last if "functionCall" not in part)
-    # who continues the conversation sends it back as well
+    # a caller who continues the conversation returns it too
     made = final.messages[0]["tool_calls"][0]
     assert made["extra_content"] == {"google": {"thought_signature": SIGNATURE}}
     again = [{"role": "user", "content": "Go."}, *final.messages, {"role": "user", "content": "And?"}]
@@ -240,7 +241,7 @@ async def test_a_signature_goes_back_with_its_call_and_nowhere_else():
 
 
 @both
-async def test_gemini_behind_chat_completions_gets_its_signature_back():
+async def test_gemini_over_chat_completions_gets_its_signature_back():
     extra = {"google": {"thought_signature": SIGNATURE}}
 
     def say(request: Recorded) -> Script:
@@ -257,7 +258,7 @@ async def test_gemini_behind_chat_completions_gets_its_signature_back():
 
 @both
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_of_chat_completions_is_given_the_signature_and_may_send_it_back(stream):
+async def test_a_chat_completions_client_receives_the_signature_and_may_return_it(stream):
     app = ToolMiddleware(native_gemini(), settings=Settings(mode="native", app_protocol="gemini"))
     tool = {"type": "function", "function": {"name": "run_code", "parameters": {"type": "object"}}}
     messages: list[Any] = [{"role": "user", "content": "Go."}]
@@ -283,7 +284,7 @@ SEVERAL = [("run_code", {"code": "1"}), ("run_code", {"code": "2"})]
 
 
 def signing(*replies: Script) -> ScriptedUpstream:
-    """A Gemini that refuses the calls of the running turn when the first of a reply comes back unsigned."""
+    """Return a Gemini that rejects calls of the current turn if the first call of a reply is returned unsigned."""
 
     def say(request: Recorded) -> Script:
         made = [c["parts"] for c in request.json["contents"] if any("functionCall" in part for part in c["parts"])]
@@ -306,7 +307,7 @@ MADE = re.compile(rb'"((?:call|toolu)_[A-Za-z0-9]{24})"')
 async def said(
     app: Any, client: str, turns: tuple[Any, ...], *, key: bytes = b"mine", **fields: Any
 ) -> tuple[Any, Any]:
-    """What the client got, and the ids of its calls."""
+    """Return the client's reply, and the ids of its calls."""
     stream = fields.pop("stream", True)
     ask = Ask((("user", "Go."), *turns), tools=(("run_code", "Runs.", {"type": "object"}),), stream=stream)
     store = {"store": True} if client == "responses" else {}
@@ -326,7 +327,7 @@ def history(ids: list[str]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("mode", ["native", "rescue"])
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_signature_is_remembered_for_a_client_that_has_no_place_for_it(client, stream, mode):
+async def test_a_signature_is_stored_for_a_protocol_without_a_field_for_it(client, stream, mode):
     upstream = signing(calling(*SEVERAL), gemini_reply({"text": "All done."}))
     app = ToolMiddleware(upstream, settings=Settings(mode=mode, app_protocol="gemini"))
     got, ids = await said(app, client, (), stream=stream)
@@ -338,7 +339,7 @@ async def test_a_signature_is_remembered_for_a_client_that_has_no_place_for_it(c
 
 
 @both
-async def test_a_signature_is_for_the_client_that_got_the_call_and_not_kept_where_nothing_may_be():
+async def test_a_signature_is_stored_only_for_the_client_that_received_the_call_and_not_with_store_false():
     upstream = signing(calling(*SEVERAL), gemini_reply({"text": "All done."}))
     app = ToolMiddleware(upstream, settings=Settings(mode="native", app_protocol="gemini"))
     _, ids = await said(app, "responses", ())
@@ -350,7 +351,7 @@ async def test_a_signature_is_for_the_client_that_got_the_call_and_not_kept_wher
 
 
 @both
-async def test_gemini_behind_chat_completions_gets_the_remembered_signature():
+async def test_gemini_over_chat_completions_gets_the_stored_signature():
     extra = {"google": {"thought_signature": SIGNATURE}}
     made = native_call("run_code", '{"code": "1"}', id="call_" + "a1" * 12, extra_content=extra)
     upstream = scripted(made, "All done.")
@@ -363,7 +364,7 @@ async def test_gemini_behind_chat_completions_gets_the_remembered_signature():
 
 
 @both
-async def test_auto_falls_back_to_text_where_the_upstream_knows_no_tools():
+async def test_auto_falls_back_to_emulation_if_the_upstream_does_not_support_tools():
     refusal = Script((b'{"error": {"message": "this model does not support tools"}}',), 400, "application/json")
     call = '<tool_call>{"name": "run_code", "arguments": {"code": "1"}}</tool_call>'
     upstream = ScriptedUpstream(refusal, text(call), text("All done."))
@@ -374,7 +375,7 @@ async def test_auto_falls_back_to_text_where_the_upstream_knows_no_tools():
 
 
 @both
-async def test_names_that_a_native_upstream_cannot_take_stay_apart():
+async def test_tool_names_invalid_for_a_native_upstream_stay_distinct():
     from streamtool.agent import tool
 
     def one() -> str:

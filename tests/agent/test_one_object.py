@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from agent.parts import events_of, last_said, only, prompt, scripted, story, switched
+from support.agents import events_of, last_said, only, prompt, scripted, story, switched
 
 from streamtool.agent import Agent, OutputDelta, Rejected, ThoughtDelta, ToolCallResult, tool
-from streamtool.errors import AgentError
+from streamtool.core.errors import AgentError
 from streamtool.settings import Settings
 from streamtool.testing import Script, text
 
@@ -23,7 +23,7 @@ ASKED = 'Save this note: "Embedding model comparison takeaways" into project:met
 
 
 class Notes:
-    """A memory of notes, as two tools."""
+    """Notes in memory, accessed through two tools."""
 
     def __init__(self):
         self.items = []
@@ -53,7 +53,7 @@ def agent(upstream, tools, **options):
 
 
 @both
-async def test_the_template_names_the_tools_their_schemas_and_the_form_of_an_action_and_of_the_final_answer():
+async def test_the_template_contains_the_tools_their_schemas_and_the_forms_of_actions_and_final_answers():
     upstream = scripted('{"final": {"content": "ok"}}')
     assert await agent(upstream, Notes().tools).ask(ASKED) == "ok"
     request = upstream.requests[0].json
@@ -62,7 +62,7 @@ async def test_the_template_names_the_tools_their_schemas_and_the_form_of_an_act
     assert "Each reply is one object and nothing else: a call, or the final answer." in system["content"]
     assert "Never make up a tool." in system["content"]
     assert f'{{"name": "{UPSERT}"' in system["content"]
-    assert '"additionalProperties": {"type": "string"}' in system["content"]  # a schema, strict
+    assert '"additionalProperties": {"type": "string"}' in system["content"]  # a strict schema
     assert '"action": {"tool": "kom.memory.v1.upsert_memory", "args": ' in system["content"]
     assert '{"final": {"content": ' in system["content"]
     assert "tools" not in request
@@ -71,7 +71,7 @@ async def test_the_template_names_the_tools_their_schemas_and_the_form_of_an_act
 @both
 @upstreams
 async def test_the_example_session(how, switch):
-    """A note is saved: action, result, final; the content of the final answer may be any value."""
+    """Save a note: action, result, final; the content of the final answer may be any value."""
     notes = Notes()
     upstream = scripted(SAVE, '{"final":{"content":{"status":"ok","upserted":1}}}')
     events = await events_of(agent(switch.at(upstream, how), notes.tools), ASKED)
@@ -83,7 +83,7 @@ async def test_the_example_session(how, switch):
 
 @both
 @upstreams
-async def test_each_step_uses_the_result_of_the_one_before(how, switch):
+async def test_each_step_uses_the_previous_result(how, switch):
     def second(request):
         found = json.loads(request.json["messages"][-1]["content"].split("\n")[1])
         return text(json.dumps({"action": {"tool": "double", "args": {"x": found["n"]}}}))
@@ -105,8 +105,8 @@ async def test_each_step_uses_the_result_of_the_one_before(how, switch):
 
 @both
 @upstreams
-async def test_a_call_that_was_rejected_for_the_words_around_it_is_executed_when_it_comes_alone(how, switch):
-    """The rejection repeats the reply, in a message of the user."""
+async def test_a_call_rejected_for_the_surrounding_text_is_executed_when_sent_alone(how, switch):
+    """The rejection quotes the reply, in a user message."""
     notes = Notes()
     upstream = scripted(f"Sure! {SAVE}", SAVE, '{"final": {"content": "Saved."}}')
     events = await events_of(agent(switch.at(upstream, how), notes.tools), ASKED)
@@ -136,7 +136,7 @@ INVALID = {
 
 @both
 @upstreams
-async def test_invalid_json_is_rejected_and_asked_for_again(how, switch):
+async def test_invalid_json_is_rejected_and_retried(how, switch):
     upstream = scripted('{"thought": "broken', '{"final": {"content": "now"}}')
     events = await events_of(agent(switch.at(upstream, how), Notes().tools), "Go.")
     assert story(events) == [("rejected", "protocol"), ("final", "now")]
@@ -160,7 +160,7 @@ async def test_everything_but_one_object_of_the_protocol_is_rejected(case):
 
 
 @both
-async def test_the_correction_does_not_stay():
+async def test_a_correction_is_removed_after_the_retry():
     upstream = scripted("no", '{"action": {"tool": "f", "args": {}}}', '{"final": {"content": 1}}')
     assert await agent(upstream, [tool(lambda: "done", name="f")]).ask("Go.") == "1"
     assert "rejected" in prompt(upstream, 1)
@@ -168,16 +168,16 @@ async def test_the_correction_does_not_stay():
 
 
 @both
-async def test_resending_is_bounded():
+async def test_retries_are_bounded():
     upstream = scripted("no")
-    with pytest.raises(AgentError, match="does not keep to the protocol, after 3 tries: it is no JSON object") as error:
+    with pytest.raises(AgentError, match="did not follow the protocol in 3 attempts: it is no JSON object") as error:
         await agent(upstream, Notes().tools).ask("Go.")
     assert error.value.code == "protocol"
     assert len(upstream.requests) == 3
 
 
 @both
-async def test_who_does_not_insist_takes_text_as_the_answer():
+async def test_without_strict_text_is_the_answer():
     upstream = scripted("I'd rather write prose.")
     assert await agent(upstream, Notes().tools, strict=False).ask("Go.") == "I'd rather write prose."
 
@@ -193,7 +193,7 @@ async def test_an_unknown_tool_is_rejected_with_the_list(how, switch):
 
 @both
 @upstreams
-async def test_arguments_that_do_not_fit_are_answered_with_the_schema(how, switch):
+async def test_invalid_arguments_are_answered_with_the_schema(how, switch):
     upstream = scripted(
         '{"action": {"tool": "kom.memory.v1.search_memory", "args": {"namespace": "project:metal", "query": "x"}}}',
         '{"action": {"tool": "kom.memory.v1.search_memory", "args": {"namespace": "p", "query": {"text": "x"}}}}',
@@ -208,7 +208,7 @@ async def test_arguments_that_do_not_fit_are_answered_with_the_schema(how, switc
 
 
 @both
-async def test_a_thought_is_capped_and_the_reply_stands():
+async def test_a_long_thought_is_truncated_and_the_reply_accepted():
     upstream = scripted('{"thought": "' + "x" * 300 + '", "final": {"content": "fine"}}')
     events = await events_of(agent(upstream, Notes().tools))
     assert "".join(event.text for event in only(events, ThoughtDelta)) == "x" * 200
@@ -216,13 +216,13 @@ async def test_a_thought_is_capped_and_the_reply_stands():
 
 
 @both
-async def test_reasoning_before_the_object_is_no_extra_text():
+async def test_reasoning_before_the_object_is_not_extra_text():
     upstream = scripted('<think>Hm { … }</think>\n{"final": {"content": "fine"}}')
     assert story(await events_of(agent(upstream, Notes().tools))) == [("final", "fine")]
 
 
 @both
-async def test_the_sample_model_keeps_to_the_protocol():
+async def test_the_sample_model_follows_the_protocol():
     notes = Notes()
     events = await events_of(agent("sample", notes.tools), f"Use {UPSERT} for Metal")
     assert [event.name for event in only(events, ToolCallResult)] == [UPSERT]
@@ -232,7 +232,7 @@ async def test_the_sample_model_keeps_to_the_protocol():
 
 @both
 @upstreams
-async def test_the_command_is_a_format_of_the_same_machine(how, switch):
+async def test_the_command_format_runs_the_same_loop(how, switch):
     notes = Notes()
     notes.items.append(("project:metal", "embedding model"))
     command = f'@{SEARCH} {{"namespace":"project:metal", "query":{{"text":"embedding model"}}}}'
@@ -256,7 +256,7 @@ async def test_other_formats_run_the_same_loop(format):
 
 
 @both
-async def test_a_format_whose_markers_are_the_tools_own_names():
+async def test_a_format_whose_markers_are_the_tool_names():
     def get_weather(city: str) -> str:
         return f"rain in {city}"
 
@@ -266,7 +266,7 @@ async def test_a_format_whose_markers_are_the_tools_own_names():
 
 
 @both
-async def test_a_failing_upstream_is_no_question_of_protocol():
+async def test_an_upstream_error_is_not_a_protocol_violation():
     upstream = scripted(Script((b'{"error": {"message": "no room"}}',), 503, "application/json"))
     with pytest.raises(Exception, match="no room"):
         await agent(upstream, Notes().tools).ask("Go.")

@@ -1,4 +1,4 @@
-"""The page about the agent: every file on it is written and run, and prints what the page shows."""
+"""The documentation page about the agent: every file on it is written and run, and prints what the page shows."""
 
 import re
 import runpy
@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "agent.md"
 FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
-def test_every_file_of_the_page_runs_and_prints_what_is_shown(tmp_path, monkeypatch, capsys):
+def test_every_file_of_the_page_runs_and_prints_the_shown_output(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     ran = []
     for name, code, shown in FILE.findall(PAGE.read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""`streamtool run`: live for a person, lines for a script; nothing is executed that nobody agreed to."""
+"""`streamtool run`: live output for a person, JSON lines for a script; nothing is executed without approval."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_text_goes_to_standard_output_and_everything_else_to_standard_error(caps
     assert re.fullmatch(r"2 turns, 1 call, [\d,]+ \+ \d+ tokens, [\d.]+ s \(first byte [\d.]+ s\)", lines[-1])
 
 
-def test_every_event_is_a_line_for_scripts(capsys):
+def test_every_event_is_a_json_line_for_scripts(capsys):
     code, out, err = run(capsys, ASK, "--tool", "mine:get_weather", "--yes", "--json")
     assert (code, err) == (0, "")
     events = [json.loads(line) for line in out.splitlines()]
@@ -82,14 +82,14 @@ def test_every_event_is_a_line_for_scripts(capsys):
     assert [message["role"] for message in events[-1]["messages"]] == ["assistant", "tool", "assistant"]
 
 
-def test_without_a_terminal_and_without_yes_nothing_begins(capsys):
+def test_tools_need_a_terminal_or_yes(capsys):
     code, out, err = run(capsys, ASK, "--tool", "mine:get_weather")
     assert (code, out) == (2, "")
-    assert "there is no terminal; --yes does without" in err
+    assert "without a terminal; pass --yes to run all tools" in err
     assert not Path("ran").exists()
 
 
-def test_without_tools_there_is_nothing_to_ask_about(capsys):
+def test_without_tools_no_approval_is_needed(capsys):
     code, out, _ = run(capsys, "Hello")
     assert (code, out) == (0, "You said: Hello\n")
 
@@ -98,20 +98,20 @@ def test_without_tools_there_is_nothing_to_ask_about(capsys):
     ("argv", "says"),
     [
         (("--tool", "mine"), "--tool: expected module:function, found 'mine'"),
-        (("--tool", "nowhere:f"), "--tool: nowhere:f cannot be loaded: No module named 'nowhere'"),
-        (("--tool", "mine:nothing"), "--tool: mine:nothing cannot be loaded"),
-        (("--tool", "mine:NUMBER"), "--tool: mine:NUMBER is no function"),
-        (("--mcp", ""), "an MCP server is a command or a url; this one is empty"),
+        (("--tool", "nowhere:f"), "--tool: cannot load nowhere:f: No module named 'nowhere'"),
+        (("--tool", "mine:nothing"), "--tool: cannot load mine:nothing"),
+        (("--tool", "mine:NUMBER"), "--tool: mine:NUMBER is not a function"),
+        (("--mcp", ""), "an MCP server needs a command or a URL"),
         (("--format", "nope"), "format"),
     ],
 )
-def test_wrong_usage_is_a_sentence(capsys, argv, says):
+def test_wrong_usage_is_an_error_message(capsys, argv, says):
     code, out, err = run(capsys, ASK, "--yes", *argv)
     assert (code, out) == (2, "")
     assert says in err
 
 
-def test_what_cannot_be_reached_has_its_exit_code(capsys):
+def test_unreachable_upstreams_and_servers_have_exit_codes(capsys):
     code, _, err = run(capsys, ASK, "--upstream", "http://127.0.0.1:9", "--tool", "mine:get_weather", "--yes")
     assert code == 3
     assert "cannot be reached" in err
@@ -130,7 +130,7 @@ def test_progress_and_servers_are_shown(capsys):
     assert out.endswith("8 | all steps\n")
 
 
-def test_two_tools_of_one_name_are_told(capsys):
+def test_duplicate_tool_names_are_an_error(capsys):
     code, _, err = run(capsys, ASK, "--tool", "mine:fail", "--tool", "mine:fail", "--yes")
     assert code == 2
     assert "two tools are named fail" in err
@@ -138,7 +138,7 @@ def test_two_tools_of_one_name_are_told(capsys):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Somebody at a terminal: what they type."""
+    """Yield the input of a terminal, for the lines that a user types."""
     leader, follower = pty.openpty()
     with os.fdopen(leader, "wb", buffering=0) as hand, os.fdopen(follower) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -148,7 +148,7 @@ def terminal(monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "executed"), [("y", True), ("a", True), ("l", True), ("v\ny", True), ("n", False), ("", False)]
 )
-def test_on_a_terminal_you_are_asked(answer, executed, terminal, capsys):
+def test_a_terminal_user_is_asked(answer, executed, terminal, capsys):
     terminal.write(f"{answer}\n".encode())
     code, _, err = run(capsys, ASK, "--tool", "mine:get_weather", "--max-turns", "2")
     assert code == 0
@@ -159,8 +159,8 @@ def test_on_a_terminal_you_are_asked(answer, executed, terminal, capsys):
 
 
 def started(*argv: str, **streams: Any) -> subprocess.Popen[bytes]:
-    """The command in a process of its own."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_FORMATS": "tool_call"}  # quick to compile
+    """Start the command in a separate process."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_FORMATS": "tool_call"}  # fast to compile
     return subprocess.Popen([sys.executable, "-m", "streamtool", "run", *argv], env=environ, **streams)
 
 
@@ -169,7 +169,7 @@ def started(*argv: str, **streams: Any) -> subprocess.Popen[bytes]:
     [("get_weather", (), b"[v]iew: "), ("sleep", ("--yes",), b"sleep({")],
     ids=["at the question", "while a thread works"],
 )
-def test_control_c_ends_it_at_once(tool, flags, until):
+def test_control_c_ends_it_immediately(tool, flags, until):
     leader, follower = pty.openpty()
     with os.fdopen(leader, "r+b", buffering=0) as hand:
         argv = (f"Use {tool}", "--tool", f"mine:{tool}", *flags)
@@ -182,7 +182,7 @@ def test_control_c_ends_it_at_once(tool, flags, until):
             assert process.wait(10) == 130
 
 
-def test_a_reader_that_has_enough_is_no_failure():
+def test_a_closed_pipe_is_not_an_error():
     argv = (ASK, "--tool", "mine:get_weather", "--yes")
     with started(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
@@ -190,13 +190,13 @@ def test_a_reader_that_has_enough_is_no_failure():
         assert b"Traceback" not in process.stderr.read()
 
 
-def test_a_thread_whose_time_is_up_does_not_keep_the_command_from_ending():
+def test_a_timed_out_thread_does_not_keep_the_command_from_exiting():
     with started("Use sleep", "--tool", "mine:sleep", "--yes", "--timeout", "0.1", stdout=subprocess.PIPE) as process:
         assert process.communicate(timeout=30)[0].endswith(b"took longer than 0.1 seconds and was stopped\n")
         assert process.wait(1) == 0
 
 
-def test_the_log_of_a_run_is_shown_where_it_is_asked_for():
+def test_debug_logs_are_shown_on_request():
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "STREAMTOOL_DEBUG": "1", "STREAMTOOL_FORMATS": "tool_call"}
     done = subprocess.run(
         [sys.executable, "-m", "streamtool", "run", "Hello"], env=environ, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Real MCP servers, over pipes and over HTTP: listed, called at once, slow, killed in the middle, and opened again."""
+"""Real MCP servers, over pipes and HTTP: listed, called concurrently, slow, killed in the middle, and started again."""
 
 import os
 import socket
@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
-from agent.leftovers import children
-from agent.parts import events_of, only, plain, scripted
-from servers import free_port, wait_for
+from support.agents import events_of, only, plain, scripted
+from support.leftovers import children
+from support.servers import free_port, wait_for
 
 from streamtool.agent import Agent, McpServer, Progress, ToolCallResult
-from streamtool.errors import AgentError, SettingsError
+from streamtool.core.errors import AgentError, SettingsError
 
 pytest.importorskip("mcp")
 SCRIPT = str(Path(__file__).parent / "servers" / "tools.py")
@@ -76,9 +76,9 @@ def results(events) -> dict[str, tuple[str, bool]]:
 @both
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_one_server_through_a_whole_conversation(server, notes):
-    """Listed with their own names; called at once; slow, failing, killed; and then there again.
+    """Tools are listed with their own names and called concurrently; the server is slow, fails, is killed and restarts.
 
-    A call over HTTP that is cancelled leaves generators of the SDK's HTTP client behind, of which trio warns.
+    A cancelled call over HTTP leaves generators of the SDK's HTTP client unfinished, which trio warns about.
     """
     upstream = scripted(
         write('math.add {"a": 2, "b": 3}', 'steps {"count": 2}', "fail {}", "picture {}", 'wait {"seconds": 0.2}'),
@@ -120,18 +120,18 @@ async def test_one_server_through_a_whole_conversation(server, notes):
     for text, error in results(killed).values():
         assert error
         assert f"the MCP server {server.name} ended during this call" in text
-        assert "nobody knows whether the call was carried out" in text
+        assert "the call may or may not have been executed" in text
     assert results(again) == {"math.add": ("8", False)}
-    assert "is opened again" in only(again, Progress)[0].message
+    assert "reopening it" in only(again, Progress)[0].message
     assert final[-1].text == "Done."
-    # the server was told of the call that took too long; no call was made twice
+    # the server was notified of the call that timed out; no call was made twice
     noted = notes.read_text().split()
     assert {"cancelled", "dies", "0.2", "30"} <= set(noted)
     assert max(map(noted.count, {"cancelled", "dies", "0.2", "30", "31"})) == 1
 
 
 def in_place():
-    """A server object of the SDK, in this process."""
+    """Return a server object of the SDK, in this process."""
     from mcp.server.mcpserver import MCPServer
 
     made = MCPServer("inside")
@@ -162,8 +162,8 @@ async def test_several_servers_and_functions_serve_one_run():
 
 
 @both
-async def test_names_reach_a_native_upstream_as_it_can_take_them_and_come_back():
-    from agent.native import native_call
+async def test_names_are_adapted_to_a_native_upstream_and_mapped_back():
+    from support.native_replies import native_call
 
     upstream = scripted(native_call("math_add", '{"a": 1, "b": 2}'), "Done.")
     events = await events_of(Agent(upstream, [McpServer(in_place())], mode="native"))
@@ -186,7 +186,7 @@ NOT_THERE: dict[str, Callable[[], McpServer]] = {
 
 @both
 @pytest.mark.parametrize("case", NOT_THERE)
-async def test_a_server_that_cannot_be_opened_ends_the_run_with_a_sentence(case):
+async def test_a_server_that_cannot_be_started_ends_the_run_with_an_error_message(case):
     began = time.monotonic()
     with pytest.raises(AgentError, match=r"the MCP server \S+ cannot be opened: \S+"):
         await Agent(scripted("x"), [NOT_THERE[case]()]).ask("Go.")
@@ -196,8 +196,8 @@ async def test_a_server_that_cannot_be_opened_ends_the_run_with_a_sentence(case)
 
 @both
 @pytest.mark.parametrize("way", ["ends while it lists", "lists nothing", "lists without end"])
-async def test_a_server_that_does_not_list_its_tools_ends_the_run_with_a_sentence(way):
-    with anyio.fail_after(10), pytest.raises(AgentError, match="the MCP server plain does not list its tools: "):
+async def test_a_server_that_does_not_list_its_tools_ends_the_run_with_an_error_message(way):
+    with anyio.fail_after(10), pytest.raises(AgentError, match="cannot list the tools of the MCP server plain: "):
         await Agent(scripted("x"), [plain(way, start=0.5)]).ask("Go.")
     assert not children()
 
@@ -213,7 +213,7 @@ IN_A_CALL = {
 
 @both
 @pytest.mark.parametrize("way", IN_A_CALL)
-async def test_whatever_a_server_does_in_a_call_is_a_result_and_the_loop_goes_on(way):
+async def test_any_failure_of_a_server_during_a_call_is_a_result_and_the_loop_continues(way):
     add = 'math.add {"a": 1, "b": 1}'
     agent = Agent(scripted(write(add, add), write(add), "Done."), [plain(way)])
     with anyio.fail_after(20):
@@ -225,7 +225,7 @@ async def test_whatever_a_server_does_in_a_call_is_a_result_and_the_loop_goes_on
 
 
 @both
-async def test_a_server_that_ended_between_calls_is_opened_again(notes):
+async def test_a_server_that_exited_between_calls_is_started_again(notes):
     upstream = scripted(write('math.add {"a": 1, "b": 1}'), write('math.add {"a": 2, "b": 2}'), "Done.")
     async with Agent(upstream, [plain(notes=notes)]).run("Go.") as run:
         events = []
@@ -236,14 +236,12 @@ async def test_a_server_that_ended_between_calls_is_opened_again(notes):
                     os.kill(child, 9)
                 await anyio.sleep(0.1)
     assert [event.text for event in only(events, ToolCallResult)] == ["2", "4"]
-    assert (
-        "the MCP server plain had ended (it closed its output) and is opened again" in only(events, Progress)[0].message
-    )
+    assert "the MCP server plain ended (it closed its output); reopening it" in only(events, Progress)[0].message
     assert notes.read_text().split() == ["starts", "starts"]
 
 
 class Rude(McpServer):
-    """A server whose connection fails when it is given up, as a part of it is cancelled."""
+    """A server whose connection fails on close, because a part of it is cancelled."""
 
     @asynccontextmanager
     async def connect(self, over):
@@ -262,12 +260,12 @@ class Rude(McpServer):
 
 
 @both
-async def test_a_connection_that_fails_at_the_end_is_no_failure_of_the_run():
+async def test_a_connection_that_fails_on_close_does_not_fail_the_run():
     assert await Agent(scripted("Done."), [Rude("rude")]).ask("Go.") == "Done."
 
 
 @both
-async def test_a_server_that_does_not_come_back_is_a_result(tmp_path):
+async def test_a_server_that_cannot_be_restarted_is_an_error_result(tmp_path):
     flag = tmp_path / "flag"
     script = plain().command[2]
     code = f"import os, sys; sys.exit(1) if os.path.exists({str(flag)!r}) else os.execv(sys.executable, [sys.executable, {script!r}])"
@@ -287,11 +285,11 @@ def test_a_server_has_a_name_and_a_target():
     assert McpServer("uvx some-server --root /tmp").name == "some-server"
     assert McpServer("python -m x", name="mine").name == "mine"
     assert McpServer("https://example.com/mcp").name == "https://example.com/mcp"
-    with pytest.raises(SettingsError, match="this one is empty"):
+    with pytest.raises(SettingsError, match="needs a command or a URL"):
         McpServer("")
 
 
-def test_without_the_extra_a_server_is_told_what_it_needs():
+def test_without_the_extra_a_server_reports_the_missing_package():
     code = """
 import sys
 sys.modules["mcp"] = sys.modules["pydantic"] = sys.modules["httpx2"] = None

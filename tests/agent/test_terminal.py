@@ -1,4 +1,4 @@
-"""The parts of `streamtool run`: what is shown of a call, asked, counted and kept."""
+"""Components of `streamtool run`: display of calls, approval, costs and sessions."""
 
 import io
 import json
@@ -10,20 +10,20 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
-from agent.parts import WEATHER, get_weather, prompt, scripted
 from rich.cells import cell_len
+from support.agents import WEATHER, get_weather, prompt, scripted
 
 from streamtool.agent import Agent, Final, OutputDelta, ToolCallEnd, ToolCallStart, TurnStart, Veto
 from streamtool.cli import main
-from streamtool.cli.terminal.asking import NOBODY, Asking
-from streamtool.cli.terminal.call_view import CallView, visible
+from streamtool.cli.terminal.asking import NO_TERMINAL, Approval
+from streamtool.cli.terminal.call_view import CallView, escape_invisible
 from streamtool.cli.terminal.costs import Meter, Prices
 from streamtool.cli.terminal.dialog import Dialog
 from streamtool.cli.terminal.edits import edit_of
 from streamtool.cli.terminal.live import Live
 from streamtool.cli.terminal.sessions import Session, latest_name, read_session, sessions_folder
-from streamtool.errors import SettingsError, UpstreamError
-from streamtool.reply import Reason, Usage
+from streamtool.core.errors import SettingsError, UpstreamError
+from streamtool.core.reply import Reason, Usage
 from streamtool.testing import Hold, Script, status, text
 
 both = pytest.mark.anyio
@@ -58,7 +58,7 @@ DIFF = ["--- f", "+++ f", "@@ -2,7 +2,7 @@", " 1", " 2", " 3", "-4", "+four", " 
         {"filename": "f", "contents": TEN.replace("4", "four")},
     ],
 )
-def test_an_edit_is_recognised_by_its_shape_and_compared_with_the_disk(arguments):
+def test_an_edit_is_recognised_by_its_shape_and_compared_with_the_file(arguments):
     Path("f").write_text(TEN)
     edit = edit_of(arguments)
     assert edit is not None
@@ -79,49 +79,49 @@ def test_an_edit_is_recognised_by_its_shape_and_compared_with_the_disk(arguments
         {"note": "--- not\na diff"},
     ],
 )
-def test_what_is_no_edit(arguments):
+def test_other_arguments_are_not_an_edit(arguments):
     assert edit_of(arguments) is None
 
 
-def test_a_diff_in_the_arguments_is_shown_as_it_is():
+def test_a_diff_in_the_arguments_is_shown_unchanged():
     patch = "*** Begin Patch\n*** Update File: f\n@@\n-a\n+b\n*** End Patch"
     assert edit_of({"input": patch}).lines == tuple(patch.splitlines())
     assert edit_of({"diff": "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"}).keys == {"diff"}
 
 
-def test_an_edit_of_what_cannot_be_read_says_so():
+def test_an_edit_of_an_unreadable_file_notes_the_error():
     Path("folder").mkdir()
-    os.mkfifo("pipe")  # to open it would wait for a writer
+    os.mkfifo("pipe")  # opening it would wait for a writer
     Path("bytes").write_bytes(b"\xff")
     Path("f").write_text(TEN)
     notes = {name: edit_of({"path": name, "content": "x\n"}).note for name in ("new", "folder", "pipe", "bytes", "\0")}
     assert notes == {
-        "new": "there is no such file here",
-        "folder": "this is no regular file",
-        "pipe": "this is no regular file",
+        "new": "no such file",
+        "folder": "not a regular file",
+        "pipe": "not a regular file",
         "bytes": "the file is not UTF-8",
-        "\0": "the file cannot be read: embedded null byte",
+        "\0": "cannot read the file: embedded null byte",
     }
     missed = edit_of({"path": "f", "old": "eleven", "new": "x"})
     assert (missed.lines, missed.note) == (("-eleven", "+x"), "the text to replace is not in the file")
 
 
-def test_a_new_file_and_one_that_stays_the_same():
+def test_new_and_unchanged_files():
     assert edit_of({"path": "f", "content": "a\nb\n"}).lines == ("--- f", "+++ f", "@@ -0,0 +1,2 @@", "+a", "+b")
     Path("f").write_text("a\n")
     assert edit_of({"path": "f", "content": "a\n"}).lines == ()
 
 
-def test_large_files_are_compared_without_delay():
+def test_large_files_are_compared_quickly():
     Path("f").write_text("x\n" * 50_000)
     lines = edit_of({"path": "f", "content": "y\nx\n" * 20_000}).lines
     assert (lines[2], len(lines)) == ("@@ -1,50000 +1,40000 @@", 90_003)
 
 
-# --- what is shown of a call -----------------------------------------------------------------------------------------
+# --- display of calls ------------------------------------------------------------------------------------------------
 
 
-def test_arguments_are_shown_one_a_line_long_ones_shortened_and_texts_as_blocks():
+def test_arguments_are_shown_one_per_line_with_long_ones_shortened_and_texts_as_blocks():
     given = {"n": 3, "list": [1, {"a": None}], "long": "x" * 100, "text": "\n".join("abcdefghijklmnopq"), "nl": "a\n"}
     assert shown("f", given) == [
         "  n: 3",
@@ -137,7 +137,7 @@ def test_arguments_are_shown_one_a_line_long_ones_shortened_and_texts_as_blocks(
     assert shown("f", "[1]") == ["  arguments: 1 lines", "  │ [1]"]
 
 
-def test_only_what_one_line_holds_needs_no_more():
+def test_only_a_call_that_fits_on_one_line_is_simple():
     assert CallView(ToolCallEnd("1", "get", '{"a": 1}'), 80).simple
     assert not CallView(ToolCallEnd("1", "get", json.dumps({"a": "x" * 80})), 80).simple
     assert not CallView(ToolCallEnd("1", "put", '{"path": "f", "content": "x"}'), 80).simple
@@ -156,25 +156,25 @@ HOSTILE = "\x1b[2J\x9b\r\b\x07\u202e\u200b\u2066\ufeff\U000e0001"
     ],
 )
 @pytest.mark.parametrize("whole", [False, True])
-def test_nothing_that_a_model_writes_moves_the_cursor_hides_or_turns_the_writing(given, whole):
+def test_text_of_a_model_cannot_move_the_cursor_or_hide_or_reverse_text(given, whole):
     lines = shown(HOSTILE, given, whole=whole)
     assert not set(HOSTILE) - set("[2J") & set("".join(lines))
     assert whole or max(map(cell_len, lines)) <= 60
     call = ToolCallEnd("1", HOSTILE, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
     assert not set(HOSTILE) - set("[2J") & set(CallView(call, 60).line())
-    assert visible("\x1b\x9b\u202e\U000e0001é東") == "\\x1b\\x9b\\u202e\\U000e0001é東"
+    assert escape_invisible("\x1b\x9b\u202e\U000e0001é東") == "\\x1b\\x9b\\u202e\\U000e0001é東"
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- approval --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def answered():
-    """What somebody at a terminal answers: their lines, and the question."""
+    """Return a function that asks for approval and returns the answer, for the line typed at a terminal."""
     leader, follower = pty.openpty()
     with os.fdopen(leader, "wb", buffering=0) as hand, os.fdopen(follower) as source:
         silent = SimpleNamespace(width=80, ask=lambda *_, **__: None)
-        asking = Asking(source, silent)
+        asking = Approval(source, silent)
 
         async def ask(line: str, name: str = "f") -> object:
             hand.write(f"{line}\n".encode())
@@ -185,7 +185,7 @@ def answered():
 
 
 @both
-async def test_a_no_may_say_why(answered):
+async def test_a_denial_may_give_a_reason(answered):
     for line in ("y", "YES", "yes"):
         assert await answered(line) is True
     for line in ("", "n", "no", "nope", "x"):
@@ -196,7 +196,7 @@ async def test_a_no_may_say_why(answered):
 
 
 @both
-async def test_always_is_for_one_tool_and_all_for_all(answered):
+async def test_always_allows_a_tool_and_all_allows_every_tool(answered):
     assert await answered("a", "f[1]") is True
     call = ToolCallEnd("1", "f[1]", "{}")
     assert await answered.asking(call) is True
@@ -206,28 +206,28 @@ async def test_always_is_for_one_tool_and_all_for_all(answered):
 
 
 @both
-async def test_where_nobody_is_the_model_is_told(capsys):
-    asking = Asking(io.StringIO("y\n"), Live(Meter()), ["read_*"])
+async def test_without_a_terminal_the_model_is_informed(capsys):
+    asking = Approval(io.StringIO("y\n"), Live(Meter()), ["read_*"])
     assert await asking(ToolCallEnd("1", "read_file", "{}")) is True
-    assert await asking(ToolCallEnd("1", "write_file", "{}")) == Veto(NOBODY)
+    assert await asking(ToolCallEnd("1", "write_file", "{}")) == Veto(NO_TERMINAL)
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_runs_took_is_counted_and_summed():
+def test_usage_and_costs_of_runs_are_summed():
     now = [0.0]
     meter = Meter(Prices(1.0, 4.0), lambda: now[0])
     for first, usage in ((0.25, Usage(1000, 500)), (0.5, Usage(2000, 0))):
         meter.begin()
-        meter.see(TurnStart(1))
+        meter.observe(TurnStart(1))
         now[0] += first
-        meter.see(ToolCallStart("1", "f"))
-        meter.see(OutputDelta("x"))
-        meter.see(TurnStart(2))
+        meter.observe(ToolCallStart("1", "f"))
+        meter.observe(OutputDelta("x"))
+        meter.observe(TurnStart(2))
         now[0] += 1.0
-        meter.see(Final("x", Reason.STOP, 2, usage, ()))
-        meter.end(Usage(9, 9))  # it is over
+        meter.observe(Final("x", Reason.STOP, 2, usage, ()))
+        meter.end(Usage(9, 9))  # after the end
     assert meter.of_run == "2 turns, 1 call, 2,000 + 0 tokens, 1.5 s (first byte 0.50 s), cost 0.002"
     assert meter.of_session == "session: 2 tasks, 4 turns, 2 calls, 3,000 + 500 tokens, 2.8 s, cost 0.005"
     assert Meter(Prices(2.0)).of_session.endswith("cost 0")
@@ -241,7 +241,7 @@ def said(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def test_a_session_is_a_file_of_lines_that_belongs_to_its_user_alone():
+def test_a_session_is_a_file_of_lines_readable_only_by_its_user():
     with Session("notes") as session:
         session.add([said("user", "Grüße\ud800")])
         session.add_run(turns=2, calls=1)
@@ -251,49 +251,49 @@ def test_a_session_is_a_file_of_lines_that_belongs_to_its_user_alone():
     kinds = [json.loads(line)["type"] for line in path.read_text().splitlines()]
     assert kinds == ["session", "message", "run"]
     with Session("notes") as session:
-        assert (session.kept.messages, session.kept.turns) == ([said("user", "Grüße?")], 2)
+        assert (session.contents.messages, session.contents.turns) == ([said("user", "Grüße?")], 2)
         session.add([said("assistant", "Hello")])
     assert [message["role"] for message in read_session(path).messages] == ["user", "assistant"]
 
 
-def test_a_broken_line_is_named_and_left_out(capsys):
+def test_an_invalid_line_is_reported_and_skipped(capsys):
     with Session("notes") as session:
         session.add([said("user", "one"), said("assistant", "two")])
     path = sessions_folder() / "notes.jsonl"
     with path.open("ab") as file:
-        file.write(b'{"type": "message", "message": {"role": "nobody"}}\n{"type": "message", "mess')  # it was killed
+        file.write(b'{"type": "message", "message": {"role": "nobody"}}\n{"type": "message", "mess')  # truncated
     with Session("notes") as session:
         session.add([said("user", "three")])
     err = capsys.readouterr().err
-    assert "session notes: line 4 cannot be read and is left out" in err
-    assert "session notes: line 5 cannot be read and is left out" in err
+    assert "session notes: skipping unreadable line 4" in err
+    assert "session notes: skipping unreadable line 5" in err
     assert [message["content"] for message in read_session(path).messages] == ["one", "two", "three"]
 
 
-def test_a_session_is_written_by_one_process_at_a_time():
+def test_only_one_process_at_a_time_writes_a_session():
     with Session("notes"), pytest.raises(SettingsError, match="another process has the session notes open"):
         Session("notes")
 
 
-def test_a_session_in_which_nothing_was_said_leaves_no_file():
+def test_an_empty_session_leaves_no_file():
     Session("notes").close()
     assert not list(sessions_folder().iterdir())
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "-x", "a b", "x" * 101, "\x1b"])
-def test_a_name_is_a_word(name):
-    with pytest.raises(SettingsError, match="a name has letters"):
+def test_invalid_session_names_are_rejected(name):
+    with pytest.raises(SettingsError, match="expected letters"):
         Session(name)
 
 
-def test_what_is_not_there_cannot_be_resumed():
-    with pytest.raises(SettingsError, match="there is no session to resume"):
+def test_missing_sessions_cannot_be_resumed():
+    with pytest.raises(SettingsError, match="no session to resume"):
         latest_name()
-    with pytest.raises(SettingsError, match="there is no session 'x'"):
+    with pytest.raises(SettingsError, match="no session 'x'"):
         Session("x", resume=True)
 
 
-def test_sessions_are_listed_the_latest_first(capsys):
+def test_sessions_are_listed_latest_first(capsys):
     for i, name in enumerate(("first", "second")):
         with Session(name) as session:
             session.add([said("user", f"Do {name}\x1b[2J\nand more")])
@@ -307,9 +307,9 @@ def test_sessions_are_listed_the_latest_first(capsys):
     assert latest_name() == "second"
 
 
-def test_without_sessions_a_sentence_says_where_they_would_be(capsys):
+def test_without_sessions_a_message_names_their_folder(capsys):
     assert main(["sessions"]) == 0
-    assert f"there are no sessions in {sessions_folder()}" in capsys.readouterr().err
+    assert f"no sessions found in {sessions_folder()}" in capsys.readouterr().err
 
 
 # --- dialogs ---------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def dialog_of(agent: Agent, session: Session | None = None) -> Dialog:
 
 
 @both
-async def test_each_task_knows_what_was_said_before_also_in_another_process():
+async def test_each_task_sees_the_previous_messages_even_from_another_process():
     upstream = scripted(WEATHER, "Mild.", "You are welcome.", "Still mild.")
     agent = Agent(upstream, [get_weather])
     with Session("notes") as session:
@@ -330,7 +330,7 @@ async def test_each_task_knows_what_was_said_before_also_in_another_process():
     with Session("notes") as session:
         dialog = dialog_of(agent, session)
         await dialog.ask("And now?")
-        assert session.kept.turns == 4
+        assert session.contents.turns == 4
     roles = [message["role"] for message in dialog.messages]
     assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant", "user", "assistant"]
     for word in ("Weather?", "18 °C in Paris", "Mild.", "Thanks.", "You are welcome.", "And now?"):
@@ -338,7 +338,7 @@ async def test_each_task_knows_what_was_said_before_also_in_another_process():
 
 
 @both
-async def test_a_task_that_is_interrupted_leaves_what_was_said():
+async def test_an_interrupted_task_keeps_the_messages_so_far():
     upstream = scripted(Script((*text("Half an ans", done=False, finish=None).steps, Hold())), "Go on.")
     heard = anyio.Event()
 
@@ -353,14 +353,14 @@ async def test_a_task_that_is_interrupted_leaves_what_was_said():
             await heard.wait()
             group.cancel_scope.cancel()
         upstream.release()
-        assert session.kept.task == "Tell me."
-        assert session.kept.messages[-1]["content"].startswith("Half")
+        assert session.contents.task == "Tell me."
+        assert session.contents.messages[-1]["content"].startswith("Half")
         await dialog.ask("Well?")
     assert "Half" in prompt(upstream)
 
 
 @both
-async def test_a_call_that_was_interrupted_is_marked_when_the_session_is_resumed():
+async def test_an_interrupted_call_is_marked_when_the_session_is_resumed():
     async def wait(city: str) -> None:
         started.set()
         await anyio.sleep_forever()
@@ -372,7 +372,7 @@ async def test_a_call_that_was_interrupted_is_marked_when_the_session_is_resumed
             group.start_soon(dialog_of(Agent(scripted(call), [wait]), session).ask, "Wait.")
             await started.wait()
             group.cancel_scope.cancel()
-    assert [message["role"] for message in session.kept.messages] == ["user", "assistant"]
+    assert [message["role"] for message in session.contents.messages] == ["user", "assistant"]
     further = scripted("I see.")
     with Session("notes") as session:
         await dialog_of(Agent(further, [wait]), session).ask("Well?")
@@ -380,12 +380,12 @@ async def test_a_call_that_was_interrupted_is_marked_when_the_session_is_resumed
 
 
 @both
-async def test_a_task_that_brought_nothing_leaves_nothing():
+async def test_a_failed_task_leaves_no_messages():
     upstream = scripted(status(500, "broken"), "Hello.")
     with Session("notes") as session:
         dialog = dialog_of(Agent(upstream, retries=0), session)
         with pytest.raises(UpstreamError):
             await dialog.ask("Hi")
-        assert (dialog.messages, session.kept.messages) == ([], [])
+        assert (dialog.messages, session.contents.messages) == ([], [])
         await dialog.ask("Hi")
     assert [message["content"] for message in dialog.messages] == ["Hi", "Hello."]

@@ -1,14 +1,14 @@
-"""What clients reach over a loopback socket: a proxy before the scripted model, or an app that we are mounted on."""
+"""Servers for clients on a loopback socket: a proxy for the scripted model, or an app with the middleware."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from attrs import frozen
-from clients.common import Model
-from servers import hypercorn_server, uvicorn_server
+from support.clients import Model
+from support.servers import hypercorn_server, uvicorn_server
 
-from streamtool.http.middleware import ToolMiddleware
+from streamtool.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 

@@ -1,4 +1,4 @@
-"""An MCP server for the tests, on standard input and output: a shelf that remembers where things stand."""
+"""An MCP server for the tests, on standard input and output: a shelf that remembers where things are."""
 
 from mcp.server.mcpserver import MCPServer
 
@@ -15,7 +15,7 @@ def mcp_shelf_put(title: str, place: str) -> str:
 
 @server.tool()
 def mcp_shelf_find(title: str, near: list[str] | None = None) -> str:
-    """Says where a thing stands."""
+    """Finds a thing."""
     return PLACES.get(title, f"nobody knows {title}") + (f", not at {near}" if near else "")
 
 

@@ -1,9 +1,9 @@
-"""Installed agents run the recipes of docs/recipes.md as they stand there: each reads a file with a tool of its own.
+"""Installed agents run the recipes of docs/recipes.md verbatim: each reads a file with its own tool.
 
-`STREAMTOOL_AGENTS` is the folder of their commands (`node_modules/.bin`); an agent that is not there is skipped. Each
-has an empty home, an empty folder of work, and a proxy that leads to this machine only (which binds those that use the
-proxy of their environment, and no others). The model knows what to call, but what
-stands in the file it only learns from the agent: so the file is in the second request, or the agent has read nothing.
+`STREAMTOOL_AGENTS` is the folder of their commands (`node_modules/.bin`); a missing agent is skipped. Each has an empty
+home, an empty working folder, and an HTTP proxy that only reaches this machine (which restricts only programs that use
+the proxy of their environment). The model knows which tool to call, but learns the contents of the file only from the
+agent: so unless the file is in the second request, the agent has read nothing.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from attrs import field, frozen
-from servers import uvicorn_server
+from support.servers import uvicorn_server
 
 from streamtool.proxy import Proxy
 from streamtool.settings import load
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.agents
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
 COMMANDS = Path(os.environ.get("STREAMTOOL_AGENTS", "."))
 ADDRESS = "127.0.0.1:8700"
-"""Where the recipes say that the proxy is."""
+"""Address of the proxy in the recipes."""
 WORD = "marigold"
 SECONDS = 200
 BYTES = 65536
@@ -43,12 +43,12 @@ class Agent:
     heading: str
     command: str
     tool: str
-    """The tool of its own that reads a file."""
+    """Its tool that reads a file."""
     arguments: Callable[[Path], dict[str, Any]]
     config: tuple[str, str] = ("", "")
-    """The language of a block in its recipe, and the file in its home that it is for."""
+    """Language of a block in its recipe, and the file in its home that the block is for."""
     quiet: dict[str, str] = field(factory=dict)
-    """Keeps it from asking for what no recipe needs (updates, statistics)."""
+    """Settings that suppress traffic unnecessary for the recipes (updates, statistics)."""
 
 
 AGENTS = (
@@ -87,7 +87,7 @@ AGENTS = (
 
 
 def block(agent: Agent, language: str) -> str:
-    """A block of its recipe."""
+    """Return a block of its recipe."""
     section = PAGE.partition(f"\n## {agent.heading}\n")[2].partition("\n## ")[0]
     found = re.search(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     assert found, agent.heading
@@ -95,7 +95,7 @@ def block(agent: Agent, language: str) -> str:
 
 
 def model(agent: Agent, file: Path) -> Callable[[Recorded], Script]:
-    """Calls the tool where it is offered, and answers when it has seen the file."""
+    """Return a model that calls the tool if it is offered, and answers when it has seen the file."""
     call = json.dumps({"name": agent.tool, "arguments": agent.arguments(file)})
 
     def says(request: Recorded) -> Script:
@@ -108,7 +108,7 @@ def model(agent: Agent, file: Path) -> Callable[[Recorded], Script]:
 
 
 class Tunnel(socketserver.StreamRequestHandler):
-    """The only way to anywhere: it leads to this machine, and nowhere else."""
+    """An HTTP proxy that only reaches this machine."""
 
     timeout = SECONDS
 
@@ -129,7 +129,7 @@ class Tunnel(socketserver.StreamRequestHandler):
 
 
 def pump(source: socket.socket, target: socket.socket) -> None:
-    """Bytes from one to the other, to the end of either."""
+    """Copy bytes from one socket to the other until either ends."""
     with suppress(OSError):
         while data := source.recv(BYTES):
             target.sendall(data)
@@ -139,7 +139,7 @@ def pump(source: socket.socket, target: socket.socket) -> None:
 
 @contextmanager
 def tunnel() -> Iterator[str]:
-    """The URL of a proxy that leads to this machine only."""
+    """Yield the URL of a proxy that only reaches this machine."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Tunnel) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
@@ -151,12 +151,12 @@ def tunnel() -> Iterator[str]:
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("agent", AGENTS, ids=[agent.command for agent in AGENTS])
-def test_an_agent_reads_a_file_by_the_recipe(agent: Agent, tmp_path: Path):
+def test_an_agent_reads_a_file_with_its_recipe(agent: Agent, tmp_path: Path):
     reads_a_file(agent, tmp_path)
 
 
 @pytest.mark.timeout(SECONDS + 60)
-def test_codex_speaks_over_a_websocket(tmp_path: Path):
+def test_codex_uses_a_websocket(tmp_path: Path):
     [codex] = [agent for agent in AGENTS if agent.command == "codex"]
     asked = reads_a_file(codex, tmp_path, "supports_websockets = true\n")
     assert "websocket" in asked
@@ -164,7 +164,9 @@ def test_codex_speaks_over_a_websocket(tmp_path: Path):
 
 
 def reads_a_file(agent: Agent, tmp_path: Path, more: str = "") -> list[str]:
-    """Let it read a file, by its recipe and `more` in its settings; how it asked, by method or as `websocket`."""
+    """Let the agent read a file, with its recipe and `more` settings; return how it sent requests: method or
+    `websocket`.
+    """
     if not (COMMANDS / agent.command).exists():
         pytest.skip(f"{agent.command} is not in STREAMTOOL_AGENTS")
     home, work = tmp_path / "home", tmp_path / "work"

@@ -1,4 +1,4 @@
-"""The official anthropic client, against Messages."""
+"""The official anthropic client, with Messages."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic.lib.tools import BetaFunctionTool
-from clients.common import KINDS, TIMEOUT, Outcome, Task
+from support.clients import KINDS, TIMEOUT, Outcome, Task
 
 ways = pytest.mark.parametrize("way", ["streamed", "whole", "helper"])
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -20,7 +20,7 @@ def client(place: Any) -> Iterator[anthropic.Anthropic]:
 
 
 def together(events: Any) -> tuple[list[dict[str, Any]], str | None, int]:
-    """The content that raw events amount to, the stop reason, and how many deltas of arguments there were."""
+    """Return the content accumulated from raw events, the stop reason, and the number of argument deltas."""
     content: list[dict[str, Any]] = []
     given: dict[int, list[str]] = {}
     reason, seen = None, []
@@ -48,7 +48,7 @@ def together(events: Any) -> tuple[list[dict[str, Any]], str | None, int]:
 
 
 def turn(client: anthropic.Anthropic, way: str, **request: Any) -> tuple[list[Any], str | None, int]:
-    """The content, the stop reason, and how many deltas of arguments there were (2 if it was not streamed)."""
+    """Return the content, the stop reason, and the number of argument deltas (2 if the reply was not streamed)."""
     if way == "streamed":
         return together(client.messages.create(stream=True, **request))
     if way == "whole":
@@ -98,7 +98,7 @@ def tool_of(task: Task, name: str, description: str, parameters: dict[str, Any])
     def run(**arguments: Any) -> str:
         return task.result(name, arguments)
 
-    # the types of the arguments are not in the function, only in the schema
+    # the function does not declare the types of its arguments; only the schema does
     return BetaFunctionTool(run, name=name, description=description, input_schema=parameters)
 
 
@@ -128,6 +128,6 @@ def test_the_clients_own_loop(place, client, streamed, kind):
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-def test_the_clients_own_loop_learns_that_the_server_holds_no_thread(place, client, streamed):
+def test_the_clients_own_loop_works_with_a_server_without_threads(place, client, streamed):
     task = place.model.task("two")
     place.model.check(task, run_tools(client, streamed, task), calls="tool_use", end="end_turn")

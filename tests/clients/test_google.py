@@ -1,4 +1,4 @@
-"""The official google-genai client, synchronous and asynchronous: replies, chats, counts and models."""
+"""The official google-genai client, synchronous and asynchronous: replies, chats, token counts and models."""
 
 import json
 from collections.abc import Iterator
@@ -6,18 +6,18 @@ from typing import Any
 
 import httpx
 import pytest
-from clients.common import KINDS, TIMEOUT, Outcome, Task
 from google import genai
 from google.genai import errors, types
-from servers import uvicorn_server
+from support.clients import KINDS, TIMEOUT, Outcome, Task
+from support.servers import uvicorn_server
 
-from streamtool.http.middleware import ToolMiddleware
+from streamtool.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import Script, ScriptedUpstream, event, status, text
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession")
-"""Of the client's own, where aiohttp is installed."""
+"""A warning raised by the client itself if aiohttp is installed."""
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 ways = pytest.mark.parametrize("way", ["streamed", "whole", "chat"])
@@ -51,7 +51,7 @@ def config_of(task: Task) -> types.GenerateContentConfig:
 
 
 class Talk:
-    """One conversation, in one of the ways in which the client can hold it."""
+    """One conversation, with one of the client's APIs."""
 
     def __init__(self, client: genai.Client, way: str, task: Task) -> None:
         self.config = config_of(task)
@@ -60,7 +60,7 @@ class Talk:
         self.chat = client.chats.create(model=task.model, config=self.config) if way == "chat" else None
 
     def say(self, parts: list[types.Part]) -> tuple[str, list[types.FunctionCall], str]:
-        """The text, the calls and the reason of the reply."""
+        """Return the text, the calls and the finish reason of the reply."""
         self.contents.append(types.Content(role="user", parts=parts))
         asked: dict[str, Any] = {"model": self.model, "contents": self.contents, "config": self.config}
         if self.chat is not None:
@@ -97,7 +97,7 @@ def test_two_turns(place: Any, client: genai.Client, way: str, kind: str):
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # for which this client is written
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the only backend of this client
 async def test_the_asynchronous_client(place: Any):
     task = place.model.task("one")
     with client_of(place.url) as client:
@@ -114,7 +114,7 @@ MODELS = Script((json.dumps({"data": [{"id": "m"}]}).encode(),), content_type="a
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[tuple[str, ScriptedUpstream]]:
-    """A proxy with a client key before an upstream that does not speak Gemini's protocol."""
+    """Return a proxy with a client key, for an upstream that does not speak Gemini's protocol."""
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     app = ScriptedUpstream(lambda ask: MODELS if ask.path.endswith("/models") else text("Good day.", usage=usage))
     settings = Settings(
@@ -139,7 +139,7 @@ def test_tokens_are_counted_and_models_listed(keyed: tuple[str, ScriptedUpstream
     client.close()
 
 
-def test_a_key_may_stand_in_the_query(keyed: tuple[str, ScriptedUpstream]):
+def test_a_key_may_be_in_the_query(keyed: tuple[str, ScriptedUpstream]):
     url, app = keyed
     path = f"{url}/v1beta/models/m:generateContent"
     asked = {"contents": [{"parts": [{"text": "hi"}]}]}
@@ -162,7 +162,7 @@ def test_a_stream_without_sse_is_an_array(keyed: tuple[str, ScriptedUpstream]):
     assert [chunk.candidates[0].finish_reason for chunk in chunks[-2:]] == [None, types.FinishReason.STOP]
 
 
-def test_what_is_not_served_is_refused_in_the_clients_own_words(keyed: tuple[str, ScriptedUpstream]):
+def test_unsupported_features_are_rejected_with_the_clients_own_error(keyed: tuple[str, ScriptedUpstream]):
     client = client_of(keyed[0], "mine")
     with pytest.raises(errors.ClientError) as caught:
         client.models.embed_content(model="m", contents="x")
@@ -178,7 +178,7 @@ BROKEN = Script((*text("Good", done=False, finish=None).steps, event({"error": {
 @pytest.mark.parametrize("way", ["streamed", "whole"])
 @pytest.mark.parametrize(("script", "said"), [(SLOW, "slow down"), (BROKEN, "broken pipe")])
 def test_errors(way: str, script: Script, said: str):
-    """Also in a stream that has begun."""
+    """Including errors in a stream that has begun."""
     with uvicorn_server(ToolMiddleware(ScriptedUpstream(script), app_protocol="chat")) as served:
         client = client_of(served.url)
         ask = client.models.generate_content if way == "whole" else client.models.generate_content_stream

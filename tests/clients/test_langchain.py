@@ -1,4 +1,4 @@
-"""LangChain's chat models of OpenAI (both protocols) and Anthropic, with bound tools."""
+"""LangChain's chat models for OpenAI (both protocols) and Anthropic, with bound tools."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,23 +8,23 @@ from typing import Any
 
 import httpx2
 import pytest
-from clients.common import KINDS, TIMEOUT, Outcome, Task
 from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
+from support.clients import KINDS, TIMEOUT, Outcome, Task
 
 REASONS = {
     "chat": ("finish_reason", "tool_calls", "stop"),
     "responses": ("status", "completed", "completed"),
     "messages": ("stop_reason", "tool_use", "end_turn"),
 }
-"""Protocol -> where LangChain says why a turn ended, and what it says after a call and at the end."""
+"""Protocol → LangChain's field for the finish reason, and its values after a call and at the end."""
 
 
 @pytest.fixture(scope="module")
 def models(place: Any) -> Iterator[dict[str, BaseChatModel]]:
-    """Chat models by protocol; the task's model is bound with its tools."""
+    """Return chat models by protocol, bound to the task's tools."""
     with ExitStack() as stack:
         http = stack.enter_context(httpx2.Client())
         openai: dict[str, Any] = {
@@ -43,7 +43,7 @@ def models(place: Any) -> Iterator[dict[str, BaseChatModel]]:
 
 
 def turn(model: Any, streamed: bool, messages: list[Any]) -> tuple[Any, int]:
-    """The message, and how many chunks had a piece of a call (2 if it was not streamed)."""
+    """Return the message, and the number of chunks with a piece of a call (2 if the reply was not streamed)."""
     if not streamed:
         return model.invoke(messages), 2
     chunks = list(model.stream(messages))

@@ -1,7 +1,7 @@
-"""The official openai client executes the tools of a real MCP server, on the word of a model that only writes text.
+"""The official openai client executes the tools of a real MCP server, as called by a model that only writes text.
 
 openai client ─▶ proxy under uvicorn ─▶ a model that reads its tools and results in the prompt
-      └─▶ official MCP client ─▶ MCP server, a process of its own
+      └─▶ official MCP client ─▶ MCP server, a separate process
 """
 
 import itertools
@@ -14,8 +14,8 @@ from typing import Any
 
 import openai
 import pytest
-from clients.common import TIMEOUT, word
-from servers import uvicorn_server
+from support.clients import TIMEOUT, word
+from support.servers import uvicorn_server
 
 from streamtool.exchange import Record
 from streamtool.proxy import Proxy
@@ -35,7 +35,7 @@ def called(name: str, **arguments: Any) -> str:
 
 
 def model(request: Recorded) -> Script:
-    """Puts the thing of the task somewhere, looks for it and counts, and then says what it has read."""
+    """Return a model that stores the thing of the task, finds it, counts, and then answers with what it has read."""
     messages = request.json["messages"]
     listed = messages[0]["content"]
     assert all(f"\n{name}(" in listed for name in OF_THE_SERVER)
@@ -74,12 +74,12 @@ async def reply(client: openai.AsyncOpenAI, stream: bool, **request: Any) -> tup
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The streams of the openai client leave generators behind that trio complains about."""
+    """Select asyncio: the openai client leaves generators unfinished, which trio warns about."""
     return "asyncio"
 
 
 async def converse(client: openai.AsyncOpenAI, shelf: Any, tools: list[Any], task: str, stream: bool) -> Any:
-    """The whole loop: the names of the tools that were executed, why each turn ended, and the last text."""
+    """Run the whole loop: return the names of the executed tools, the finish reason of each turn, and the last text."""
     messages: list[Any] = [{"role": "user", "content": task}]
     names: list[str] = []
     reasons: list[str] = []

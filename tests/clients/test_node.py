@@ -1,6 +1,6 @@
-"""The JavaScript clients: openai, Anthropic's, Ollama's, Google's, and the AI SDK with each of its providers that we serve.
+"""The JavaScript clients: openai, Anthropic's, Ollama's, Google's, and the AI SDK with each provider that we support.
 
-One Node process runs all scenarios (tests/node/main.mjs); what it printed is judged here, a test for each.
+One Node process runs all scenarios (tests/node/main.mjs); its output is checked here, one test per scenario.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from attrs import asdict, frozen
-from clients.common import KINDS, Model, Outcome, Task
-from servers import uvicorn_server
+from support.clients import KINDS, Model, Outcome, Task
+from support.servers import uvicorn_server
 
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
@@ -40,7 +40,7 @@ CLIENTS = {
     "google.generate": (("streamed", "whole"), ("STOP", "STOP")),
     "google.chat": (("streamed", "whole"), ("STOP", "STOP")),
 }
-"""Driver -> its ways of asking, and what it calls the ends of the two turns."""
+"""Driver → its methods, and its names for the finish reasons of the two turns."""
 SCENARIOS = [
     (f"{client}-{way}-{kind}", client, way, kind)
     for client, (ways, _) in CLIENTS.items()
@@ -51,12 +51,12 @@ SCENARIOS = [
 
 @frozen
 class Run:
-    """What the Node process has printed."""
+    """Output of the Node process."""
 
     model: Model
     tasks: dict[str, Task]
     lines: dict[str, Any]
-    """Scenario id -> its line."""
+    """Scenario id → its line."""
     errors: str
 
 

@@ -1,4 +1,4 @@
-"""The official ollama client, synchronous and asynchronous, against `/api/chat`, `/api/generate` and the lists."""
+"""The official ollama client, synchronous and asynchronous, with `/api/chat`, `/api/generate` and the lists."""
 
 import json
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from typing import Any
 
 import ollama
 import pytest
-from clients.common import KINDS, TIMEOUT, Outcome, Task
-from servers import uvicorn_server
+from support.clients import KINDS, TIMEOUT, Outcome, Task
+from support.servers import uvicorn_server
 
-from streamtool.http.middleware import ToolMiddleware
+from streamtool.middleware import ToolMiddleware
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
 from streamtool.testing import Script, ScriptedUpstream, event, status, text
@@ -35,7 +35,7 @@ def tools(task: Task) -> list[dict[str, Any]]:
 
 
 def turn(client: ollama.Client, way: str, **request: Any) -> tuple[ollama.Message, str | None]:
-    """The message, as users put it together, and the reason of its end."""
+    """Return the message as users assemble it, and its done reason."""
     if way == "whole":
         reply = client.chat(stream=False, **request)
         return reply.message, reply.done_reason
@@ -69,7 +69,7 @@ def test_chat(place: Any, client: ollama.Client, way: str, kind: str):
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[tuple[ollama.Client, ScriptedUpstream]]:
-    """The client of a proxy before a server that is no server of Ollama's."""
+    """Return the client of a proxy with an upstream other than Ollama."""
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     models = Script((json.dumps({"data": [{"id": "m"}]}).encode(),), content_type="application/json")
     app = ScriptedUpstream(
@@ -125,7 +125,7 @@ def test_models_are_listed_and_shown(upstream: tuple[ollama.Client, ScriptedUpst
     assert "no-such-model" in caught.value.error
 
 
-def test_what_is_not_served_is_refused_in_the_clients_own_words(upstream: tuple[ollama.Client, ScriptedUpstream]):
+def test_unsupported_features_are_rejected_with_the_clients_own_error(upstream: tuple[ollama.Client, ScriptedUpstream]):
     client, _ = upstream
     with pytest.raises(ollama.ResponseError) as caught:
         client.embed("m", "x")
@@ -140,7 +140,7 @@ BROKEN = Script((*text("Good", done=False, finish=None).steps, event({"error": {
 @ways
 @pytest.mark.parametrize(("script", "code", "said"), [(SLOW, 429, "slow down"), (BROKEN, None, "broken pipe")])
 def test_errors(way: str, script: Script, code: int | None, said: str):
-    """Also in a stream that has begun, where an error has no status."""
+    """Including errors in a stream that has begun, where an error has no status."""
     with (
         uvicorn_server(ToolMiddleware(ScriptedUpstream(script), app_protocol="chat")) as served,
         ollama.Client(host=served.url, timeout=TIMEOUT) as client,

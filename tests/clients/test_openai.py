@@ -1,4 +1,4 @@
-"""The official openai client, against Chat Completions and Responses."""
+"""The official openai client, with Chat Completions and Responses."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 import pytest
-from clients.common import KINDS, TIMEOUT, Outcome, Task
+from support.clients import KINDS, TIMEOUT, Outcome, Task
 
 ways = pytest.mark.parametrize("way", ["streamed", "whole", "helper"])
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -22,7 +22,7 @@ def client(place: Any) -> Iterator[openai.OpenAI]:
 
 
 def chat_turn(client: openai.OpenAI, way: str, **request: Any) -> tuple[dict[str, Any], str | None, int]:
-    """The message, the finish reason, and how many deltas of arguments there were (2 if it was not streamed)."""
+    """Return the message, the finish reason, and the number of argument deltas (2 if the reply was not streamed)."""
     if way == "whole":
         choice = client.chat.completions.create(**request).choices[0]
         return choice.message.model_dump(exclude_none=True), choice.finish_reason, 2
@@ -81,7 +81,7 @@ def test_chat(place, client, way, kind):
 
 
 def response_of(client: openai.OpenAI, way: str, **request: Any) -> tuple[Any, int]:
-    """The response, and how many deltas of arguments there were (2 if it was not streamed)."""
+    """Return the response, and the number of argument deltas (2 if the reply was not streamed)."""
     if way == "whole":
         return client.responses.create(**request), 2
     if way == "helper":

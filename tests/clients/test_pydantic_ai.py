@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI with tools, through its models of OpenAI (both protocols) and Anthropic."""
+"""Agents of Pydantic AI with tools, through its models for OpenAI (both protocols) and Anthropic."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,17 +7,17 @@ import anyio
 import httpx2
 import pytest
 from anthropic import AsyncAnthropic
-from clients.common import KINDS, TIMEOUT, Outcome, Task
-from clients.pydantic_ai_loop import loop
 from openai import AsyncOpenAI
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
+from support.clients import KINDS, TIMEOUT, Outcome, Task
+from support.pydantic_ai_loop import loop
 
 REASONS = {"chat": ("tool_call", "stop"), "responses": ("stop", "stop"), "messages": ("tool_call", "stop")}
-"""Protocol -> what Pydantic AI calls the ends of the two turns."""
+"""Protocol → Pydantic AI's names for the finish reasons of the two turns."""
 
 
 @asynccontextmanager

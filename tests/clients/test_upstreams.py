@@ -8,11 +8,11 @@ import anthropic
 import ollama
 import openai
 import pytest
-from clients.common import TIMEOUT
-from dialects import UPSTREAMS, Ask, said, write
 from google import genai
 from google.genai import types
-from servers import hypercorn_server, uvicorn_server
+from support.clients import TIMEOUT
+from support.dialects import UPSTREAMS, Ask, said, write
+from support.servers import hypercorn_server, uvicorn_server
 
 from streamtool.proxy import Proxy
 from streamtool.settings import Settings
@@ -27,7 +27,7 @@ CALLS = [("ping", '{"x": 1}'), ("ping", "{}")]
 
 @pytest.fixture(scope="module", params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
 def addresses(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """Upstream protocol -> the address of a proxy before a server that speaks it."""
+    """Yield upstream protocol → the URL of a proxy with an upstream of that protocol."""
     with ExitStack() as stack:
         found = {}
         for upstream in UPSTREAMS:

@@ -1,8 +1,10 @@
-"""llama.cpp's server (of the package xllamacpp) before the random model, as a program.
+"""Run llama.cpp's server (from the package xllamacpp) with the random model, as a program.
 
-python tests/engines/llama_server.py FOLDER      writes the model there, prints the address, ends with its input
+    python tests/engines/llama_server.py FOLDER
 
-One thread computes: more of them wait for each other actively, and stand still on a busy machine.
+Writes the model to FOLDER, prints the address, and exits at the end of its input.
+
+It computes with a single thread: several would busy-wait for each other and make no progress on a busy machine.
 """
 
 import sys

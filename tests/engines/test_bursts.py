@@ -1,4 +1,4 @@
-"""Requests without a pause, to a server that closes each connection behind a stream: none of them fails."""
+"""Requests without a pause, to a server that closes each connection after a stream: none of them fails."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from engines.engine import START, Engine
-from servers import hypercorn_server, uvicorn_server
+from support.engine import START, Engine
+from support.servers import hypercorn_server, uvicorn_server
 
 from streamtool import Proxy, Settings, SyncToolTransport, ToolTransport
 from streamtool.agent import Agent, Final, ToolCallResult
@@ -29,7 +29,7 @@ def body(*, stream: bool) -> dict[str, Any]:
 
 @pytest.fixture(params=[uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
 def proxy(request: pytest.FixtureRequest, llama: Engine) -> Iterator[str]:
-    """A proxy before the engine."""
+    """Yield a proxy for the engine."""
     with request.param(Proxy(Settings(upstreams={"llama": {"url": llama.url}}))) as served:
         yield served.url
 
@@ -96,7 +96,7 @@ def ping() -> str:
 
 @pytest.mark.anyio
 async def test_runs_of_an_agent_that_calls_its_tool(llama: Engine):
-    """Each reply is a call or the answer, by chance."""
+    """Each reply is randomly a call or the answer."""
     async with Agent(llama.url, [ping], model="noise", options={"grammar": CALL_OR_ANSWER}, max_turns=100) as agent:
         events = []
         for _ in range(15):
@@ -107,7 +107,7 @@ async def test_runs_of_an_agent_that_calls_its_tool(llama: Engine):
     assert [event.text for event in events if isinstance(event, Final)] == ["Done."] * 15
 
 
-def test_what_the_probe_finds_does_not_depend_on_connections(llama: Engine):
+def test_probe_findings_do_not_depend_on_connections(llama: Engine):
     found = anyio.run(probe, UpstreamSettings("llama", llama.url))
     answers = [found.stream, found.tools, found.system, found.neighbours, found.prefill, found.json_schema, found.stop]
     assert found.target.protocol == "chat"
@@ -116,4 +116,4 @@ def test_what_the_probe_finds_does_not_depend_on_connections(llama: Engine):
     assert found.json_schema.word in (
         "yes",
         "unclear",
-    )  # noise does not always end its string within the question's limit
+    )  # noise may not end its string within the limit

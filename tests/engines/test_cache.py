@@ -1,7 +1,5 @@
-"""A conversation of ten turns: the engine has the whole previous prompt in its cache, and with verbatim history also
-what it wrote itself.
-
-A grammar of the client's own makes the model write a call in a spelling that `write` never would.
+"""A conversation of ten turns: the engine finds the whole previous prompt in its cache, and with verbatim history its
+own reply too. A grammar sent by the client makes the model write a call in a spelling that `write` never uses.
 """
 
 from collections.abc import Iterator
@@ -13,8 +11,8 @@ import anthropic
 import openai
 import pytest
 from attrs import frozen
-from engines.engine import START, Engine
-from servers import uvicorn_server
+from support.engine import START, Engine
+from support.servers import uvicorn_server
 
 from streamtool import Proxy, Settings
 
@@ -28,7 +26,7 @@ upstreams = pytest.mark.parametrize("protocol", ["chat", "messages", "completion
 
 @frozen
 class Count:
-    """The tokens of a turn, as the engine tells them."""
+    """Token usage of a turn, as reported by the engine."""
 
     prompt: int
     cached: int
@@ -37,7 +35,7 @@ class Count:
 
 @contextmanager
 def proxy(llama: Engine, protocol: str, **settings: Any) -> Iterator[str]:
-    """A proxy that speaks this protocol with the engine."""
+    """Return a proxy that uses this protocol with the engine."""
     upstreams = {"llama": {"url": llama.url, "protocol": protocol}}
     with uvicorn_server(Proxy(Settings(upstreams=upstreams, retries=0, **settings))) as served:
         yield served.url
@@ -53,7 +51,7 @@ def of_messages(usage: Any) -> Count:
 
 
 @pytest.mark.parametrize("verbatim", [True, False], ids=["verbatim", "written"])
-def test_calls_stand_in_the_cache_as_the_model_wrote_them(llama: Engine, verbatim: bool):
+def test_calls_are_cached_as_the_model_wrote_them(llama: Engine, verbatim: bool):
     messages: list[Any] = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Count with ping."}]
     counts = []
     with (
@@ -75,7 +73,7 @@ def test_calls_stand_in_the_cache_as_the_model_wrote_them(llama: Engine, verbati
 
 
 @upstreams
-def test_a_client_of_chat_finds_the_prompt_before_in_the_cache(llama: Engine, protocol: str):
+def test_a_chat_client_finds_the_previous_prompt_in_the_cache(llama: Engine, protocol: str):
     messages: list[Any] = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Count."}]
     counts = []
     with (
@@ -92,7 +90,7 @@ def test_a_client_of_chat_finds_the_prompt_before_in_the_cache(llama: Engine, pr
 
 
 @upstreams
-def test_a_client_of_messages_finds_the_prompt_before_in_the_cache(llama: Engine, protocol: str):
+def test_a_messages_client_finds_the_previous_prompt_in_the_cache(llama: Engine, protocol: str):
     tool: Any = {"name": "ping", "description": "Pings.", "input_schema": SCHEMA}
     messages: list[Any] = [{"role": "user", "content": "Count."}]
     counts = []

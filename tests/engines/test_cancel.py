@@ -1,4 +1,4 @@
-"""A client that leaves in the middle of a reply: the engine stops, and its slot is free for the next request."""
+"""A client that disconnects in the middle of a reply: the engine stops, and its slot is free for the next request."""
 
 import json
 from collections.abc import Callable
@@ -9,9 +9,9 @@ import anyio
 import httpx
 import openai
 import pytest
-from dialects import CLIENTS, PATHS, Ask, write
-from engines.engine import START, Engine
-from servers import RawClient, hypercorn_server, uvicorn_server, wait_for
+from support.dialects import CLIENTS, PATHS, Ask, write
+from support.engine import START, Engine
+from support.servers import RawClient, hypercorn_server, uvicorn_server, wait_for
 
 import streamtool
 from streamtool import Proxy, Settings
@@ -19,7 +19,7 @@ from streamtool.agent import Agent, OutputDelta
 
 pytestmark = pytest.mark.engines
 LONG = 30_000
-"""Tokens that a reply would have: at least ten seconds of work."""
+"""Tokens of a full reply: at least ten seconds of work."""
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 ASK = Ask((("user", "hi"),), (("ping", "Pings.", SCHEMA),))
 MARKS = {"chat": b'"content":"', "messages": b"text_delta", "responses": b"output_text.delta"}
@@ -28,7 +28,9 @@ LIMITS = {"chat": "max_tokens", "messages": "max_tokens", "responses": "max_outp
 
 @pytest.fixture
 def stopped(llama: Engine) -> Callable[[], None]:
-    """Call it when the client has left: the slot becomes free, long before the reply would have ended."""
+    """Return a function to call after the disconnect: checks that the slot becomes free long before the reply would
+    end.
+    """
     wait_for(lambda: not llama.busy(), "nobody else asks", START)
     before = llama.decoded()
 
@@ -54,7 +56,7 @@ def proxy(llama: Engine, protocol: str = "chat") -> Proxy:
 
 @pytest.mark.parametrize("protocol", ["chat", "messages", "completions"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_of_the_proxy_leaves(llama: Engine, stopped: Any, server: Any, client: str, protocol: str):
+def test_a_client_of_the_proxy_disconnects(llama: Engine, stopped: Any, server: Any, client: str, protocol: str):
     body = json.dumps(asked(client)).encode()
     with server(proxy(llama, protocol)) as served, RawClient(served.port, body, PATHS[client]) as left:
         left.until(MARKS[client])
@@ -75,7 +77,7 @@ def anthropic_events(url: str, wrap: Callable[[Any], Any]) -> Any:
 
 @pytest.mark.parametrize("open_stream", [openai_chunks, anthropic_events], ids=["openai", "anthropic"])
 @pytest.mark.parametrize("how", ["proxy", "wrap"])
-def test_a_stream_of_an_sdk_is_closed(llama: Engine, stopped: Any, open_stream: Any, how: str):
+def test_an_sdk_closes_a_stream(llama: Engine, stopped: Any, open_stream: Any, how: str):
     def leave(url: str, wrap: Callable[[Any], Any]) -> None:
         client, stream = open_stream(url, wrap)
         with client:
@@ -93,7 +95,7 @@ def test_a_stream_of_an_sdk_is_closed(llama: Engine, stopped: Any, open_stream: 
 
 
 @pytest.mark.anyio
-async def test_a_run_of_an_agent_is_left(llama: Engine, stopped: Any):
+async def test_a_run_of_an_agent_is_abandoned(llama: Engine, stopped: Any):
     agent = Agent(llama.url, [ping], model="noise", options={"max_tokens": LONG})
     async with agent.run("hi") as events:
         async for event in events:
@@ -110,7 +112,7 @@ def ping() -> str:
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
 def test_a_stop_sequence_of_the_client_stops_the_engine(llama: Engine, stopped: Any, client: str):
-    """The exchange looks for it: the upstream never receives it."""
+    """The exchange checks for it; the upstream never receives it."""
     body = asked(client) | ({"stop": ["e"]} if client == "chat" else {"stop_sequences": ["e"]})
     with uvicorn_server(proxy(llama)) as served:
         reply = httpx.post(served.url + PATHS[client], json=body, timeout=START)

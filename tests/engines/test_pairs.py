@@ -1,7 +1,6 @@
-"""Each client protocol over each protocol that an engine speaks: the official clients, over sockets.
+"""Each client protocol over each protocol of an engine: the official clients, over sockets.
 
-The model writes noise. Whatever it is, the client receives what its protocol allows, and counts of tokens that are the
-engine's own.
+The model writes noise. Whatever it is, the client receives a valid reply, and the token usage of the engine.
 """
 
 from collections.abc import Iterator
@@ -11,17 +10,17 @@ import anthropic
 import httpx
 import openai
 import pytest
-from dialects import CLIENTS, PATHS, Ask, read, write
-from engines.engine import START, Engine
-from servers import hypercorn_server, uvicorn_server
-from test_matrix import VALIDATORS
+from support.dialects import CLIENTS, PATHS, Ask, read, write
+from support.engine import START, Engine
+from support.protocol_validators import VALIDATORS
+from support.servers import hypercorn_server, uvicorn_server
+from support.validators import assert_valid
 
 from streamtool import Proxy, Settings
-from streamtool.testing import assert_valid
 
 pytestmark = pytest.mark.engines
 SPOKEN = {"llama": ("chat", "messages", "completions"), "transformers": ("chat", "completions")}
-"""Engine -> the protocols of its server."""
+"""Engine → the protocols of its server."""
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 TOKENS = 40
 LIMITS = {"chat": "max_tokens", "messages": "max_tokens", "responses": "max_output_tokens"}
@@ -31,7 +30,7 @@ PLACES = [(server, engine, protocol) for server in SERVERS for engine in SPOKEN 
 
 @pytest.fixture(scope="module", params=PLACES, ids="-".join)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a proxy that speaks one protocol with one engine."""
+    """Yield the URL of a proxy that uses one protocol with one engine."""
     server, name, protocol = request.param
     engine: Engine = request.getfixturevalue(name)
     settings = Settings(upstreams={name: {"url": engine.url, "protocol": protocol}}, retries=0)
@@ -54,7 +53,7 @@ def without_stream(protocol: str) -> dict[str, Any]:
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-def test_whatever_comes_is_legal(url: str, client: str, stream: bool, choice: str):
+def test_every_reply_is_valid(url: str, client: str, stream: bool, choice: str):
     body = asked(client, stream=stream, choice=choice)
     reply = httpx.post(url + PATHS[client], json=body, timeout=START)
     assert reply.status_code == 200
@@ -64,11 +63,11 @@ def test_whatever_comes_is_legal(url: str, client: str, stream: bool, choice: st
     assert got.error is None
     assert got.parts
     assert got.usage is not None
-    assert got.usage[0] > 0  # Messages counts what is cached elsewhere
+    assert got.usage[0] > 0  # Messages counts cached tokens separately
     assert 0 < got.usage[1] <= TOKENS
 
 
-def test_the_client_of_chat(url: str):
+def test_the_chat_completions_client(url: str):
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=START) as client:
         chunks = list(client.chat.completions.create(**without_stream("chat"), stream=True))
         whole = client.chat.completions.create(**without_stream("chat")).choices[0]
@@ -78,7 +77,7 @@ def test_the_client_of_chat(url: str):
     assert [*reasons, whole.finish_reason] == ["length", "length"]
 
 
-def test_the_client_of_messages(url: str):
+def test_the_messages_client(url: str):
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=START) as client:
         with client.messages.stream(**without_stream("messages")) as events:
             message = events.get_final_message()
@@ -88,7 +87,7 @@ def test_the_client_of_messages(url: str):
         assert found.stop_reason == "max_tokens"
 
 
-def test_the_client_of_responses(url: str):
+def test_the_responses_client(url: str):
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=START) as client:
         *_, last = client.responses.create(**without_stream("responses"), stream=True)
         whole = client.responses.create(**without_stream("responses"))
@@ -98,7 +97,7 @@ def test_the_client_of_responses(url: str):
 
 
 @pytest.mark.parametrize("engine", SPOKEN)
-def test_each_protocol_gives_the_model_the_same_prompt(request: pytest.FixtureRequest, engine: str):
+def test_all_client_protocols_give_the_model_the_same_prompt(request: pytest.FixtureRequest, engine: str):
     counts = set()
     for protocol in SPOKEN[engine]:
         upstreams = {engine: {"url": request.getfixturevalue(engine).url, "protocol": protocol}}
@@ -108,7 +107,7 @@ def test_each_protocol_gives_the_model_the_same_prompt(request: pytest.FixtureRe
     assert len(counts) == 1
 
 
-def test_the_models_are_listed(llama: Engine):
+def test_models_are_listed(llama: Engine):
     with uvicorn_server(Proxy(Settings(upstreams={"llama": {"url": llama.url}}))) as served:
         models = httpx.get(f"{served.url}/v1/models", timeout=START).json()["data"]
     assert [model["id"].rpartition("/")[2] for model in models] == ["noise.gguf"]

@@ -1,4 +1,4 @@
-"""`deploy/ray_serve.yaml`, run by Ray Serve: replicas that stream, stop with their clients and die alone."""
+"""`deploy/ray_serve.yaml`, run by Ray Serve: replicas stream, stop with their clients, and fail independently."""
 
 import os
 import re
@@ -17,20 +17,20 @@ import httpx
 import openai
 import psutil
 import pytest
-from dialects import chat
 from engines.conftest import needs
-from servers import ROOT, free_port, uvicorn_server, wait_for
+from support.dialects import chat
+from support.servers import ROOT, free_port, uvicorn_server, wait_for
 
 pytestmark = pytest.mark.engines
 DEPLOY = ROOT / "deploy"
 STREAMS = 40
-"""At most, until each replica has one."""
+"""Maximum number of streams until each replica has one."""
 START = 120
-"""Seconds that Ray has; it starts ten processes."""
+"""Timeout of Ray in seconds; it starts ten processes."""
 
 
 class Upstream:
-    """Writes words until all are released, or their clients leave."""
+    """An upstream that streams words until all are released, or until the clients disconnect."""
 
     def __init__(self) -> None:
         self.open = self.left = 0
@@ -70,7 +70,7 @@ def upstream() -> Iterator[Upstream]:
 
 @pytest.fixture
 def served(tmp_path: Path, upstream: Upstream) -> Iterator[tuple[str, int]]:
-    """The address of Ray's proxy, and the upstream's port; what is run is what stands in `deploy/`."""
+    """Yield the URL of Ray's proxy, and the upstream's port; runs the file of `deploy/`."""
     needs("ray")
     port = free_port()
     shutil.copy(DEPLOY / "ray_serve.py", tmp_path)
@@ -82,7 +82,7 @@ def served(tmp_path: Path, upstream: Upstream) -> Iterator[tuple[str, int]]:
     with uvicorn_server(upstream) as model, (tmp_path / "log").open("w+") as log:
         (tmp_path / "streamtool.toml").write_text(f'chat_template = "none"\n[upstream.model]\nurl = "{model.url}"\n')
         argv = [str(Path(sys.executable).with_name("serve")), *command[1].split()[1:]]
-        env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}  # no cluster of somebody else
+        env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}  # never another cluster
         env |= {f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S": str(START) for check in ("READY", "HEALTH")}
         child = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -104,7 +104,9 @@ def _ready(url: str) -> bool:
 
 
 def heard(url: str, begun: Callable[[], object] = lambda: None) -> str:
-    """How the stream of one client ends: its finish reason, or the name of the error; `begun` is called at each chunk."""
+    """Return how the stream of a client ends: its finish reason or the name of the error; call `begun` for each
+    chunk.
+    """
     with openai.OpenAI(
         base_url=f"{url}/v1", api_key="x", max_retries=0, http_client=httpx.Client(trust_env=False, timeout=60)
     ) as client:
@@ -127,18 +129,18 @@ def replicas() -> list[psutil.Process]:
 
 
 def streams(replica: psutil.Process, port: int) -> int:
-    """How many connections it has to the upstream."""
+    """Return how many connections a process has to the upstream."""
     return sum(bool(one.raddr) and one.raddr.port == port for one in replica.net_connections("tcp"))
 
 
-def test_streams_replicas_and_clients_that_leave(served: tuple[str, int], upstream: Upstream):
-    """One start of Ray serves for all of it: it takes some ten seconds."""
+def test_streams_replicas_and_disconnecting_clients(served: tuple[str, int], upstream: Upstream):
+    """A single start of Ray, which takes some ten seconds, serves all checks."""
     url, port = served
 
     def on(replica: psutil.Process) -> int:
         return streams(replica, port)
 
-    # deltas come one by one
+    # deltas arrive one by one
     with httpx.stream(
         "POST",
         f"{url}/v1/chat/completions",
@@ -149,8 +151,8 @@ def test_streams_replicas_and_clients_that_leave(served: tuple[str, int], upstre
         lines = (line for line in reply.iter_lines() if "word" in line)
         assert [next(lines) for _ in range(3)]
         assert (upstream.open, upstream.left) == (1, 0)
-    # a client has left, and so does the replica
-    wait_for(lambda: (upstream.open, upstream.left) == (0, 1), "the upstream is left", 10)
+    # when a client disconnects, its replica closes its stream
+    wait_for(lambda: (upstream.open, upstream.left) == (0, 1), "the upstream connection is closed", 10)
     # a replica dies
     with ThreadPoolExecutor(STREAMS) as pool:
         try:
@@ -158,7 +160,7 @@ def test_streams_replicas_and_clients_that_leave(served: tuple[str, int], upstre
             while len(ends) < STREAMS and not (len(replicas()) == 2 and all(on(one) for one in replicas())):
                 begun = threading.Event()
                 ends.append(pool.submit(heard, url, begun.set))
-                assert begun.wait(30), "another stream has begun"
+                assert begun.wait(30), "another stream has started"
             dead, alive = replicas()
             lost, kept = on(dead), on(alive)
             dead.kill()
@@ -171,5 +173,5 @@ def test_streams_replicas_and_clients_that_leave(served: tuple[str, int], upstre
     assert told.count("APIConnectionError") == lost
     # Ray replaces it; until then the other one answers
     assert heard(url) == "stop"
-    wait_for(lambda: len(replicas()) == 2, "another replica has begun", 60)
+    wait_for(lambda: len(replicas()) == 2, "another replica has started", 60)
     assert heard(url) == "stop"

@@ -1,24 +1,24 @@
-"""What is particular to `transformers serve`: it computes one reply at a time, and refuses fields that it does not know."""
+"""Specifics of `transformers serve`: it computes one reply at a time, and rejects unknown fields."""
 
 import json
 from typing import Any
 
 import httpx
 import pytest
-from engines.engine import START, Engine
-from servers import RawClient, hypercorn_server, uvicorn_server
+from support.engine import START, Engine
+from support.servers import RawClient, hypercorn_server, uvicorn_server
 
 from streamtool import Proxy, Settings
 from streamtool.exchange import Record
-from streamtool.http.middleware import ToolMiddleware
-from streamtool.http.upstream import HttpUpstream
+from streamtool.middleware import ToolMiddleware
 from streamtool.settings import UpstreamSettings
 from streamtool.testing import stream_asgi
+from streamtool.upstream.app import HttpUpstream
 
 pytestmark = pytest.mark.engines
 PATH = "/v1/chat/completions"
 ENDLESS = 10_000_000
-"""Tokens that take the engine longer than anybody waits."""
+"""Tokens that would take the engine longer than any timeout."""
 TOOL = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
 BURST = 500
 
@@ -34,8 +34,8 @@ def served(request: pytest.FixtureRequest, transformers: Engine) -> Any:
         yield running
 
 
-def test_a_client_that_leaves_frees_the_engine(served: Any):
-    """The next reply waits until the one before is over."""
+def test_a_disconnecting_client_frees_the_engine(served: Any):
+    """The next reply waits until the previous one has ended."""
     for _ in range(3):
         with RawClient(served.port, json.dumps(body(max_tokens=ENDLESS, stream=True)).encode()) as left:
             left.until(b'"content":"')
@@ -59,7 +59,7 @@ def test_a_burst_through_the_proxy(served: Any, stream: bool):
         *(("completions", method) for method in ("grammar", "guided", "schema", "structural_tag")),
     ],
 )
-async def test_a_field_that_the_engine_refuses_is_left_out(transformers: Engine, protocol: str, forcing: str):
+async def test_an_unsupported_field_is_left_out(transformers: Engine, protocol: str, forcing: str):
     records: list[Record] = []
     settings = Settings(retries=0, app_protocol=protocol, app_forcing=forcing)
     asked = json.dumps(body(tool_choice="required")).encode()

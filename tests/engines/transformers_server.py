@@ -1,8 +1,11 @@
-"""`transformers serve` before the random model, as a program.
+"""Run `transformers serve` with the random model, as a program.
 
-python tests/engines/transformers_server.py FOLDER      writes the model there, prints the address, ends with its input
+    python tests/engines/transformers_server.py FOLDER
 
-The model is the one of llama.cpp, read from its file. Its name is `noise`: the server knows it by its folder only.
+Writes the model to FOLDER, prints the address, and exits at the end of its input.
+
+The model is the one for llama.cpp, read from its file. It is named `noise`: the server identifies it only by its
+folder.
 """
 
 import os
@@ -31,14 +34,14 @@ def main(folder: Path) -> None:
     model.load_state_dict(read.state_dict())
     model.save_pretrained(NAME)
     AutoTokenizer.from_pretrained(folder, gguf_file="noise.gguf").save_pretrained(NAME)
-    address, sys.stdout = sys.stdout, sys.stderr  # nobody reads its log there
+    address, sys.stdout = sys.stdout, sys.stderr  # standard output is only for the address
     serving = Serve(NAME, device="cpu", host="127.0.0.1", port=0, non_blocking=True)
     while not serving.server.started:
         time.sleep(0.02)
     port = serving.server.servers[0].sockets[0].getsockname()[1]
     print(f"http://127.0.0.1:{port}", file=address, flush=True)
     sys.stdin.read()
-    os._exit(0)  # its threads would go on
+    os._exit(0)  # its threads would continue
 
 
 if __name__ == "__main__":

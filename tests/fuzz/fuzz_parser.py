@@ -1,9 +1,11 @@
-"""Coverage-guided fuzzing of the parser with every format: `python tests/fuzz/fuzz_parser.py CORPUS -max_total_time=1800`.
+"""Coverage-guided fuzzing of the parser with every format.
 
-Needs `pip install atheris`. An input is read as bytes: the first few choose the options, the rest are the model's text,
-in which bytes below 0x80 are characters and the others are markers and fragments (`strategies.MARKERS`), so that the
-fuzzer need not find out how a marker is spelled. What holds for every text is in `check`; an input that breaks it is a
-bug, and is kept in `tests/fuzz/corpus`, which `tests/test_fuzz_corpus.py` replays.
+`python tests/fuzz/fuzz_parser.py CORPUS -max_total_time=1800`. Needs `pip install atheris`.
+
+The first few bytes of an input choose the options; the rest are the model's text, in which bytes below 0x80 are
+characters and the others are markers and fragments (`strategies.MARKERS`), so that the fuzzer does not have to discover
+the spelling of a marker. `check` contains the invariants. An input that violates one is a bug; it is added to
+`tests/fuzz/corpus`, which `tests/statemachine/test_fuzz_corpus.py` replays.
 """
 
 import sys
@@ -13,18 +15,18 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
-from statemachine_fold import fold  # noqa: E402  (the paths come first)
-from strategies import FRAGMENTS, MARKERS, SOUP_TOOLS  # noqa: E402
+from support.statemachine_fold import fold  # noqa: E402  (needs the paths above)
+from support.strategies import FRAGMENTS, MARKERS, SOUP_TOOLS  # noqa: E402
 
 from statemachine import FORMATS, Parser  # noqa: E402
-from statemachine.states import violations  # noqa: E402
+from statemachine.machine.states import violations  # noqa: E402
 
 WORDS = [*MARKERS, *(text for text in FRAGMENTS if text.isprintable() or len(text) > 1), *SOUP_TOOLS]
 NAMES = tuple(FORMATS)
 
 
 def case_of(data: bytes) -> tuple[str, dict[str, Any], str | None, int]:
-    """The text, the options, the reason of the end and the size of the pieces that an input stands for."""
+    """Decode an input into the text, the options, the finish reason and the piece size."""
     flags, form, size = (*data[:3], 0, 0, 0)[:3]
     chosen = (None, NAMES, (NAMES[form % len(NAMES)],))[flags % 3]
     options: dict[str, Any] = {
@@ -37,14 +39,14 @@ def case_of(data: bytes) -> tuple[str, dict[str, Any], str | None, int]:
 
 
 def text_of(data: bytes) -> Iterator[str]:
-    """The characters and words that the bytes stand for."""
+    """Return the text that the bytes encode."""
     left = iter(data)
     for byte in left:
         yield chr(byte) if byte < 0x80 else WORDS[((byte & 0x7F) << 8 | next(left, 0)) % len(WORDS)]
 
 
 def run(text: str, options: dict[str, Any], reason: str | None, size: int, *, ledger: bool) -> tuple[list[Any], Parser]:
-    """The events of a text in pieces of a size (0: whole), and the parser."""
+    """Return the events of a text in pieces of a size (0: whole), and the parser."""
     parser = Parser(SOUP_TOOLS, ledger=ledger, **options)
     step = size or len(text) or 1
     events = [event for at in range(0, len(text), step) for event in parser.feed(text[at : at + step])]
@@ -52,11 +54,9 @@ def run(text: str, options: dict[str, Any], reason: str | None, size: int, *, le
 
 
 def check(data: bytes) -> None:
-    """Nothing, if what must hold for every text holds for this one.
+    """Check the invariants for a text.
 
-    Raises:
-        AssertionError: events that are not legal, an outcome that depends on the pieces, or text that was lost.
-
+    Raises AssertionError if an event is illegal, the outcome depends on the pieces, or text is lost.
     """
     text, options, reason, size = case_of(data)
     whole, _ = run(text, options, reason, 0, ledger=False)
@@ -72,7 +72,7 @@ def check(data: bytes) -> None:
 
 
 def main() -> None:
-    """Runs the fuzzer with the arguments of libFuzzer."""
+    """Run the fuzzer with libFuzzer's arguments."""
     import atheris
 
     atheris.instrument_all()

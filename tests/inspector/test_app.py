@@ -1,13 +1,13 @@
-"""The inspector over HTTP: who may look, what is served, what changes while somebody looks."""
+"""The inspector over HTTP: access control, what is served, and live updates."""
 
 import json
 from typing import Any
 
 import anyio
 import pytest
-from inspected import CALL, ask, inspected, model
+from support.inspected import CALL, ask, inspected, model
 
-from streamtool.inspector.app import PAGE, WATCHERS
+from streamtool.inspector.app import MAX_WATCHERS, PAGE
 from streamtool.proxy import Proxy
 from streamtool.testing import stream_asgi
 
@@ -26,7 +26,7 @@ async def get(
 
 
 @both
-async def test_the_page_asks_no_other_host_for_anything():
+async def test_the_page_contacts_no_other_host():
     app = inspected(model("ok"))
     for rest, (_, kind) in PAGE.items():
         status, headers, data = await get(app, f"/inspect/{rest}".rstrip("/"))
@@ -37,7 +37,7 @@ async def test_the_page_asks_no_other_host_for_anything():
 
 
 @both
-async def test_an_exchange_is_listed_and_told():
+async def test_an_exchange_is_listed_and_shown():
     app = inspected(model(f"Let me look.\n{CALL}"))
     await ask(app)
     _, _, data = await get(app, "/inspect/exchanges")
@@ -52,7 +52,7 @@ async def test_an_exchange_is_listed_and_told():
 
 
 @both
-async def test_with_keys_a_key_is_needed_for_all_but_the_page():
+async def test_with_keys_everything_but_the_page_requires_a_key():
     app = Proxy(apps={"sample": model("ok")}, inspect=True, contents=True, **KEYS)
     assert (await get(app, "/inspect"))[0] == 200
     assert (await get(app, "/inspect/exchanges"))[0] == 401
@@ -61,7 +61,7 @@ async def test_with_keys_a_key_is_needed_for_all_but_the_page():
 
 
 @both
-async def test_without_keys_only_this_machine_may_look():
+async def test_without_keys_only_local_clients_are_allowed():
     app = inspected(model("ok"))
     assert (await get(app, "/inspect/exchanges", client=("127.0.0.1", 1)))[0] == 200
     assert (await get(app, "/inspect/exchanges", client=("::1", 1)))[0] == 200
@@ -72,11 +72,11 @@ async def test_without_keys_only_this_machine_may_look():
 
 
 @both
-async def test_pages_of_other_origins_may_not():
+async def test_pages_of_other_origins_are_rejected():
     app = inspected(model("ok"))
     async with stream_asgi(app, "/inspect/exchanges", method="GET", headers=[(b"host", b"evil.example")]) as reply:
         await reply.body()
-        assert reply.status == 421, "a name that was made to resolve to us"
+        assert reply.status == 421, "a foreign name that resolves to this server"
     foreign = ((b"origin", b"http://evil.example"), (b"sec-fetch-site", b"cross-site"))
     assert (await get(app, "/inspect/parse", *foreign, method="POST", body=b'{"text": "x"}'))[0] == 403
     _, headers, _ = await get(app, "/inspect/exchanges", (b"origin", b"http://evil.example"))
@@ -84,7 +84,7 @@ async def test_pages_of_other_origins_may_not():
 
 
 @both
-async def test_without_contents_only_the_timeline_is_shown_in_dots():
+async def test_without_contents_only_a_masked_timeline_is_shown():
     app = inspected(model(f"Secret.\n{CALL}"), contents=False)
     await ask(app)
     status, _, data = await get(app, "/inspect/exchanges/1")
@@ -95,7 +95,7 @@ async def test_without_contents_only_the_timeline_is_shown_in_dots():
 
 
 @both
-async def test_off_there_is_nothing():
+async def test_nothing_is_served_when_disabled():
     app = Proxy(apps={"sample": model("ok")})
     assert (await get(app, "/inspect"))[0] == 404
     assert (await get(app, "/inspect/exchanges"))[0] == 404
@@ -116,7 +116,7 @@ async def test_the_playground_answers():
 
 
 @pytest.mark.trio
-async def test_somebody_who_looks_learns_of_what_changes(autojump_clock):
+async def test_a_watcher_receives_changes(autojump_clock):
     app = inspected(model(f"Let me look.\n{CALL}"))
     async with stream_asgi(app, "/inspect/events", method="GET", headers=[(b"host", b"localhost")]) as watched:
         first = json.loads((await anext(watched.chunks())).removeprefix(b"data: "))
@@ -124,12 +124,12 @@ async def test_somebody_who_looks_learns_of_what_changes(autojump_clock):
         await ask(app)
         told = json.loads((await anext(watched.chunks())).removeprefix(b"data: "))
         assert [one["outcome"] for one in told["exchanges"]] == ["calls"]
-        assert await anext(watched.chunks()) == b": \n\n", "silence is broken by a comment"
+        assert await anext(watched.chunks()) == b": \n\n", "a comment keeps the connection alive"
     assert app.inspector._watchers == 0
 
 
 @pytest.mark.trio
-async def test_a_server_that_stops_ends_what_is_watched(autojump_clock):
+async def test_a_stopping_server_ends_the_streams_of_watchers(autojump_clock):
     app = inspected(model("ok"))
     async with stream_asgi(app, "/inspect/events", method="GET", headers=[(b"host", b"localhost")]) as watched:
         await anext(watched.chunks())
@@ -139,14 +139,14 @@ async def test_a_server_that_stops_ends_what_is_watched(autojump_clock):
 
 
 @pytest.mark.trio
-async def test_watchers_are_bounded(autojump_clock):
+async def test_watchers_are_limited(autojump_clock):
     app = inspected(model("ok"))
-    app.inspector._watchers = WATCHERS
+    app.inspector._watchers = MAX_WATCHERS
     assert (await get(app, "/inspect/events"))[0] == 503
 
 
 @both
-async def test_a_reload_keeps_what_was_seen():
+async def test_a_reload_keeps_the_exchanges():
     before = Proxy(apps={"sample": model(CALL)}, inspect=True, contents=True)
     await ask(before)
     after = Proxy(apps={"sample": model(CALL)}, inspect=True, contents=True)

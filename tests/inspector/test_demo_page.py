@@ -1,4 +1,4 @@
-"""`streamtool demo --page`, as a newcomer meets it: a browser that looks from the beginning."""
+"""`streamtool demo --page` for a new user: a browser that watches from the start."""
 
 import re
 import signal
@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from browsers import CHROMIUM, launched, new_page
-from servers import DEADLINE, ROOT
+from support.browsers import CHROMIUM, launched, new_page
+from support.servers import DEADLINE, ROOT
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_the_first_thing_that_is_seen_is_the_picture():
+def test_the_exchange_is_the_first_thing_shown():
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "streamtool", "demo", "--page"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
         env={"PATH": "/usr/bin:/bin", "BROWSER": "true"},
@@ -21,7 +21,7 @@ def test_the_first_thing_that_is_seen_is_the_picture():
         url = ""
         while not url:
             line = process.stdout.readline()
-            assert line, "the demo says where the page is"
+            assert line, "the demo prints the URL of the page"
             found = re.search(r"http://127\.0\.0\.1:\d+/inspect#/first", line)
             url = found[0] if found else ""
         with launched() as browser:

@@ -1,4 +1,4 @@
-"""What the inspector knows of an exchange: when each character came and went, why it waited, what the prompt held."""
+"""Data of the inspector about an exchange: arrival and release of each character, reasons for buffering, the prompt."""
 
 import json
 import random
@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inspected import CALL, TOOLS, ask, held, inspected, model, request, timeline
+from support.inspected import CALL, TOOLS, ask, held, inspected, model, request, timeline
 
 from conformance.cases import read_cases
 from statemachine import FORMATS, Call, Limits, Parser, write
 from streamtool.exchange import ParserOptions
 from streamtool.inspector import views
 from streamtool.inspector.case import case
-from streamtool.inspector.playground import played
-from streamtool.inspector.ring import Ring
-from streamtool.observe.lines import options_as_json, without_secrets
+from streamtool.inspector.playground import play
+from streamtool.observe.lines import options_as_json, strip_secrets
+from streamtool.observe.ring import Ring
 from streamtool.settings import Settings
 from streamtool.testing import ScriptedUpstream, text
 
@@ -24,23 +24,23 @@ both = pytest.mark.anyio
 
 
 @both
-async def test_what_was_held_is_shaded_from_its_beginning_to_its_release_with_the_reason():
+async def test_buffered_text_is_recorded_with_start_release_and_reason():
     app = inspected(model(f"Let me look.\n{CALL}"))
     await ask(app)
     (reply,) = timeline(app)["replies"]
     assert reply["text"] == f"Let me look.\n{CALL}"
     found = list(held(reply))
     assert found[0] == ("\n<to", "it may become `<tool_call>`, `<tool_calls>`, `<tools>`, …")
-    assert any(why == "a candidate until its name" for _, why in found)
+    assert any(why == "a candidate, waiting for its name" for _, why in found)
     assert "".join(piece for piece, _ in found).startswith('\n<tool_call>\n{"name": "get_weath')
     starts = [event for step in reply["steps"] for event in step[7] if event["type"] == "call_start"]
     assert [start["name"] for start in starts] == ["get_weather"]
     first = reply["segments"][0]
-    assert (first[2], first[3], first[4]) == ("text", 0, 0), "what was not held left with the delta that brought it"
+    assert (first[2], first[3], first[4]) == ("text", 0, 0), "unbuffered text is released with its delta"
 
 
 @both
-async def test_the_segments_tile_the_text_and_each_leaves_when_the_parser_let_it_go():
+async def test_segments_tile_the_text_and_are_released_when_the_parser_emits_them():
     app = inspected(model(f"One <b>word</b>\n\n{CALL}\n\nand more"))
     await ask(app)
     (reply,) = timeline(app)["replies"]
@@ -49,13 +49,13 @@ async def test_the_segments_tile_the_text_and_each_leaves_when_the_parser_let_it
     assert segments[-1][1] == len(reply["text"])
     for start, _, _, came, left, _ in segments:
         seconds, begin, end, _, holds, *_ = reply["steps"][came]
-        assert begin <= start < end, "a segment came with its step"
-        assert (left != came) == (start >= end - holds), "and was held if that step left it undecided"
+        assert begin <= start < end, "a segment arrives with its step"
+        assert (left != came) == (start >= end - holds), "and is buffered if that step left it undecided"
         assert seconds <= reply["steps"][min(left, len(reply["steps"]) - 1)][0]
 
 
 @both
-async def test_an_attempt_that_was_not_accepted_has_a_timeline_and_never_left():
+async def test_a_rejected_attempt_has_a_timeline_but_was_never_sent():
     denied = "I'm sorry, but I don't have access to any tools in this conversation."
     app = inspected(model(denied, CALL))
     await ask(app)
@@ -69,7 +69,7 @@ async def test_an_attempt_that_was_not_accepted_has_a_timeline_and_never_left():
 
 
 @both
-async def test_a_quotation_says_that_it_is_one():
+async def test_a_quotation_is_marked():
     said = f"The page says {CALL.replace(chr(10), ' ')} somewhere."
     app = inspected(model(f"It {said[4:]}"))
     await ask(app, request(("user", said)))
@@ -81,7 +81,7 @@ async def test_a_quotation_says_that_it_is_one():
 
 
 @both
-async def test_arguments_that_are_checked_first_say_so():
+async def test_arguments_checked_before_sending_are_explained():
     app = inspected(model(CALL), arguments="complete")
     await ask(app)
     (reply,) = timeline(app)["replies"]
@@ -89,7 +89,7 @@ async def test_arguments_that_are_checked_first_say_so():
 
 
 @both
-async def test_a_stop_sequence_that_may_come_is_a_reason():
+async def test_a_possible_stop_sequence_is_a_reason_for_buffering():
     app = inspected(model("It is STOP, says the sign."))
     await ask(app, request(stop=["STOP, or", "is STOP, I say", "s STOP, says nobody"]))
     (reply,) = timeline(app)["replies"]
@@ -98,7 +98,7 @@ async def test_a_stop_sequence_that_may_come_is_a_reason():
 
 
 @both
-async def test_the_prompt_is_marked_and_says_what_a_cache_keeps():
+async def test_the_prompt_is_marked_and_shows_its_cached_part():
     app = inspected(model(CALL, "It rains."))
     await ask(app)
     call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
@@ -121,7 +121,7 @@ async def test_the_prompt_is_marked_and_says_what_a_cache_keeps():
 
 
 @both
-async def test_the_requests_hold_no_headers_and_no_keys():
+async def test_requests_contain_no_headers_and_no_keys():
     app = inspected(model("Hello"))
     secret = "sk-very-secret"
     await ask(
@@ -134,7 +134,7 @@ async def test_the_requests_hold_no_headers_and_no_keys():
 
 
 @both
-async def test_a_recording_that_is_saved_is_one(tmp_path):
+async def test_a_saved_recording_equals_the_recorded_file(tmp_path):
     app = inspected(model(f"Let me look.\n{CALL}"), recordings=str(tmp_path))
     await ask(app)
     saved = [json.loads(line) for line in views.recording(app.observers.ring, "1", {}).splitlines()]
@@ -148,59 +148,59 @@ async def test_a_recording_that_is_saved_is_one(tmp_path):
 
 
 @both
-async def test_without_contents_nothing_that_was_said_is_shown():
+async def test_without_contents_no_text_is_shown():
     app = inspected(model(f"Secret words.\n{CALL}"), contents=False)
     await ask(app)
-    told = json.dumps(views.masked(timeline(app)))
+    told = json.dumps(views.mask(timeline(app)))
     assert "Secret" not in told and "get_weather" not in told and "Paris" not in told
-    assert len(views.masked(timeline(app))["replies"][0]["text"]) == len(f"Secret words.\n{CALL}")
+    assert len(views.mask(timeline(app))["replies"][0]["text"]) == len(f"Secret words.\n{CALL}")
 
 
 # --- the ring
 
 
 @both
-async def test_the_ring_keeps_within_its_bounds():
-    app = inspected(ScriptedUpstream(text("x" * 40_000, size=4)), inspect_size=2**20)
-    for _ in range(6):
+async def test_the_ring_stays_within_its_limits():
+    app = inspected(ScriptedUpstream(text("x" * 20_000, size=4)), inspect_size=2**20)
+    for _ in range(3):
         await ask(app)
     ring = app.observers.ring
     kept = list(ring.exchanges)
-    assert kept[-1] == "6", "the last one is kept"
+    assert kept[-1] == "3", "the last one is kept"
     assert ring.left == 2**20 - sum(exchange.size for exchange in ring.exchanges.values()) >= 0
     cut = [line["type"] for id in kept for line in ring.lines(id)]
     ring.left = -1
     ring.make_room()
-    assert 0 <= ring.left < 2**20, "what was cut gives back no more than it took"
-    assert "cut" in cut, "an exchange that is larger than the ring says so"
+    assert 0 <= ring.left < 2**20, "a truncated exchange frees no more than it used"
+    assert "cut" in cut, "an exchange larger than the ring is marked"
 
 
 @both
-async def test_many_small_exchanges_are_bounded_by_their_number(monkeypatch):
-    monkeypatch.setattr("streamtool.inspector.ring.MOST", 5)
+async def test_many_small_exchanges_are_limited_by_number(monkeypatch):
+    monkeypatch.setattr("streamtool.observe.ring.MAX_EXCHANGES", 5)
     app = inspected(model("ok"))
     for _ in range(8):
         await ask(app)
     assert list(app.observers.ring.versions()) == ["4", "5", "6", "7", "8"]
 
 
-def test_off_it_costs_nothing():
+def test_the_ring_does_not_exist_when_disabled():
     app = inspected(model("ok"), contents=False)
     assert isinstance(app.observers.ring, Ring)
     off = type(app)(model("ok"))
     assert off.observers.ring is None and off.inspector is None
 
 
-def test_several_workers_would_each_show_their_own():
+def test_several_workers_are_a_settings_error():
     with pytest.raises(Exception, match="workers = 1"):
         Settings(inspect=True, workers=2)
 
 
-# --- to take away
+# --- exports
 
 
 @given(st.data())
-def test_a_case_says_what_the_parser_does(data):
+def test_an_exported_case_has_the_events_of_the_parser(data):
     rng = random.Random(data.draw(st.integers(0, 2**32)))
     name = rng.choice(list(FORMATS))
     call = write(
@@ -226,28 +226,28 @@ def test_a_case_says_what_the_parser_does(data):
     assert "".join(event["text"] for event in read.events if event["type"] == "text") == shown
 
 
-def test_the_playground_refuses_what_it_cannot_read_with_a_sentence():
+def test_the_playground_rejects_invalid_input_with_a_message():
     for asked, sentence in (
         ([], "send an object"),
         ({"text": "x", "cut": -1}, "`cut`"),
-        ({"text": "x" * 600_000}, "at most"),
+        ({"text": "x" * 600_000}, "the limit is"),
         ({"text": "x", "formats": ["tool_cal"]}, "tool_cal"),
         ({"text": "x", "formats": "tool_call"}, "list of names"),
         ({"text": "x", "tools": 3}, "`tools`"),
         ({"text": "x", "tools": [3]}, "`tools`"),
     ):
         with pytest.raises(Exception, match=sentence):
-            played(asked)
+            play(asked)
 
 
-def test_secrets_are_emptied_in_a_copy():
+def test_secrets_are_redacted_in_a_copy():
     given = {"a": [{"authorization": "x"}]}
-    assert without_secrets(given) == {"a": [{"authorization": "(left out)"}]}
+    assert strip_secrets(given) == {"a": [{"authorization": "(left out)"}]}
     assert given == {"a": [{"authorization": "x"}]}
 
 
 @both
-async def test_the_ring_counts_what_it_keeps():
+async def test_the_ring_tracks_its_size():
     app = inspected(ScriptedUpstream(text("x" * 2_000, size=4)), inspect_size=2**20)
     ring = app.observers.ring
     for _ in range(12):
@@ -258,7 +258,7 @@ async def test_the_ring_counts_what_it_keeps():
 
 
 @both
-async def test_an_exchange_that_outlives_its_ring_gives_back_what_it_took():
+async def test_an_exchange_evicted_while_open_frees_its_space():
     app = inspected(model("one", "two"))
     ring = app.observers.ring
     await ask(app)

@@ -1,4 +1,6 @@
-"""The page in a real browser, over a socket: live exchanges, play back, holds, retries, a hostile model, keys, axe."""
+"""The page in a real browser, over a socket: live exchanges, playback, buffering, retries, a hostile model, keys,
+axe.
+"""
 
 import json
 from collections.abc import Iterator
@@ -8,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from browsers import CHROMIUM, PATIENT, launched
-from inspected import CALL, TOOLS, model
-from servers import ROOT, uvicorn_server
+from support.browsers import CHROMIUM, PATIENT, launched
+from support.inspected import CALL, TOOLS, model
+from support.servers import ROOT, uvicorn_server
 
 from streamtool.proxy import Proxy
 from streamtool.testing import Hold, Pause, ScriptedUpstream, text
@@ -28,7 +30,7 @@ def browser() -> Iterator[Any]:
 
 
 class Site:
-    """A proxy with the inspector, and a page on it."""
+    """A proxy with the inspector, and a page that shows it."""
 
     def __init__(self, url: str, page: Any) -> None:
         self.url = url
@@ -73,12 +75,12 @@ def site(browser: Any) -> Iterator[Any]:
         sites: list[Site] = []
         yield made
         for one in sites:
-            assert one.errors == [], "the page says no error"
+            assert one.errors == [], "the page reports no error"
             assert {asked.split("/")[2] for asked in one.asked if asked.startswith("http")} <= {one.url.split("/")[2]}
 
 
 def shown(page: Any, place: str) -> str:
-    """What can be seen of a text."""
+    """Return the visible text of an element."""
     return page.evaluate(
         "(place) => [...document.querySelectorAll(`${place} span`)]"
         ".filter((span) => !span.classList.contains('future')).map((span) => span.textContent).join('')",
@@ -87,7 +89,7 @@ def shown(page: Any, place: str) -> str:
 
 
 def step(page: Any) -> dict[str, str]:
-    """What is told of the delta that is looked at."""
+    """Return the details of the current delta."""
     return page.evaluate(
         "() => Object.fromEntries([...document.querySelectorAll('.step dt')].map((dt) => [dt.textContent, dt.nextSibling.textContent]))"
     )
@@ -97,7 +99,7 @@ def test_an_exchange_appears_while_it_runs_and_grows(site):
     found = site(model(["Let me ", "look. ", "It ", "rains."]))
     page = found.open()
     page.wait_for_selector("#connection.live")
-    assert "No exchange yet" in page.text_content("#count")
+    assert "No exchanges yet" in page.text_content("#count")
     found.ask()
     page.wait_for_selector("#exchanges .outcome.text")
     page.click("#exchanges a")
@@ -111,7 +113,7 @@ def test_an_open_exchange_is_followed_to_its_end(site):
     )
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        """The second request ends the first one, in the loop that waits."""
+        """Let the second request end the first one, in the loop that waits."""
         if upstream.requests:
             upstream.release()
         await upstream(scope, receive, send)
@@ -127,15 +129,15 @@ def test_an_open_exchange_is_followed_to_its_end(site):
     page.click("#exchanges a")
     page.context.grant_permissions(["clipboard-write"])
     page.click("text=Copy as curl")
-    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the line.'")
+    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the command.'")
     found.ask()
     page.wait_for_function("() => document.querySelector('.written')?.textContent.endsWith('four.')")
     page.wait_for_function("() => document.querySelector('.facts-of').textContent.includes('Outcometext')")
     assert "One two three four." in page.text_content(".received")
-    assert page.text_content(".done") == "Copied the line.", "it is still told"
+    assert page.text_content(".done") == "Copied the command.", "the confirmation is still shown"
 
 
-def test_stepping_shows_what_was_known_at_each_delta_and_why_it_was_held(site):
+def test_stepping_shows_the_state_at_each_delta_and_the_reason_for_buffering(site):
     found = site(model(f"Let me look.\n{CALL}\n"))
     found.ask()
     page = found.show()
@@ -146,20 +148,20 @@ def test_stepping_shows_what_was_known_at_each_delta_and_why_it_was_held(site):
         page.keyboard.press("ArrowRight")
     assert shown(page, ".written") == "Let me look.\n<to"
     assert shown(page, ".received") == "Let me look."
-    assert step(page)["Held back"] == "4 characters: it may become `<tool_call>`, `<tool_calls>`, `<tools>`, …"
+    assert step(page)["Buffered"] == "4 characters: it may become `<tool_call>`, `<tool_calls>`, `<tools>`, …"
     assert page.eval_on_selector_all(".held-now", "(all) => all.map((one) => one.textContent).join('')") == "\n<to"
     page.keyboard.press("ArrowLeft")
-    assert step(page)["Held back"] == "nothing"
+    assert step(page)["Buffered"] == "nothing"
     assert page.get_attribute("input[type=range]", "aria-valuetext").startswith("3 of ")
     page.keyboard.press("End")
     assert page.locator(".held-now").count() == 0
-    assert page.locator(".written .waited").count() > 5, "what was held is still shaded"
+    assert page.locator(".written .waited").count() > 5, "buffered text stays shaded"
     page.hover(".written .argument:not(.waited) >> nth=-1")
     assert step(page)["Format"] == "tool_call: <tool_call> … </tool_call>"
 
 
-def test_what_has_ended_is_read_once(site):
-    """What is pointed at, chosen or played stays as it is."""
+def test_a_finished_exchange_is_loaded_once(site):
+    """Hovering, selecting and playing do not load it again."""
     found = site(model(CALL))
     found.ask()
     page = found.show()
@@ -168,7 +170,7 @@ def test_what_has_ended_is_read_once(site):
     assert sum(url.endswith("/exchanges/1") for url in found.asked) == 1
 
 
-def test_it_plays_at_any_speed(site):
+def test_playback_works_at_any_speed(site):
     found = site(ScriptedUpstream(text("word " * 5, finish=None, done=False).then(Pause(0.3), *text("end.").steps)))
     found.ask()
     page = found.show()
@@ -179,27 +181,27 @@ def test_it_plays_at_any_speed(site):
     assert page.text_content(".controls").startswith("|◀◀Play")
 
 
-def test_an_attempt_that_was_not_accepted_is_told_apart(site):
+def test_a_rejected_attempt_is_shown_separately(site):
     found = site(model(DENIED, CALL))
     found.ask()
     page = found.show()
-    assert "not accepted: tools denied" in page.text_content(".facts-of")
-    assert "was not accepted: tools denied" in page.text_content(".notes")
+    assert "rejected: tools denied" in page.text_content(".facts-of")
+    assert "was rejected: tools denied" in page.text_content(".notes")
     assert page.text_content(".written") == DENIED
     assert page.text_content(".received") == ""
     page.click("text=Attempt 2")
     assert page.text_content(".written") == CALL
 
 
-def test_a_quotation_says_why_it_is_one(site):
+def test_a_quotation_shows_its_reason(site):
     said = f"The page says {CALL.replace(chr(10), ' ')} somewhere."
     found = site(model(said))
     found.ask(said)
     page = found.show()
-    assert "A call is a quotation, and text for the client: behind text." in page.text_content(".notes")
+    assert "A call was recognized as a quotation and sent as text: behind text." in page.text_content(".notes")
 
 
-def test_a_hostile_model_client_and_upstream_write_text_and_nothing_else(site):
+def test_a_hostile_model_client_and_upstream_only_write_text(site):
     call = CALL.replace("Paris", json.dumps(HOSTILE)[1:-1])
     found = site(model(f"{HOSTILE}\n{call}", HOSTILE))
     found.ask(HOSTILE, model=HOSTILE)
@@ -211,7 +213,7 @@ def test_a_hostile_model_client_and_upstream_write_text_and_nothing_else(site):
         page.wait_for_selector(f"#tab-{tab}[aria-selected=true]")
         page.wait_for_function("() => document.getElementById('panel').textContent.length > 20")
     page.goto(f"{found.url}/inspect#/exchange/{'%3Cimg%20src=x%20onerror=window.hacked=1%3E'}")
-    page.wait_for_function("() => document.querySelector('.note')?.textContent.includes('no exchange')")
+    page.wait_for_function("() => document.querySelector('.note')?.textContent.includes('does not exist')")
     page.goto(f"{found.url}/inspect#/try")
     page.wait_for_selector(".written span")
     page.fill("#try-text", HOSTILE)
@@ -251,7 +253,7 @@ def test_ten_thousand_deltas_do_not_stall_the_page(site):
     }""")
     print(
         f"frames {len(frames)}, worst {max(frames):.0f} ms; a step {cost[30]:.1f} ms, worst {cost[-1]:.1f} ms"
-    )  # shown by -s
+    )  # shown with -s
     assert int(page.get_attribute("input[type=range]", "max")) > 9_000
 
 
@@ -270,7 +272,7 @@ def test_two_hundred_exchanges_are_searched_and_filtered(site):
     assert page.text_content("#count") == "28 of 200 exchanges"
 
 
-def test_the_keyboard_alone_is_enough(site):
+def test_the_keyboard_is_sufficient(site):
     found = site(model("It rains.", CALL))
     found.ask()
     found.ask()
@@ -317,7 +319,7 @@ def test_axe_finds_nothing_serious(site, scheme):
 
 
 def serious(page: Any) -> None:
-    """Fails for what axe-core finds serious or critical."""
+    """Fail for violations that axe-core rates serious or critical."""
     page.evaluate(AXE.read_text())
     found = page.evaluate("() => axe.run()")
     worst = [
@@ -329,7 +331,7 @@ def serious(page: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 820, 1400])
-def test_it_fits_on_screens_of_any_width(site, width):
+def test_it_fits_screens_of_any_width(site, width):
     found = site(model(f"Let me look.\n{CALL}"), viewport=(width, 900))
     found.ask()
     page = found.show()
@@ -338,7 +340,7 @@ def test_it_fits_on_screens_of_any_width(site, width):
     assert page.is_visible(".written")
 
 
-def test_a_key_is_asked_for_and_stays_in_the_tab(site):
+def test_a_key_is_requested_and_kept_only_in_the_tab(site):
     found = site(model(CALL), client_keys={"ann": "key-of-ann"})
     httpx.post(
         f"{found.url}/v1/chat/completions",
@@ -354,25 +356,25 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(site):
     found.errors = [error for error in found.errors if "401" not in error]
 
 
-def test_copies_are_a_case_and_a_line_of_curl(site):
+def test_copies_are_a_test_case_and_a_curl_command(site):
     found = site(model(f"Let me look.\n{CALL}"))
     found.ask()
     page = found.show()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.click("text=Copy as a test")
-    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the case.'")
+    page.click("text=Copy as test case")
+    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the test case.'")
     assert '~~~~ events\ntext "Let me look."\ncall get_weather' in page.evaluate("() => navigator.clipboard.readText()")
     page.click("text=Copy as curl")
-    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the line.'")
+    page.wait_for_function("() => document.querySelector('.done').textContent === 'Copied the command.'")
     line = page.evaluate("() => navigator.clipboard.readText()")
     assert line.startswith(f"curl -N {found.url}/v1/chat/completions ")
     with page.expect_download() as download:
-        page.click("text=Save the recording")
+        page.click("text=Save recording")
     lines = [json.loads(line) for line in Path(download.value.path()).read_text().splitlines()]
     assert (lines[0]["type"], lines[-1]["type"]) == ("exchange", "record")
 
 
-def test_without_contents_there_are_dots(site):
+def test_without_contents_the_text_is_masked(site):
     found = site(model(f"Secret words.\n{CALL}"), contents=False)
     found.ask()
     page = found.show()
@@ -381,8 +383,8 @@ def test_without_contents_there_are_dots(site):
     assert step(page)["State"] == "closed"
 
 
-def test_the_first_how_to_holds(site):
-    """docs/inspector.md, step by step."""
+def test_the_first_how_to_works(site):
+    """Follow docs/inspector.md step by step."""
     reply = 'Sure! I will use the weather tool now.\n\n<tool>get_wether</tool>\n<args>{"city": "Paris"}</args>'
     found = site(model("ok"))
     page = found.open("#/try")

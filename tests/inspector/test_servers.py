@@ -1,4 +1,4 @@
-"""The inspector over real sockets, under both servers, and as commands."""
+"""The inspector over real sockets, under both servers, and as a command."""
 
 import json
 import subprocess
@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from inspected import CALL, TOOLS, model
-from servers import DEADLINE, ROOT, hypercorn_server, uvicorn_server
+from support.inspected import CALL, TOOLS, model
+from support.servers import DEADLINE, ROOT, hypercorn_server, uvicorn_server
 
 from streamtool.proxy import Proxy
 
@@ -25,7 +25,7 @@ def got(url: str) -> Any:
 
 
 @pytest.mark.parametrize("server", [uvicorn_server, hypercorn_server], ids=["uvicorn", "hypercorn"])
-def test_a_client_that_looks_sees_an_exchange_begin_and_end(server):
+def test_a_watching_client_sees_an_exchange_begin_and_end(server):
     proxy = Proxy(apps={"sample": model(f"Let me look.\n{CALL}")}, inspect=True, contents=True)
     with server(proxy) as served:
         url = f"http://127.0.0.1:{served.port}"
@@ -42,7 +42,7 @@ def test_a_client_that_looks_sees_an_exchange_begin_and_end(server):
 
 @contextmanager
 def command(*arguments: str) -> Iterator[str]:
-    """A command that serves the page; the address that it prints."""
+    """Run a command that serves the page, and yield the URL that it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "streamtool", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True,
         env={"PATH": "/usr/bin:/bin", "BROWSER": "true"},
@@ -59,13 +59,13 @@ def command(*arguments: str) -> Iterator[str]:
 
 
 @pytest.mark.anyio
-async def test_recordings_are_shown_by_a_command(tmp_path):
-    from inspected import ask, inspected
+async def test_a_command_shows_recordings(tmp_path):
+    from support.inspected import ask, inspected
 
     app = inspected(model(f"Let me look.\n{CALL}", "It rains."), recordings=str(tmp_path))
     await ask(app)
     await ask(app)
-    with (tmp_path / "zz.jsonl").open("w") as broken:  # one of a process that was killed
+    with (tmp_path / "zz.jsonl").open("w") as broken:  # a recording of a killed process
         broken.write(next(tmp_path.glob("req_*.jsonl")).read_text()[:-40])
     with command("inspect", str(tmp_path), "--no-browser") as url:
         told = got(url + "/exchanges")["exchanges"]
@@ -74,10 +74,10 @@ async def test_recordings_are_shown_by_a_command(tmp_path):
         assert texts == {f"Let me look.\n{CALL}", "It rains."}
         assert got(url.removesuffix("/inspect") + "/inspect/formats")["formats"]
         (tmp_path / "new.jsonl").write_text(next(tmp_path.glob("req_*.jsonl")).read_text())
-        assert len(got(url + "/exchanges")["exchanges"]) == 4, "what comes later is found too"
+        assert len(got(url + "/exchanges")["exchanges"]) == 4, "recordings added later are found too"
 
 
-def test_a_text_is_shown_by_a_command(tmp_path: Path):
+def test_a_command_shows_the_parse_of_a_text(tmp_path: Path):
     reply, tools = tmp_path / "reply.txt", tmp_path / "tools.json"
     reply.write_text(CALL)
     tools.write_text(json.dumps(TOOLS))
@@ -91,12 +91,12 @@ def test_a_text_is_shown_by_a_command(tmp_path: Path):
     ("arguments", "sentence"),
     [
         (("inspect", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
-        (("inspect", "README.md"), "is no recording"),
-        (("inspect", "docs"), "holds no recordings"),
-        (("parse", "README.md", "--page", "--json"), "--page shows one text"),
+        (("inspect", "README.md"), "is not a recording"),
+        (("inspect", "docs"), "contains no recordings"),
+        (("parse", "README.md", "--page", "--json"), "--page shows a single reply"),
     ],
 )
-def test_what_cannot_be_shown_is_said(arguments, sentence):
+def test_invalid_input_is_an_error_message(arguments, sentence):
     done = subprocess.run(
         [sys.executable, "-m", "streamtool", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-// The AI SDK: `generateText` and `streamText` run the loop themselves, through each of its providers that we serve.
+// The AI SDK: `generateText` and `streamText` run the loop themselves, with each of its providers that we support.
 
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createOpenAI } from '@ai-sdk/openai';
@@ -43,7 +43,7 @@ const openai = (url) => createOpenAI({ baseURL: `${url}/v1`, apiKey: 'none' });
 export const chat = (url, way, task) => loop(openai(url).chat(task.model), way, task);
 export const compatible = (url, way, task) =>
   loop(createOpenAICompatible({ name: 'ours', baseURL: `${url}/v1`, apiKey: 'none' })(task.model), way, task);
-/** The default of the provider: past messages are sent as references to what the server has stored. */
+/** Use the provider's default: past messages are sent as references to items stored by the server. */
 export const responses = (url, way, task) => loop(openai(url)(task.model), way, task);
 export const unstored = (url, way, task) => loop(openai(url)(task.model), way, task, { openai: { store: false } });
 export const messages = (url, way, task) =>

@@ -1,4 +1,4 @@
-// The official Anthropic client: Messages (events, whole, `.stream()`, its tool runner).
+// The official Anthropic client: Messages (events, complete replies, `.stream()`, its tool runner).
 
 import Anthropic from '@anthropic-ai/sdk';
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema';
@@ -6,7 +6,7 @@ import { check } from './task.mjs';
 
 const clientOf = (url) => new Anthropic({ baseURL: url, apiKey: 'none', maxRetries: 0 });
 
-/** The content, the stop reason, and how many deltas of arguments there were (2 if it was not streamed). */
+/** Return the content, the stop reason, and the number of argument deltas (2 if the reply was not streamed). */
 async function turn(client, way, request) {
   if (way === 'whole') {
     const message = await client.messages.create(request);
@@ -67,7 +67,7 @@ export async function messages(url, way, task) {
   return { calls, texts: [textOf(first), textOf(second)], reasons: [reason, end], pieces };
 }
 
-/** The client's own loop. With `options` as they are by default it asks the server to hold the conversation. */
+/** Run the client's own loop. With its default `options`, it asks the server to store the conversation. */
 async function runTools(url, way, task, options) {
   const tools = task.offers.map(({ name, description, parameters }) =>
     betaTool({ name, description, inputSchema: parameters, run: (given) => task.result(name, given) }));

@@ -1,4 +1,4 @@
-// The official @google/genai client: whole replies, streams, and chats, which keep the history themselves.
+// The official @google/genai client: complete replies, streams, and chats, which keep the history themselves.
 
 import { GoogleGenAI } from '@google/genai';
 import { check } from './task.mjs';
@@ -14,7 +14,7 @@ const configOf = (task) => ({
   }],
 });
 
-/** The parts and the finish reason of a reply that came as these chunks. */
+/** Return the parts and the finish reason of a reply received in these chunks. */
 async function read(chunks) {
   const parts = [];
   let reason;
@@ -27,7 +27,7 @@ async function read(chunks) {
   return { parts, calls, text: parts.map((part) => part.text ?? '').join(''), reason };
 }
 
-/** Plays the two turns; `say` sends parts of the user and returns the chunks of the reply. */
+/** Run the two turns; `say` sends user parts and returns the chunks of the reply. */
 async function play(task, say) {
   const first = await read(await say([{ text: task.question }]));
   const results = first.calls.map(([id, name, given]) => (

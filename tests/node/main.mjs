@@ -1,9 +1,9 @@
-// Runs the scenarios that come as JSON on standard input; one line of JSON for each: its id, and its outcome or error.
+// Run the scenarios given as JSON on standard input, and print a line of JSON for each: its id, and its outcome or error.
 //
 //     {"url": "http://127.0.0.1:8000", "scenarios": [{"id", "client": "openai.chat", "way": "streamed", "task"}]}
 //
-// Each client lives in a module of its own, loaded when a scenario asks for it. Scenarios run one after another, each
-// with a time limit, so that one that hangs does not hide the others.
+// Each client has a separate module, loaded when a scenario needs it. Scenarios run sequentially, each with a timeout, so
+// that one that hangs does not hide the others.
 
 import { text } from 'node:stream/consumers';
 import { Task } from './task.mjs';
@@ -32,4 +32,4 @@ for (const scenario of scenarios) {
   }
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
-process.exit(0); // pooled connections would keep it alive
+process.exit(0); // pooled connections would keep the process alive

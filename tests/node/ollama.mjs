@@ -1,9 +1,9 @@
-// The official ollama client: whole replies and streams, two turns.
+// The official ollama client: complete replies and streams, two turns.
 
 import { Ollama } from 'ollama';
 import { check } from './task.mjs';
 
-/** The message, the reason of its end. */
+/** Return the message and its done reason. */
 async function turn(client, way, request) {
   if (way === 'whole') {
     const { message, done, done_reason } = await client.chat({ ...request, stream: false });

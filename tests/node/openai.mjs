@@ -1,4 +1,4 @@
-// The official openai client: Chat Completions (chunks, whole, `.stream()`, `runTools`) and Responses.
+// The official openai client: Chat Completions (chunks, complete replies, `.stream()`, `runTools`) and Responses.
 
 import OpenAI from 'openai';
 import { check } from './task.mjs';
@@ -14,7 +14,7 @@ const asked = (task) => [
   { role: 'user', content: task.question },
 ];
 
-/** The message, the finish reason, and how many deltas of arguments there were (2 if it was not streamed). */
+/** Return the message, the finish reason, and the number of argument deltas (2 if the reply was not streamed). */
 async function chatTurn(client, way, request) {
   if (way === 'whole') {
     const { message, finish_reason } = (await client.chat.completions.create(request)).choices[0];
@@ -61,7 +61,7 @@ export async function chat(url, way, task) {
   return { calls, texts: [first.content, second.content], reasons: [reason, end], pieces };
 }
 
-/** The client's own loop. */
+/** Run the client's own loop. */
 export async function runner(url, way, task) {
   const tools = task.offers.map((offer) => ({
     type: 'function',
@@ -83,7 +83,7 @@ export async function runner(url, way, task) {
 
 // --- Responses -------------------------------------------------------------------------------------------------------
 
-/** The response, and how many deltas of arguments there were (2 if it was not streamed). */
+/** Return the response, and the number of argument deltas (2 if the reply was not streamed). */
 async function responseOf(client, way, request) {
   if (way === 'whole') return [await client.responses.create(request), 2];
   let pieces = 0;
@@ -104,7 +104,7 @@ async function responseOf(client, way, request) {
 const textOf = (response) =>
   response.output.flatMap((item) => (item.type === 'message' ? item.content : [])).map((part) => part.text).join('');
 
-/** `chained`: the second request names the first response instead of repeating it. */
+/** Run the loop; if `chained`, the second request names the first response instead of repeating it. */
 async function converse(url, way, task, chained) {
   const client = clientOf(url);
   const tools = task.offers.map((offer) => ({ type: 'function', strict: false, ...offer }));

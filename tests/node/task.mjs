@@ -1,4 +1,4 @@
-// What the drivers share: the task as the tests describe it (see tests/clients/common.py), and its tools.
+// Shared by the drivers: the task as described by the tests (see tests/support/clients.py), and its tools.
 
 import { isDeepStrictEqual } from 'node:util';
 
@@ -7,7 +7,7 @@ export class Task {
     Object.assign(this, plain);
   }
 
-  /** What the tool gives back for a call; throws when nobody planned it. */
+  /** Return the tool's result for a call; throw if the call is unexpected. */
   result(name, given) {
     const found = this.calls.find((call) => call.name === name && isDeepStrictEqual(call.arguments, given));
     if (!found) throw new Error(`${name}(${JSON.stringify(given)}) is not planned`);
@@ -15,7 +15,7 @@ export class Task {
   }
 }
 
-/** Throws with what was seen unless it is true. */
+/** Throw an error with the observed value unless the condition is true. */
 export function check(truth, ...seen) {
   if (!truth) throw new Error(`unexpected: ${JSON.stringify(seen)}`);
 }

@@ -1,14 +1,15 @@
-"""The contract: what it says, in which size, and that its examples are true."""
+"""The tool prompt: its content, its size, and the correctness of its examples."""
 
 import json
 
 import pytest
+from support.sweeps import each
 
 from statemachine import FORMATS, Call, parse, write
-from streamtool.conversation import Tool
-from streamtool.errors import RequestError
-from streamtool.prompting.examples import example_call
-from streamtool.prompting.tool_prompt import contract, contract_of_names
+from streamtool.core.conversation import Tool
+from streamtool.core.errors import RequestError
+from streamtool.prompting.tool_prompt import build_tool_prompt, build_tool_prompt_from_calls
+from streamtool.schemas.examples import example_call
 from streamtool.settings import Settings
 
 WEATHER = Tool(
@@ -32,7 +33,7 @@ def model(**settings):
 
 
 def text(tools=TOOLS, format="tool_call", **settings):
-    return contract(tools, format, model(**settings)).text
+    return build_tool_prompt(tools, format, model(**settings)).text
 
 
 def listed(*args, **settings):
@@ -40,8 +41,8 @@ def listed(*args, **settings):
     return whole.partition("## The tools\n\n")[2].partition("\n\n## Example")[0]
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_example_reads_back_as_the_call_that_it_shows(format):
+@each("format", FORMATS)
+def test_the_example_reads_back_as_the_call_it_shows(format):
     whole = text(format=format)
     example = whole.partition("You write:\n\n")[2].partition("\n\nThe next message is:")[0]
     names = {tool.name: tool.parameters or {} for tool in TOOLS}
@@ -52,14 +53,14 @@ def test_the_example_reads_back_as_the_call_that_it_shows(format):
     ]
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_contract_holds_every_call_exactly_as_it_is_written(format):
+@each("format", FORMATS)
+def test_the_tool_prompt_shows_every_call_exactly_as_written(format):
     whole = text(format=format)
     assert write([Call("get_weather", '{"location": "some location"}')], format) in whole
     assert write([Call("now", "{}")], format) in whole
 
 
-def test_it_says_that_a_call_is_a_request_and_that_the_result_comes_next():
+def test_the_tool_prompt_explains_that_a_call_is_a_request_and_the_result_follows():
     whole = text()
     assert "Writing a call is only a request" in whole
     assert "its result comes in the next message" in whole
@@ -70,7 +71,7 @@ def test_it_says_that_a_call_is_a_request_and_that_the_result_comes_next():
     assert whole.rstrip().endswith("the conversation follows.")
 
 
-def test_a_format_of_one_object_has_its_own_final_answer():
+def test_a_single_object_format_has_its_own_final_answer():
     whole = text(format="action_object")
     assert '{"final": {"content": "Here is what I found."}}' in whole
     assert "plain text" not in whole
@@ -113,31 +114,31 @@ def test_markdown_lists_parameters_and_how_to_use_them():
 
 
 @pytest.mark.parametrize("style", ["compact", "json", "markdown"])
-def test_a_budget_shortens_in_tiers(style):
-    whole = contract(TOOLS, "tool_call", model(schema=style))
-    compact = contract(TOOLS, "tool_call", model(schema=style, schema_budget=80))
-    names = contract(TOOLS, "tool_call", model(schema=style, schema_budget=50))
+def test_a_budget_shortens_the_tool_prompt_in_tiers(style):
+    whole = build_tool_prompt(TOOLS, "tool_call", model(schema=style))
+    compact = build_tool_prompt(TOOLS, "tool_call", model(schema=style, schema_budget=80))
+    names = build_tool_prompt(TOOLS, "tool_call", model(schema=style, schema_budget=50))
     assert (whole.tier, compact.tier, names.tier) == ("full", "compact", "names")
     assert 'get_weather(location: string, unit?: "c"|"f" = "c")\n  Get the weather.\nnow()\n' in compact.text
     assert "\n\nget_weather: Get the weather.\nnow\n" in names.text
     assert "parameters are not listed" in names.text
 
 
-def test_a_contract_that_the_context_cannot_hold_is_an_error():
-    assert contract(TOOLS, "tool_call", model(context=4096))
+def test_a_tool_prompt_that_does_not_fit_the_context_is_an_error():
+    assert build_tool_prompt(TOOLS, "tool_call", model(context=4096))
     with pytest.raises(RequestError) as caught:
-        contract(TOOLS, "tool_call", model(context=100))
+        build_tool_prompt(TOOLS, "tool_call", model(context=100))
     assert (caught.value.param, caught.value.status) == ("tools", 400)
     assert "2 tools" in caught.value.message
 
 
-def test_it_depends_on_nothing_but_tools_and_settings():
+def test_the_tool_prompt_depends_only_on_tools_and_settings():
     again = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in TOOLS)
-    assert contract(again, "tool_call", model()) is contract(TOOLS, "tool_call", model())
+    assert build_tool_prompt(again, "tool_call", model()) is build_tool_prompt(TOOLS, "tool_call", model())
     assert text(again[::-1]) != text()
 
 
-def test_the_same_tools_with_another_description_are_another_contract():
+def test_another_description_gives_another_tool_prompt():
     other = (Tool("get_weather", "Other.", WEATHER.parameters), NOW)
     assert "Other." in text(other)
     assert "Other." not in text()
@@ -147,8 +148,8 @@ def test_a_custom_tool_takes_its_raw_text_as_input():
     assert listed((Tool("patch", "Apply it.", custom=True),)).endswith("\n\npatch(input: string)\n  Apply it.")
 
 
-def test_names_alone_are_said_to_be_names_alone():
-    whole = contract_of_names([Call("f", '{"a": 1}'), Call("g", "{}")], "tool_call", model()).text
+def test_the_tool_prompt_of_names_refers_to_earlier_calls():
+    whole = build_tool_prompt_from_calls([Call("f", '{"a": 1}'), Call("g", "{}")], "tool_call", model()).text
     assert "call them as in the calls that already stand in this conversation.\n\nf\ng\n" in whole
     assert write([Call("f", '{"a": 1}')], "tool_call") in whole
 

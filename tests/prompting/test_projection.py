@@ -1,4 +1,4 @@
-"""A conversation with tools as one that a model of text only can read."""
+"""A conversation with tools, projected to one for a text-only model."""
 
 import copy
 
@@ -8,9 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachine import FORMATS
-from streamtool.conversation import Conversation, MediaPart, Message, TextPart, Tool, ToolCall, ToolChoice, ToolResult
-from streamtool.errors import RequestError
-from streamtool.prompting import choice_text, contract, project
+from streamtool.core.conversation import (
+    Conversation,
+    MediaPart,
+    Message,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+from streamtool.core.errors import RequestError
+from streamtool.prompting import build_tool_prompt, choice_text, project
 from streamtool.settings import ResultSettings, Settings
 
 TOOLS = (Tool("f", "Does f.", {"properties": {"a": {"type": "string"}}}), Tool("g"))
@@ -38,35 +47,35 @@ def shown(conversation, format="labelled", **kinds):
     return [(m.role, m.text) for m in project(conversation, model(**kinds), format).messages]
 
 
-CONTRACT = contract(TOOLS, "labelled", model()).text
+CONTRACT = build_tool_prompt(TOOLS, "labelled", model()).text
 
 
-def test_neither_tools_nor_tool_history_changes_nothing():
+def test_without_tools_and_tool_history_nothing_changes():
     plain = asked(ASK, tools=())
     assert project(plain, model(), "tool_call") is plain
 
 
-def test_tools_become_the_contract_after_the_clients_own_system_text():
+def test_the_tool_prompt_follows_the_clients_own_system_text():
     system = Message("system", (TextPart("Be good."),), raw=RAW)
     assert shown(asked(ASK)) == [("system", CONTRACT), ("user", "do it")]
     assert shown(asked(system, ASK)) == [("system", f"Be good.\n\n{CONTRACT}"), ("user", "do it")]
     assert shown(asked(system, system, ASK))[:2] == [("system", "Be good."), ("system", f"Be good.\n\n{CONTRACT}")]
 
 
-def test_nothing_of_tools_is_left():
+def test_projection_leaves_no_trace_of_tools():
     projected = project(asked(ASK, CALLS, results(("c1", "1"), ("c2", "2"))), model(), "labelled")
     assert projected.tools == ()
     assert projected.choice == ToolChoice()
     assert not projected.has_tool_history
 
 
-def test_what_needs_no_change_keeps_its_raw():
+def test_unchanged_messages_keep_their_raw_form():
     first, answer = Message("system", (TextPart("s"),), raw=RAW), Message("assistant", (TextPart("hi"),), raw=RAW)
     projected = project(asked(first, ASK, answer, ASK, CALLS, results(("c1", ""), ("c2", ""))), model(), "labelled")
     assert [bool(m.raw) for m in projected.messages] == [False, True, True, True, False, False]
 
 
-def test_the_given_conversation_is_not_changed():
+def test_the_given_conversation_is_not_modified():
     given_ = asked(Message("system", (TextPart("s"),)), ASK, CALLS, results(("c1", "1"), ("c2", "2")))
     before = copy.deepcopy(given_)
     project(given_, model(), "tool_call", correction="again")
@@ -80,12 +89,12 @@ def test_calls_and_results_become_text_in_the_order_of_the_calls():
     ]
 
 
-def test_what_the_user_says_beside_results_follows_them():
+def test_user_text_next_to_results_follows_them():
     message = results(("c1", "one"), ("c2", "two"), content=(TextPart("go on"),))
     assert shown(asked(ASK, CALLS, message))[-1] == ("user", "[Tool Result]: one\n\n[Tool Result]: two\n\ngo on")
 
 
-def test_an_unanswered_call_that_was_talked_over_is_interrupted():
+def test_an_unanswered_call_before_a_user_message_is_interrupted():
     projected = project(asked(ASK, CALLS, results(("c2", "two")), ASK), model(), "labelled")
     assert [(m.role, m.text) for m in projected.messages[3:]] == [
         ("user", "[Tool Result]: (no result: interrupted)\n\n[Tool Result]: two"),
@@ -115,25 +124,25 @@ def test_an_orphan_result_becomes_user_text():
     [(ASK, CALLS, results(("c2", "two")), ASK), (ASK, results(("zz", "lost")))],
     ids=["interrupted", "orphan"],
 )
-def test_a_strict_history_must_be_whole(messages):
+def test_a_strict_history_must_be_complete(messages):
     with pytest.raises(RequestError):
         project(asked(*messages), model(history="strict"), "labelled")
 
 
-def test_a_conversation_that_ends_in_an_unanswered_call_is_an_error_that_names_it():
+def test_an_unanswered_call_at_the_end_is_an_error_that_names_it():
     with pytest.raises(RequestError, match="c1") as caught:
         project(asked(ASK, CALLS, results(("c2", "two"))), model(), "labelled")
     assert "c2" not in caught.value.message
 
 
-def test_a_request_without_tools_but_with_their_history_stays_emulated():
+def test_a_request_with_tool_history_but_no_tools_stays_emulated():
     messages = shown(asked(ASK, CALLS, results(("c1", "1"), ("c2", "2")), tools=()))
     assert "as in the calls that already stand in this conversation.\n\nf\ng\n" in messages[0][1]
     assert 'TOOL_CALL: f\nARGUMENTS: {"a": "x"}' in messages[0][1]
     assert messages[2] == ("assistant", CALLED)
 
 
-def test_the_choice_and_a_correction_stand_after_the_last_message():
+def test_turn_instructions_and_a_correction_follow_the_last_message():
     projected = project(asked(ASK, choice=ToolChoice("none")), model(), "labelled", correction="Once more.")
     assert projected.messages[-1] == Message(
         "user", (TextPart("do it\n\nOnce more.\n\nFor this reply: write no call. Answer without tools."),)
@@ -141,14 +150,14 @@ def test_the_choice_and_a_correction_stand_after_the_last_message():
     assert CONTRACT in projected.messages[0].text
 
 
-def test_a_tail_after_a_message_that_is_not_the_users_is_a_message_of_its_own():
+def test_turn_instructions_after_a_message_of_another_role_are_a_separate_message():
     late = Message("system", (TextPart("late"),), raw=RAW)
     projected = project(asked(ASK, late, choice=ToolChoice("auto", ("f",))), model(), "labelled")
     tail = Message("user", (TextPart("For this reply: call only these tools: `f`."),))
     assert projected.messages[-2:] == (late, tail)
 
 
-def test_a_tail_after_a_picture_is_a_part_of_its_own():
+def test_turn_instructions_after_a_picture_are_a_separate_part():
     picture = MediaPart("image", {"type": "image_url"})
     asking = Message("user", (TextPart("what is it?"), picture), raw=RAW)
     projected = project(asked(asking, choice=ToolChoice("auto", ("f",))), model(), "labelled")
@@ -159,7 +168,7 @@ def test_a_tail_after_a_picture_is_a_part_of_its_own():
     )
 
 
-def test_a_continued_reply_stands_before_the_tail():
+def test_a_continued_reply_precedes_the_turn_instructions():
     projected = project(asked(ASK), model(), "labelled", correction="Go on.", continued="So far")
     assert [(m.role, m.text) for m in projected.messages[1:]] == [
         ("user", "do it"),
@@ -168,7 +177,7 @@ def test_a_continued_reply_stands_before_the_tail():
     ]
 
 
-def test_a_picture_in_a_result_travels_beside_its_text():
+def test_a_picture_in_a_result_is_kept_next_to_its_text():
     picture = MediaPart("image", {"type": "image_url"})
     message = Message("user", results=(ToolResult("c1", (picture,)), ToolResult("c2", (TextPart("ok"),))))
     projected = project(asked(ASK, CALLS, message), model(), "labelled")
@@ -219,7 +228,7 @@ def test_without_a_system_role_everything_folds_into_alternating_messages():
     ]
 
 
-def test_messages_that_say_nothing_are_left_out_except_the_last():
+def test_empty_messages_are_left_out_except_the_last():
     silent = (
         Message("system", (TextPart(""),), raw=RAW),
         Message("assistant", (TextPart(" \n"),), raw=RAW),
@@ -234,7 +243,7 @@ def test_messages_that_say_nothing_are_left_out_except_the_last():
     ]
 
 
-def test_where_only_strings_are_taken_parts_are_joined_and_pictures_named():
+def test_string_only_content_joins_parts_and_names_pictures():
     picture = MediaPart("image", {"type": "image_url"})
     asking = Message("user", (TextPart("what is"), picture, TextPart("this?")), raw=RAW)
     message = Message("user", results=(ToolResult("c1", (TextPart("a dot"), picture)), ToolResult("c2", ())))
@@ -248,7 +257,7 @@ def test_where_only_strings_are_taken_parts_are_joined_and_pictures_named():
     assert not any(message.raw for message in projected.messages)
 
 
-def test_where_the_reply_is_one_object_the_history_is_too():
+def test_in_a_single_object_format_the_history_consists_of_objects():
     done = Message("assistant", (TextPart("Well done"),), raw=RAW)
     conversation = asked(
         ASK, Message("assistant", (TextPart("look"),), (ToolCall("c", "f", "{}"),)), results(("c", "1")), done, ASK
@@ -258,7 +267,7 @@ def test_where_the_reply_is_one_object_the_history_is_too():
     assert messages[4] == ("assistant", '{"final": {"content": "Well done"}}')
 
 
-def test_shortened_tools_are_told():
+def test_shortened_tools_are_reported():
     assert project(asked(ASK), model(schema_budget=1), "labelled").dropped == ("tools shortened to names",)
 
 
@@ -275,7 +284,7 @@ CHOICES = st.sampled_from(
 )
 
 
-def test_the_model_reads_one_system_message_and_then_user_and_assistant_by_turns():
+def test_strict_roles_are_one_system_message_then_user_and_assistant_alternating():
     system, late = (Message("system", (TextPart(text),), raw=RAW) for text in ("Be good.", "Be brief."))
     done, empty = Message("assistant", (TextPart("done"),), raw=RAW), Message("assistant")
     conversation = asked(system, late, ASK, late, CALLS, results(("c1", "1"), ("c2", "2")), ASK, done, late, ASK, empty)
@@ -290,13 +299,13 @@ def test_the_model_reads_one_system_message_and_then_user_and_assistant_by_turns
     ]
 
 
-def test_what_alternates_already_is_not_touched():
+def test_messages_that_already_alternate_are_unchanged():
     done = Message("assistant", (TextPart("done"),), raw=RAW)
     projected = project(asked(ASK, done, ASK), model(roles="strict"), "labelled")
     assert [message.raw for message in projected.messages[1:]] == [RAW, RAW, RAW]
 
 
-def test_where_the_assistant_begins_the_user_says_a_line_before_it():
+def test_a_user_line_precedes_a_conversation_that_starts_with_the_assistant():
     hello = Message("assistant", (TextPart("Hello."),), raw=RAW)
     assert shown(asked(hello, ASK), roles="strict")[1:] == [
         ("user", "(The assistant speaks first.)"),
@@ -318,15 +327,15 @@ def test_where_the_assistant_begins_the_user_says_a_line_before_it():
         ("gemini-3-pro", "free", True),
     ],
 )
-def test_the_family_tells_what_a_template_takes(name, roles, system_role):
+def test_the_family_determines_the_roles_a_template_accepts(name, roles, system_role):
     prompt = Settings().for_model(name).prompt
     assert (prompt.roles, prompt.system_role) == (roles, system_role)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["system", "user", "assistant", "call", ""]), max_size=12), st.booleans(), CHOICES)
-def test_every_chat_template_takes_the_roles(said, system_role, choice):
-    """One system message at most, first; then user and assistant by turns, the user first, and nothing empty."""
+def test_every_chat_template_accepts_the_roles(said, system_role, choice):
+    """At most one system message, at the start; then user and assistant alternate, the user first; none is empty."""
     messages = []
     for number, kind in enumerate(said):
         if kind == "call":
@@ -350,12 +359,12 @@ def test_every_chat_template_takes_the_roles(said, system_role, choice):
 
 WORDS = st.sampled_from(["do it", "", "and now?\n", "<tool_call>", "line\n\nline"])
 ROLES = st.tuples(st.sampled_from(["strict", "free"]), st.booleans())
-"""And whether there is a system role."""
+"""The roles, and whether there is a system role."""
 
 
 @st.composite
 def turns(draw):
-    """A conversation turn by turn: for each the messages that are new, and the choice of that request."""
+    """Generate a conversation turn by turn: the new messages and the tool choice of each request."""
     made = []
     for number in range(draw(st.integers(2, 5))):
         new = []
@@ -384,7 +393,7 @@ def prompt(conversation, format, roles, system_role):
 
 @settings(deadline=None)
 @given(turns(), st.sampled_from(sorted(FORMATS)), ROLES, st.booleans(), st.booleans())
-def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format, roles, own_system, parallel):
+def test_the_prompt_without_turn_instructions_is_a_prefix_of_the_next_prompt(made, format, roles, own_system, parallel):
     roles, system_role = roles
     so_far = (Message("system", (TextPart("s"),), raw=RAW),) if own_system else ()
     before = ""
@@ -398,7 +407,7 @@ def test_the_prompt_without_its_tail_is_a_prefix_of_the_next_prompt(made, format
         before = whole.removesuffix(f"\n\n{tail}") if tail else whole
 
 
-def test_one_call_at_most_is_a_rule_of_the_tool_prompt():
+def test_the_limit_of_one_call_is_a_rule_of_the_tool_prompt():
     several, one = (
         project(asked(ASK, choice=ToolChoice(parallel=parallel)), model(), "labelled").messages[0].text
         for parallel in (True, False)

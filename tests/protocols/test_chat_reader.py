@@ -1,4 +1,4 @@
-"""What an upstream's Chat Completions reply says, in each of the shapes that it is known to come in."""
+"""Reading an upstream's Chat Completions reply, in every known shape."""
 
 import json
 from typing import ClassVar
@@ -6,10 +6,11 @@ from typing import ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accumulated import accumulate
+from support.sweeps import each
 
-from streamtool.errors import UpstreamError, UpstreamRefused
-from streamtool.protocols.chat import ReplyReader, read_error
-from streamtool.reply import (
+from streamtool.core.errors import UpstreamError, UpstreamRefused
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCall,
@@ -23,8 +24,8 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
     UsageReport,
-    accumulate,
 )
+from streamtool.protocols.chat import ReplyReader, read_error
 
 START = ReplyStart("x", 5, "m")
 DONE = b"data: [DONE]\n\n"
@@ -61,7 +62,7 @@ END = say({}, "stop") + DONE
 PLAIN = b'data: {"id":"x","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 
 
-@pytest.mark.parametrize(
+@each(
     "odd",
     [
         PLAIN % "é😀".encode(),
@@ -85,10 +86,10 @@ PLAIN = b'data: {"id":"x","object":"chat.completion.chunk","created":5,"model":"
         DONE,
     ],
 )
-@pytest.mark.parametrize("known", [PLAIN, PLAIN.replace(b'"content":', b'"content": ')])
-def test_an_event_of_a_known_shape_says_what_it_says_alone(odd, known):
+@each("known", [PLAIN, PLAIN.replace(b'"content":', b'"content": ')])
+def test_an_event_of_a_known_shape_is_read_without_parsing(odd, known):
     knowing, unknowing = ReplyReader(), ReplyReader()
-    unknowing._looks = 1000
+    unknowing._shapes_learned = 1000
     for data in (ROLE, known % b"one", known % b"two", odd, known % b"three", known % b"four", DONE):
         assert str(knowing.feed(data)) == str(unknowing.feed(data))
     assert str(knowing.close()) == str(unknowing.close())
@@ -108,7 +109,7 @@ def failure(*chunks: bytes, n=1):
 
 
 def bare(events):
-    """The events without what may be forwarded."""
+    """Return the events without the bytes that may be forwarded."""
     return [
         ReplyTextDelta(found.choice, found.text) if isinstance(found, ReplyTextDelta) else found for found in events
     ]
@@ -147,14 +148,14 @@ class TestText:
         assert "".join(found.text for found in read(ROLE, say(delta), END) if isinstance(found, ReplyTextDelta)) == "hi"
 
     @pytest.mark.parametrize("delta", [{}, {"content": None}, {"content": ""}, {"content": []}, {"content": 5}])
-    def test_shapes_of_nothing(self, delta):
+    def test_empty_contents(self, delta):
         assert read(ROLE, say(delta), END) == [START, *STOP]
 
     @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
     def test_reasoning(self, key):
         assert read(ROLE, say({key: "hm", "content": None}), END) == [START, ReplyReasoningDelta(0, "hm"), *STOP]
 
-    def test_reasoning_under_both_names_counts_once(self):
+    def test_reasoning_under_both_keys_counts_once(self):
         assert read(ROLE, say({"reasoning": "hm", "reasoning_content": "hm"}), END)[1:2] == [
             ReplyReasoningDelta(0, "hm")
         ]
@@ -163,13 +164,13 @@ class TestText:
         part = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
         assert read(ROLE, say({"content": [part]}), END)[1:2] == [ReplyReasoningDelta(0, "hm")]
 
-    def test_half_a_character_waits_for_the_other_half(self):
+    def test_an_incomplete_surrogate_pair_waits_for_its_second_half(self):
         reader = ReplyReader()
         reader.feed(ROLE)
         assert bare(reader.feed(text("a\ud83d"))) == [ReplyTextDelta(0, "a")]
         assert bare(reader.feed(text("\ude00b"))) == [ReplyTextDelta(0, "😀b")]
 
-    def test_half_a_character_at_the_end_becomes_a_replacement_character(self):
+    def test_an_unpaired_surrogate_at_the_end_becomes_a_replacement_character(self):
         assert bare(read(ROLE, text("a\ud83d"), END)) == [
             START,
             ReplyTextDelta(0, "a"),
@@ -177,10 +178,10 @@ class TestText:
             *STOP,
         ]
 
-    def test_half_a_character_in_the_middle_becomes_one_at_once(self):
+    def test_an_unpaired_surrogate_in_the_middle_becomes_a_replacement_character_immediately(self):
         assert bare(read(ROLE, text("\ud83dx\ude00"), END))[1:2] == [ReplyTextDelta(0, "\ufffdx\ufffd")]
 
-    def test_text_behind_held_half_a_character_is_not_forwarded_raw(self):
+    def test_text_after_a_buffered_surrogate_is_not_forwarded_raw(self):
         found = read(ROLE, text("\ud83d"), text("x"), END)
         assert found[1] == ReplyTextDelta(0, "\ufffdx", None)
 
@@ -188,7 +189,7 @@ class TestText:
         damaged = text("hi").replace(b"hi", b"h\xffi")
         assert read(ROLE, damaged, END)[1:2] == [ReplyTextDelta(0, "h\ufffdi")]
 
-    def test_utf8_may_be_cut_anywhere(self):
+    def test_utf8_may_be_split_anywhere(self):
         data = ROLE + event(chunk({"content": "a"})).replace(b"a", "€😀".encode()) + END
         data = ROLE + ('data: {"choices":[{"delta":{"content":"€😀"}}]}\n\n').encode() + END
         assert bare(read(*[data[i : i + 1] for i in range(len(data))])) == [START, ReplyTextDelta(0, "€😀"), *STOP]
@@ -198,11 +199,11 @@ class TestForwarding:
     def raw(self, data, *, before=ROLE):
         return [found.raw for found in read(before, data, END) if isinstance(found, ReplyTextDelta)]
 
-    def test_a_canonical_event_is_kept_as_it_came(self):
+    def test_a_canonical_event_is_kept_verbatim(self):
         data = text("hi", system_fingerprint="fp", made_up=1, usage=None)
         assert self.raw(data) == [data]
 
-    def test_also_when_it_came_in_pieces(self):
+    def test_a_canonical_event_in_pieces_is_kept_verbatim(self):
         data = text("hi")
         found = read(ROLE, data[:30], data[30:], END)
         assert found[1] == ReplyTextDelta(0, "hi", data)
@@ -227,25 +228,25 @@ class TestForwarding:
             say(chunk()["choices"][0] | {"content": "hi"}),
         ],
     )
-    def test_anything_else_is_written_anew(self, data):
+    def test_any_other_event_is_rewritten(self, data):
         assert self.raw(data) == [None]
 
-    def test_a_reply_without_a_name_of_its_own_is_written_anew(self):
+    def test_a_reply_without_an_id_is_rewritten(self):
         nameless = text("hi", id="")
         assert self.raw(nameless, before=say({"role": "assistant"}, id="")) == [None]
 
-    def test_the_first_event_is_written_anew(self):
+    def test_the_first_event_is_rewritten(self):
         assert self.raw(b"", before=text("hi")) == [None]
 
 
 class TestEnd:
-    def test_the_end_mark_may_be_missing(self):
+    def test_the_end_marker_may_be_missing(self):
         assert read(ROLE, say({}, "stop")) == [START, *STOP]
 
-    def test_the_reason_may_ride_on_the_last_text(self):
+    def test_the_reason_may_accompany_the_last_text(self):
         assert bare(read(ROLE, say({"content": "hi"}, "stop") + DONE)) == [START, ReplyTextDelta(0, "hi"), *STOP]
 
-    def test_two_reasons_are_one(self):
+    def test_two_reasons_count_as_one(self):
         assert read(ROLE, say({}, "stop"), say({}, "stop"), DONE) == [START, *STOP]
 
     def test_a_specific_reason_wins_over_a_stop(self):
@@ -272,24 +273,24 @@ class TestEnd:
     def test_reasons(self, word, reason):
         assert read(ROLE, say({}, word), DONE)[1] == ReplyFinish(0, reason)
 
-    def test_the_end_mark_alone_is_a_stop(self):
+    def test_the_end_marker_alone_is_a_stop(self):
         assert read(ROLE, text("a"), DONE)[-2:] == STOP
         assert read(DONE) == [ReplyStart(), *STOP]
 
     @pytest.mark.parametrize("mark", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \r\n\r\n", b"data: [DONE]\n"])
-    def test_spellings_of_the_end_mark(self, mark):
+    def test_spellings_of_the_end_marker(self, mark):
         assert read(ROLE, text("a"), mark)[-2:] == STOP
 
     @pytest.mark.parametrize("data", [b"", ROLE, ROLE + text("a"), ROLE + text("a") + b'data: {"cho', b": hello\n\n"])
-    def test_an_answer_that_breaks_off_is_a_failure(self, data):
+    def test_a_truncated_stream_is_a_failure(self, data):
         error = failure(data)
         assert type(error) is UpstreamError
         assert error.code == "upstream_closed"
 
-    def test_a_cut_reason_is_still_read(self):
+    def test_a_reason_without_its_blank_line_is_still_read(self):
         assert read(ROLE, say({}, "stop").rstrip()) == [START, *STOP]
 
-    def test_nothing_comes_after_the_end(self):
+    def test_nothing_follows_the_end(self):
         reader = ReplyReader()
         reader.feed(ROLE + END)
         assert reader.ended
@@ -307,30 +308,30 @@ class TestUsage:
     }
     READ = UsageReport(Usage(10, 3, 4, 2))
 
-    def test_in_a_last_chunk(self):
+    def test_usage_in_a_last_chunk(self):
         last = event(chunk() | {"choices": [], "usage": self.USAGE})
         assert read(ROLE, say({}, "stop"), last, DONE) == [START, ReplyFinish(0, Reason.STOP), self.READ, ReplyEnd()]
 
-    def test_on_the_finish_chunk(self):
+    def test_usage_on_the_finish_chunk(self):
         assert read(ROLE, say({}, "stop", usage=self.USAGE), DONE)[1:] == [
             ReplyFinish(0, Reason.STOP),
             self.READ,
             ReplyEnd(),
         ]
 
-    def test_on_every_chunk_the_last_wins(self):
+    def test_the_last_usage_wins(self):
         early = self.USAGE | {"completion_tokens": 1}
         found = read(ROLE, text("a", usage=early), say({}, "stop", usage=self.USAGE), DONE)
         assert [each for each in found if isinstance(each, UsageReport)] == [self.READ]
 
-    def test_a_finish_waits_for_nothing_but_the_next_event(self):
+    def test_a_finish_waits_only_for_the_next_event(self):
         reader = ReplyReader()
         reader.feed(ROLE + say({}, "stop"))
         assert reader.feed(event(chunk() | {"choices": [], "usage": self.USAGE})) == [ReplyFinish(0, Reason.STOP)]
         assert reader.usage == Usage(10, 3, 4, 2)
 
     @pytest.mark.parametrize("usage", [None, [], "x", {}, {"prompt_tokens": None, "completion_tokens": "3"}])
-    def test_what_is_unknown_is_0(self, usage):
+    def test_unknown_usage_is_0(self, usage):
         found = read(ROLE, say({}, "stop", usage=usage), DONE)
         assert [each.usage for each in found if isinstance(each, UsageReport)] in ([], [Usage()])
 
@@ -358,32 +359,32 @@ class TestOddChunks:
             None,
         ],
     )
-    def test_nonsense_is_survived(self, payload):
+    def test_unexpected_values_are_ignored(self, payload):
         assert bare(read(ROLE, event(payload), text("a"), END)) == [START, ReplyTextDelta(0, "a"), *STOP]
 
-    def test_a_missing_index_is_the_position(self):
+    def test_a_missing_index_defaults_to_the_position(self):
         data = ROLE + b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' + END
         assert bare(read(data)) == [START, ReplyTextDelta(0, "a"), *STOP]
 
-    def test_comments_and_unknown_words(self):
+    def test_comments_and_unknown_data_are_ignored(self):
         found = read(b": OPENROUTER PROCESSING\n\n", ROLE, b"data: ping\n\ndata:\n\n: x\n", text("a"), END)
         assert bare(found) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_damaged_json_is_a_failure(self):
         assert failure(ROLE, b'data: {"choices":[{"delta":{"content":"a}\n\n').code == "upstream_unreadable"
 
-    def test_numbers_that_are_no_json_are_survived(self):
+    def test_invalid_json_numbers_are_tolerated(self):
         data = b'data: {"choices":[{"delta":{"content":"a"},"score":NaN}],"x":1e999}\n\n'
         assert bare(read(ROLE, data, END))[1] == ReplyTextDelta(0, "a")
 
-    def test_a_start_that_tells_nothing(self):
+    def test_a_start_without_metadata(self):
         assert read(event({"choices": [{"delta": {"content": "a"}}]}), DONE)[0] == ReplyStart()
 
     def test_a_message_instead_of_a_delta(self):
         data = event({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
         assert bare(read(data)) == [ReplyStart(), ReplyTextDelta(0, "a"), *STOP]
 
-    def test_text_of_the_older_protocol(self):
+    def test_text_of_the_legacy_protocol(self):
         data = event({"choices": [{"text": "a", "finish_reason": "stop"}]})
         assert bare(read(data)) == [ReplyStart(), ReplyTextDelta(0, "a"), *STOP]
 
@@ -395,15 +396,15 @@ class TestErrors:
             ({"error": {"message": "boom", "type": "server_error", "param": None, "code": None}}, "boom"),
             ({"error": "boom"}, "boom"),
             ({"object": "error", "message": "boom", "code": 500}, "boom"),
-            ({"error": {"code": 502}}, "The upstream reported an error without saying which."),
+            ({"error": {"code": 502}}, "The upstream reported an error without a message."),
             ({"choices": [{"delta": {}, "finish_reason": "error", "error": {"message": "boom"}}]}, "boom"),
         ],
     )
     @pytest.mark.parametrize("before", [b"", ROLE + text("a")])
-    def test_in_a_stream(self, before, payload, message):
+    def test_an_error_in_a_stream(self, before, payload, message):
         assert failure(before, event(payload), END).message == message
 
-    def test_as_an_event_of_its_own(self):
+    def test_an_error_as_a_separate_event(self):
         assert failure(ROLE, b'event: error\ndata: {"message":"boom"}\n\n').message == "boom"
         assert failure(ROLE, b"event: error\ndata: boom\n\n").message == "boom"
 
@@ -421,10 +422,10 @@ class TestErrors:
             ({"message": "m"}, 502),
         ],
     )
-    def test_the_status_that_it_would_have_had(self, error, status):
+    def test_the_status_of_an_error_in_a_stream(self, error, status):
         assert failure(event({"error": error})).status == status
 
-    def test_details_are_kept(self):
+    def test_details_of_an_error_are_kept(self):
         error = failure(event({"error": {"message": "m", "type": "t", "param": "p", "code": "c", "status": 400}}))
         assert isinstance(error, UpstreamRefused)
         assert (error.kind, error.param, error.code) == ("t", "p", "c")
@@ -438,7 +439,7 @@ class TestErrors:
             b'\n {"message":"boom"}',
         ],
     )
-    def test_as_a_whole_body(self, body):
+    def test_an_error_as_a_whole_body(self, body):
         assert failure(body).message == "boom"
         assert failure(*[body[i : i + 1] for i in range(len(body))]).message == "boom"
 
@@ -446,10 +447,10 @@ class TestErrors:
         page = b"<!DOCTYPE html><html><head><title>502 Bad\n Gateway</title></head></html>"
         assert "502 Bad Gateway" in failure(page[:30], page[30:]).message
 
-    def test_something_else(self):
+    def test_plain_text(self):
         assert "Hello there" in failure(b"Hello there").message
 
-    def test_of_a_refused_request(self):
+    def test_the_error_of_a_rejected_request(self):
         error = read_error(429, b'{"error":{"message":"slow down","code":"busy"}}')
         assert isinstance(error, UpstreamRefused)
         assert (error.status, error.message, error.code) == (429, "slow down", "busy")
@@ -464,14 +465,14 @@ class TestErrors:
             (b'\xef\xbb\xbf{"error":{"message":"m"}}', "m"),
             (b'{"message":null,"detail":"m"}', "m"),
             (b'{"detail":[{"loc":["body","n"],"msg":"too large"},{"msg":"too odd"}]}', "n: too large; too odd"),
-            (b"{}", "The upstream reported an error without saying which."),
+            (b"{}", "The upstream reported an error without a message."),
             (b"\xff", "\ufffd"),
         ],
     )
-    def test_bodies_of_refused_requests(self, body, message):
+    def test_error_bodies_of_rejected_requests(self, body, message):
         assert read_error(500, body).message == message
 
-    def test_a_refused_key_is_ours(self):
+    def test_a_rejected_key_is_our_error(self):
         assert read_error(401, b'{"error":"no"}').status == 502
 
 
@@ -500,7 +501,7 @@ class TestWhole:
     }
 
     @pytest.mark.parametrize("size", [1, 7, 10_000])
-    def test_where_a_stream_was_expected(self, size):
+    def test_a_whole_reply_instead_of_a_stream(self, size):
         body = b"\r\n " + json.dumps(self.BODY, indent=1).encode()
         assert read(*[body[i : i + size] for i in range(0, len(body), size)]) == [
             START,
@@ -520,7 +521,7 @@ class TestWhole:
         body = {"choices": [{"message": {"content": "a"}}]}
         assert read(json.dumps(body).encode())[-2:] == STOP
 
-    def test_a_cut_body_is_a_failure(self):
+    def test_a_truncated_body_is_a_failure(self):
         assert failure(json.dumps(self.BODY).encode()[:-5]).code == "upstream_closed"
 
 
@@ -530,7 +531,7 @@ class TestCalls:
         assert reply.failure is None
         return reply.choices[0].calls
 
-    def test_pass_as_they_come(self):
+    def test_calls_pass_as_they_arrive(self):
         reader = ReplyReader()
         reader.feed(ROLE)
         assert reader.feed(say({"tool_calls": [call()]})) == [ReplyCallStart(0, 0, "c", "f")]
@@ -557,7 +558,7 @@ class TestCalls:
             ReplyTextDelta(0, "b"),
         ]
 
-    def test_repeated_names_and_ids(self):
+    def test_a_repeated_name_and_id(self):
         found = self.calls(ROLE, say({"tool_calls": [call()]}), say({"tool_calls": [call(arguments="{}")]}), END)
         assert found == (ReplyCall("c", "f", "{}"),)
 
@@ -577,7 +578,7 @@ class TestCalls:
         )
         assert found == (ReplyCall("a", "f", "{}"), ReplyCall("b", "g", '{"x":1}'), ReplyCall("c", "f", "{}"))
 
-    def test_interleaved_calls_come_out_one_after_another(self):
+    def test_interleaved_calls_are_emitted_consecutively(self):
         items = [call(0, "a"), call(1, "b", "g"), more('{"x"', 0), more('{"y"', 1), more(":1}", 0), more(":2}", 1)]
         found = read(ROLE, *(say({"tool_calls": [item]}) for item in items), END)
         assert found[1:-2] == [
@@ -591,7 +592,7 @@ class TestCalls:
             ReplyCallEnd(0, 1),
         ]
 
-    def test_text_inside_of_a_call_waits_for_its_end(self):
+    def test_text_inside_a_call_waits_for_its_end(self):
         found = read(ROLE, say({"tool_calls": [call(arguments="{")]}), text("b"), say({"tool_calls": [more("}")]}), END)
         assert bare(found)[1:-2] == [
             ReplyCallStart(0, 0, "c", "f"),
@@ -613,13 +614,13 @@ class TestCalls:
             ReplyCall("c", "f", '{"a":[1]}'),
         )
 
-    def test_half_a_character_in_the_arguments(self):
+    def test_a_surrogate_pair_split_in_the_arguments(self):
         pieces = [call(arguments='{"a":"\ud83d'), more('\ude00"}')]
         assert self.calls(ROLE, *(say({"tool_calls": [item]}) for item in pieces), END) == (
             ReplyCall("c", "f", '{"a":"😀"}'),
         )
 
-    def test_half_a_character_in_each_of_two_calls_at_once(self):
+    def test_surrogate_pairs_split_in_two_calls_at_the_same_time(self):
         items = [
             call(0, "a", arguments='{"a":"\ud83d'),
             call(1, "b", "g", arguments='{"b":"\ud83d'),
@@ -645,7 +646,7 @@ class TestCalls:
             ("", "tool_calls", True),
         ],
     )
-    def test_what_was_cut_is_incomplete(self, arguments, reason, complete):
+    def test_truncated_calls_are_incomplete(self, arguments, reason, complete):
         [found] = self.calls(ROLE, say({"tool_calls": [call(arguments=arguments)]}), say({}, reason), DONE)
         assert found == ReplyCall("c", "f", arguments, complete=complete)
 
@@ -660,19 +661,19 @@ class TestCalls:
         found = self.calls(ROLE, say({"tool_calls": [first]}), say({"tool_calls": [rest]}), END)
         assert found == (ReplyCall("c", "sh", "ls"),)
 
-    def test_a_call_without_a_name_is_nothing(self):
+    def test_a_call_without_a_name_is_ignored(self):
         assert self.calls(ROLE, say({"tool_calls": [call(name=None, arguments="{}")]}), END) == ()
 
 
 class TestLimits:
     @pytest.fixture(autouse=True)
     def small(self, monkeypatch):
-        monkeypatch.setattr("streamtool.sse.HELD", 100)
+        monkeypatch.setattr("streamtool.core.sse.MAX_BUFFERED", 100)
 
-    def test_a_whole_body(self):
+    def test_a_whole_body_is_limited(self):
         assert failure(b'{"choices":' + b" " * 100).code == "reply_too_large"
 
-    def test_arguments_and_what_waits_for_them(self):
+    def test_buffered_arguments_and_text_are_limited(self):
         pieces = [say({"tool_calls": [more("x" * 30)]}), text("y" * 30)] * 2
         assert failure(ROLE, say({"tool_calls": [call()]}), *pieces).code == "reply_too_large"
 
@@ -681,7 +682,7 @@ class TestLimits:
 
 
 class TestChoices:
-    def test_each_has_its_own_state(self):
+    def test_each_choice_has_its_own_state(self):
         found = read(
             say({"role": "assistant"}, index=1),
             say({"content": "b"}, index=1),
@@ -704,16 +705,16 @@ class TestChoices:
             ReplyEnd(),
         ]
 
-    def test_several_in_one_chunk(self):
+    def test_several_choices_in_one_chunk(self):
         both = chunk() | {
             "choices": [{"index": i, "delta": {"content": "ab"[i]}, "finish_reason": "stop"} for i in (0, 1)]
         }
         assert bare(read(event(both), DONE, n=2))[1:3] == [ReplyTextDelta(0, "a"), ReplyTextDelta(1, "b")]
 
-    def test_one_that_never_came_is_a_failure(self):
+    def test_a_missing_choice_is_a_failure(self):
         assert failure(ROLE, text("a"), END, n=2).code == "choices_missing"
 
-    def test_one_that_was_not_asked_for_is_ignored(self):
+    def test_an_unrequested_choice_is_ignored(self):
         both = chunk() | {
             "choices": [{"index": i, "delta": {"content": "ab"[i]}, "finish_reason": "stop"} for i in (0, 1)]
         }
@@ -761,7 +762,7 @@ def test_nothing_raises(data):
 
 
 @pytest.mark.parametrize("blanks", [b"\n", b"\r\n\r\n", b"  ", b" \n"])
-def test_white_space_before_the_first_event_loses_nothing(blanks):
+def test_whitespace_before_the_first_event_is_skipped(blanks):
     body = blanks + ROLE + text("Hello") + END
     for size in (1, 3, len(body)):
         reader = ReplyReader()

@@ -1,12 +1,12 @@
-"""What a Chat Completions client may ask, how it is understood, and how it travels on to an upstream."""
+"""Reading a Chat Completions client's request, and writing it to an upstream."""
 
 import json
 
 import pytest
 from attrs import evolve
 
-from streamtool.conversation import MediaPart, Message, Options, TextPart, Tool, ToolCall, ToolChoice, ToolResult
-from streamtool.errors import RequestError, TooLargeError
+from streamtool.core.conversation import MediaPart, Message, Options, TextPart, Tool, ToolCall, ToolChoice, ToolResult
+from streamtool.core.errors import RequestError, TooLargeError
 from streamtool.protocols.chat import read_request, write_request
 from streamtool.settings import LimitSettings, ModelSettings
 
@@ -30,7 +30,7 @@ def read(limits=None, **fields):
     return read_request(json.dumps(body).encode(), limits or LimitSettings())
 
 
-def refused(param, limits=None, **fields):
+def rejected(param, limits=None, **fields):
     with pytest.raises(RequestError) as caught:
         read(limits, **fields)
     assert caught.value.param == param, caught.value.message
@@ -70,7 +70,7 @@ class TestMessages:
         )
 
     @pytest.mark.parametrize("content", [None, "", []])
-    def test_an_assistant_may_have_said_nothing(self, content):
+    def test_an_assistant_message_may_be_empty(self, content):
         assert messages({"role": "assistant", "content": content}, USER)[0].content == ()
 
     def test_an_assistant_message_without_content(self):
@@ -86,10 +86,10 @@ class TestMessages:
         assert [message.text for message in found] == ["no", "never", "hi"]
 
     @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
-    def test_reasoning_comes_back(self, key):
+    def test_reasoning_is_read_back(self, key):
         assert messages({"role": "assistant", "content": "a", key: "hm"}, USER)[0].reasoning == "hm"
 
-    def test_neighbouring_results_are_one_message(self):
+    def test_adjacent_results_are_one_message(self):
         other = CALL | {"id": "call_2", "function": {"name": "get_time", "arguments": ""}}
         second = {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "noon"}]}
         found = messages(USER, {"role": "assistant", "tool_calls": [CALL, other]}, second, RESULT, USER)
@@ -116,24 +116,24 @@ class TestMessages:
         found = messages({"role": "assistant", "tool_calls": [call]}, RESULT | {"tool_call_id": "c"})
         assert found[0].calls == (ToolCall("c", "sh", "ls", custom=True),)
 
-    def test_arguments_of_other_models_are_kept_as_they_are(self):
+    def test_arguments_of_other_models_are_unchanged(self):
         broken = CALL | {"function": {"name": "f", "arguments": '{"a'}}
         whole = CALL | {"id": "2", "function": {"name": "f", "arguments": {"a": 1}}}
         found = messages({"role": "assistant", "tool_calls": [broken, whole]}, USER)
         assert [call.arguments for call in found[0].calls] == ['{"a', '{"a":1}']
 
-    def test_orphans_and_interrupted_calls_are_allowed(self):
+    def test_orphaned_results_and_interrupted_calls_are_allowed(self):
         found = messages(RESULT, *HISTORY, USER)
         assert found[0].results == (ToolResult("call_1", (TextPart("sunny"),)),)
 
     @pytest.mark.parametrize("tail", [[], [RESULT | {"tool_call_id": "other"}]])
-    def test_an_end_in_an_unanswered_call_names_it(self, tail):
-        error = refused("messages", messages=[*HISTORY, *tail])
+    def test_an_unanswered_call_at_the_end_is_named(self, tail):
+        error = rejected("messages", messages=[*HISTORY, *tail])
         assert "call_1" in error.message
 
     def test_one_of_two_calls_unanswered_at_the_end(self):
         other = CALL | {"id": "call_2"}
-        error = refused("messages", messages=[USER, {"role": "assistant", "tool_calls": [CALL, other]}, RESULT])
+        error = rejected("messages", messages=[USER, {"role": "assistant", "tool_calls": [CALL, other]}, RESULT])
         assert "call_2" in error.message
 
     @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ class TestMessages:
         ],
     )
     def test_errors_name_the_place(self, message, param):
-        refused(param, messages=[USER, message])
+        rejected(param, messages=[USER, message])
 
     @pytest.mark.parametrize("value", [None, [], "hi", {}])
     def test_at_least_one_message_is_needed(self, value):
-        refused("messages", messages=value)
+        rejected("messages", messages=value)
 
 
 class TestTools:
@@ -190,7 +190,7 @@ class TestTools:
         assert [tool.name for tool in found.tools] == ["get_time"]
         assert found.dropped == ("tool of type web_search",)
 
-    def test_a_choice_of_a_hosted_tool_goes_with_it(self):
+    def test_a_choice_of_a_hosted_tool_is_left_out_too(self):
         found = read(tools=[{"type": "web_search"}, TIME], tool_choice={"type": "web_search"})
         assert found.choice == ToolChoice()
         assert len(found.dropped) == 2
@@ -202,9 +202,9 @@ class TestTools:
         assert found.choice == ToolChoice("required", ("get_weather",), parallel=False)
         assert found.options.n == 2
 
-    def test_the_same_tool_twice_is_one_tool_two_different_ones_are_refused(self):
+    def test_a_duplicate_tool_is_merged_and_a_conflicting_one_rejected(self):
         assert len(read(tools=[TIME, TIME]).tools) == 1
-        refused("tools[1]", tools=[TIME, {"type": "function", "function": {"name": "get_time", "strict": True}}])
+        rejected("tools[1]", tools=[TIME, {"type": "function", "function": {"name": "get_time", "strict": True}}])
 
     @pytest.mark.parametrize("value", [None, []])
     def test_no_tools(self, value):
@@ -228,17 +228,17 @@ class TestTools:
         ],
     )
     def test_errors_name_the_place(self, tool, param):
-        refused(param, tools=[tool])
+        rejected(param, tools=[tool])
 
     def test_tools_and_functions_exclude_each_other(self):
-        refused("functions", tools=[TIME], functions=[{"name": "f"}])
+        rejected("functions", tools=[TIME], functions=[{"name": "f"}])
 
     @pytest.mark.parametrize("name", ["a.b", "mcp__x-y", "ns/tool", "größe"])
-    def test_names_beyond_the_origins_alphabet(self, name):
+    def test_names_outside_the_origins_alphabet(self, name):
         assert read(tools=[{"type": "function", "function": {"name": name}}]).tools[0].name == name
 
 
-class TestChoice:
+class TestToolChoice:
     @pytest.mark.parametrize(
         ("value", "choice"),
         [
@@ -258,14 +258,14 @@ class TestChoice:
             ),
         ],
     )
-    def test_forms(self, value, choice):
+    def test_tool_choice_values(self, value, choice):
         assert read(tools=[WEATHER, TIME], tool_choice=value).choice == choice
 
     def test_a_custom_tool_by_name(self):
         tool = {"type": "custom", "custom": {"name": "sh"}}
         assert read(tools=[tool], tool_choice=tool).choice == ToolChoice("required", ("sh",))
 
-    def test_not_parallel(self):
+    def test_parallel_calls_disabled(self):
         assert read(tools=[TIME], parallel_tool_calls=False).choice == ToolChoice(parallel=False)
         assert read(tools=[TIME], parallel_tool_calls=None).choice == ToolChoice()
 
@@ -290,28 +290,28 @@ class TestChoice:
         ],
     )
     def test_errors_name_the_place(self, value, param):
-        refused(param, tools=[WEATHER, TIME], tool_choice=value)
+        rejected(param, tools=[WEATHER, TIME], tool_choice=value)
 
     @pytest.mark.parametrize("value", ["auto", "none"])
-    def test_a_harmless_choice_without_tools(self, value):
+    def test_auto_and_none_without_tools(self, value):
         assert read(tool_choice=value).choice == ToolChoice()
 
     @pytest.mark.parametrize("value", ["required", {"type": "function", "function": {"name": "get_time"}}])
-    def test_a_demand_without_tools(self, value):
-        refused("tool_choice", tool_choice=value)
-        refused("function_call", function_call={"name": "get_time"})
+    def test_a_required_call_without_tools_is_rejected(self, value):
+        rejected("tool_choice", tool_choice=value)
+        rejected("function_call", function_call={"name": "get_time"})
 
-    def test_the_history_may_name_the_tools(self):
+    def test_tools_may_be_inferred_from_the_history(self):
         asked = {"messages": [*HISTORY, RESULT]}
         assert read(**asked, tool_choice="required").choice.mode == "required"
         named = {"type": "function", "function": {"name": "get_weather"}}
         assert read(**asked, tool_choice=named).choice.names == ("get_weather",)
         assert read(**asked, tool_choice="none").choice.mode == "none"
-        refused("tool_choice", **asked, tool_choice={"type": "function", "function": {"name": "get_time"}})
+        rejected("tool_choice", **asked, tool_choice={"type": "function", "function": {"name": "get_time"}})
 
 
 class TestFields:
-    def test_the_rest(self):
+    def test_other_fields(self):
         found = read(
             stream=True,
             stream_options={"include_usage": True, "include_obfuscation": False},
@@ -329,7 +329,7 @@ class TestFields:
         found = read(stream=None, stream_options=None, n=None, stop=None, parallel_tool_calls=None, tool_choice=None)
         assert (found.stream, found.options.n, found.include_usage, found.options.stop) == (False, 1, False, ())
 
-    def test_usage_belongs_to_streams(self):
+    def test_include_usage_applies_only_to_streams(self):
         assert not read(stream=False, stream_options={"include_usage": True}).include_usage
 
     def test_one_stop_string(self):
@@ -354,10 +354,10 @@ class TestFields:
         ],
     )
     def test_errors_name_the_place(self, field, value):
-        refused(field, **{field: value})
+        rejected(field, **{field: value})
 
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"a":NaN', b"null", b"[" * 100_000])
-    def test_a_body_that_is_no_object(self, body):
+    def test_a_body_that_is_not_an_object(self, body):
         with pytest.raises(RequestError) as caught:
             read_request(body, LimitSettings())
         assert caught.value.status == 400
@@ -368,20 +368,20 @@ class TestFields:
 
 
 class TestLimits:
-    def test_body(self):
+    def test_body_limit(self):
         with pytest.raises(TooLargeError) as caught:
             read(LimitSettings(body=10))
         assert caught.value.status == 413
 
-    def test_tools(self):
-        error = refused("tools", LimitSettings(tools=1), tools=[TIME, WEATHER])
+    def test_tool_limit(self):
+        error = rejected("tools", LimitSettings(tools=1), tools=[TIME, WEATHER])
         assert error.status == 413
 
-    def test_schema(self):
-        error = refused("tools[1].function.parameters", LimitSettings(schema=20), tools=[TIME, WEATHER])
+    def test_schema_limit(self):
+        error = rejected("tools[1].function.parameters", LimitSettings(schema=20), tools=[TIME, WEATHER])
         assert error.status == 413
 
-    def test_depth(self):
+    def test_depth_limit(self):
         assert read(LimitSettings(depth=5), x=[[[[]]]]).model == "m"
         with pytest.raises(RequestError):
             read(LimitSettings(depth=5), x=[[[[[]]]]])
@@ -392,7 +392,7 @@ class TestUpstream:
         model = ModelSettings(options.pop("model", "up"))
         return json.loads(write_request(conversation, model, **({"stream": True} | options)))
 
-    def test_what_nobody_changed_travels_untouched(self):
+    def test_unchanged_fields_are_passed_on_verbatim(self):
         odd = {"role": "user", "content": [{"type": "text", "text": "a", "prompt_cache_breakpoint": {}}], "name": "bob"}
         fields = {"messages": [odd, *HISTORY, RESULT], "temperature": 0.1, "made_up": [1], "max_completion_tokens": 5}
         body = self.written(read(**fields, stop="x", n=2, stream=True, stream_options={"include_obfuscation": False}))
@@ -411,7 +411,7 @@ class TestUpstream:
         legacy = read(functions=[TIME["function"]], function_call="auto")
         assert self.written(evolve(legacy, tools=()), stream=False) == body
 
-    def test_native_tools_travel_as_they_came(self):
+    def test_native_tools_are_passed_on_verbatim(self):
         custom = {"type": "custom", "custom": {"name": "sh", "format": {"type": "text"}}}
         tools = [WEATHER, custom, {"type": "function", "function": {"name": "x", "made_up": 1}}]
         choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [custom, WEATHER]}}
@@ -424,7 +424,7 @@ class TestUpstream:
         assert body["parallel_tool_calls"] is False
 
     @pytest.mark.parametrize("choice", ["none", "required", {"type": "function", "function": {"name": "get_time"}}])
-    def test_a_choice_is_written_as_it_was_read(self, choice):
+    def test_a_tool_choice_is_written_as_it_was_read(self, choice):
         assert self.written(read(tools=[TIME], tool_choice=choice))["tool_choice"] == choice
 
     def test_native_legacy_functions(self):
@@ -433,14 +433,14 @@ class TestUpstream:
         assert {key: body.get(key) for key in asked} == asked
         assert "tool_choice" not in body
 
-    def test_a_whole_reply_read_as_a_stream_asks_for_its_usage(self):
+    def test_a_whole_reply_read_as_a_stream_requests_usage(self):
         wanted = evolve(read(stream=False), include_usage=True)
         assert self.written(wanted)["stream_options"] == {"include_usage": True}
         assert "stream_options" not in self.written(wanted, stream=False)
         assert "stream_options" not in self.written(read(stream=True))
         assert "stream_options" not in self.written(read(stream=False), stream=False)
 
-    def test_messages_that_were_made_here(self):
+    def test_constructed_messages(self):
         image = {"type": "image_url", "image_url": {"url": "data:"}}
         made = (
             Message("system", (TextPart("a"), TextPart("b"))),
@@ -480,7 +480,7 @@ class TestUpstream:
             {"role": "assistant", "content": ""},
         ]
 
-    def test_tools_that_were_made_here(self):
+    def test_constructed_tools(self):
         tools = (Tool("f", "d", {"type": "object"}, strict=True), Tool("g", custom=True), Tool("h"))
         body = self.written(
             evolve(read(), protocol="messages", tools=tools, raw={"system": "s"}, options=Options(max_tokens=5))

@@ -1,13 +1,15 @@
-"""What a Chat Completions client receives: streamed, whole, and when something broke."""
+"""Writing a Chat Completions reply for the client: streamed, whole, and after failures."""
 
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accumulated import accumulate
+from support.validators import assert_valid, validate_chat_error, validate_chat_stream, validate_chat_whole
 
-from streamtool.conversation import Conversation, Options, Tool
-from streamtool.errors import (
+from streamtool.core.conversation import Conversation, Options, Tool
+from streamtool.core.errors import (
     AuthenticationError,
     RequestError,
     StreamtoolError,
@@ -15,16 +17,7 @@ from streamtool.errors import (
     UpstreamError,
     UpstreamRefused,
 )
-from streamtool.protocols.chat import (
-    COMPLETE_HEADERS,
-    KEEPALIVE,
-    STREAM_HEADERS,
-    ReplyReader,
-    ReplyWriter,
-    write_complete,
-    write_error,
-)
-from streamtool.reply import (
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -37,13 +30,15 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
     UsageReport,
-    accumulate,
 )
-from streamtool.testing.validate import (
-    assert_valid,
-    validate_chat_error,
-    validate_chat_stream,
-    validate_chat_whole,
+from streamtool.protocols.chat import (
+    COMPLETE_HEADERS,
+    KEEPALIVE,
+    STREAM_HEADERS,
+    ReplyReader,
+    ReplyWriter,
+    write_complete,
+    write_error,
 )
 
 TOOLS = (Tool("f"), Tool("g"), Tool("sh", custom=True))
@@ -100,7 +95,7 @@ def written(*events, **fields) -> bytes:
 
 
 class TestText:
-    def test_a_plain_reply_to_the_letter(self):
+    def test_a_plain_reply_verbatim(self):
         head = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","system_fingerprint":null,'
         expected = (
             head + '"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
@@ -110,16 +105,16 @@ class TestText:
         )  # fmt: skip
         assert written(ReplyStart(), ReplyTextDelta(0, 'hé\n"😀'), *STOP).decode() == expected
 
-    def test_the_role_leaves_with_the_start(self):
+    def test_the_role_is_sent_with_the_start(self):
         machine = writer()
         assert deltas(machine.feed([ReplyStart()])) == [{"role": "assistant", "content": ""}]
         assert deltas(machine.feed([ReplyTextDelta(0, "a")])) == [{"content": "a"}]
 
-    def test_the_start_names_the_reply(self):
+    def test_the_start_provides_id_time_and_model(self):
         [role, *_] = payloads(written(ReplyStart("up", 9, "other"), *STOP))
         assert (role["id"], role["created"], role["model"]) == ("up", 9, "other")
 
-    def test_what_the_start_does_not_tell_is_ours(self):
+    def test_missing_metadata_is_filled_in(self):
         [role, *_] = payloads(written(ReplyStart(None, None, "other"), *STOP))
         assert (role["id"], role["created"], role["model"]) == ("chatcmpl-1", 7, "other")
 
@@ -132,33 +127,33 @@ class TestText:
         assert {item["id"] for item in items[:-1]} == {"a"}
         assert len(items) == 5
 
-    def test_reasoning_has_one_name(self):
+    def test_reasoning_is_written_under_one_key(self):
         assert deltas(written(ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "a"), *STOP))[1:] == [
             {"reasoning_content": "hm"},
             {"content": "a"},
             {},
         ]
 
-    def test_empty_pieces_do_not_leave(self):
+    def test_empty_pieces_are_not_sent(self):
         data = written(ReplyStart(), ReplyTextDelta(0, ""), ReplyReasoningDelta(0, ""), *STOP)
         assert len(deltas(data)) == 2
 
     def test_a_lone_surrogate_becomes_a_replacement_character(self):
         assert deltas(written(ReplyTextDelta(0, "a\ud83d"), *STOP))[1] == {"content": "a\ufffd"}
 
-    def test_nothing_gives_nothing(self):
+    def test_no_events_give_no_bytes(self):
         assert writer().feed([]) == b""
 
 
 class TestForwarding:
     RAW = b'data: {"id":"up","object":"chat.completion.chunk","created":9,"model":"m","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
 
-    def test_bytes_are_forwarded_as_they_came(self):
+    def test_bytes_are_forwarded_verbatim(self):
         machine = writer()
         machine.feed([ReplyStart("up", 9, "m")])
         assert machine.feed([ReplyTextDelta(0, "hi", self.RAW), ReplyTextDelta(0, "hi", self.RAW)]) == self.RAW * 2
 
-    def test_not_before_the_role(self):
+    def test_bytes_are_not_forwarded_before_the_role(self):
         machine = writer()
         assert deltas(machine.feed([ReplyTextDelta(0, "hi", self.RAW)])) == [
             {"role": "assistant", "content": ""},
@@ -168,28 +163,28 @@ class TestForwarding:
     @pytest.mark.parametrize(
         "start", [ReplyStart(), ReplyStart("up", 9), ReplyStart("up", None, "m"), ReplyStart(None, 9, "m")]
     )
-    def test_not_if_the_reply_bears_another_name(self, start):
+    def test_bytes_are_not_forwarded_if_the_reply_has_other_metadata(self, start):
         machine = writer()
         machine.feed([start])
         assert payloads(machine.feed([ReplyTextDelta(0, "hi", self.RAW)]))[0]["id"] in ("up", "chatcmpl-1")
         assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) != self.RAW
 
-    def test_not_on_another_attempt(self):
+    def test_bytes_are_not_forwarded_on_another_attempt(self):
         machine = writer()
         machine.feed([ReplyStart("up", 9, "m"), ReplyStart("up2", 9, "m")])
         assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) != self.RAW
 
-    def test_not_behind_a_call(self):
+    def test_bytes_are_not_forwarded_after_a_call(self):
         machine = writer()
         machine.feed([ReplyStart("up", 9, "m"), ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0)])
         assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) != self.RAW
 
-    def test_not_after_the_end(self):
+    def test_bytes_are_not_forwarded_after_the_end(self):
         machine = writer()
         machine.feed([ReplyStart("up", 9, "m"), *STOP])
         assert machine.feed([ReplyTextDelta(0, "hi", self.RAW)]) == b""
 
-    def test_from_the_reader_to_the_client(self):
+    def test_bytes_are_forwarded_from_the_reader_to_the_client(self):
         role = self.RAW.replace(b'"content":"hi"', b'"role":"assistant","content":""')
         finish = self.RAW.replace(b'{"content":"hi"}', b"{}").replace(b":null}]", b':"stop"}]')
         reader, machine = ReplyReader(), writer()
@@ -199,7 +194,7 @@ class TestForwarding:
 
 
 class TestCalls:
-    def test_fragments_to_the_letter(self):
+    def test_fragments_verbatim(self):
         data = written(
             ReplyCallStart(0, 0, "call_A", "f"),
             ReplyArgumentsDelta(0, 0, '{"a'),
@@ -241,7 +236,7 @@ class TestCalls:
 
     @pytest.mark.parametrize("upstream", [Reason.STOP, Reason.LENGTH, Reason.FILTER])
     @pytest.mark.parametrize("end", [[ReplyCallEnd(0, 0, complete=False)], []])
-    def test_a_cut_call_stays_as_it_came_and_ends_with_length(self, upstream, end):
+    def test_a_truncated_call_is_unchanged_and_ends_with_length(self, upstream, end):
         data = written(
             ReplyCallStart(0, 0, "call_A", "f"),
             ReplyArgumentsDelta(0, 0, '{"a'),
@@ -252,7 +247,7 @@ class TestCalls:
         assert deltas(data)[2:] == [{"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}, {}]
         assert reason(data) == ("content_filter" if upstream is Reason.FILTER else "length")
 
-    def test_a_cut_call_without_arguments_gets_none(self):
+    def test_no_arguments_are_added_to_a_truncated_call(self):
         data = written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0, complete=False), *STOP)
         assert len(deltas(data)) == 3
         assert reason(data) == "length"
@@ -272,7 +267,7 @@ class TestCalls:
         assert reason(written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0), *end)) == with_call
         assert reason(written(ReplyTextDelta(0, "a"), *end)) == without
 
-    def test_white_space_behind_a_call_is_dropped(self):
+    def test_whitespace_after_a_call_is_dropped(self):
         data = written(
             ReplyCallStart(0, 0, "call_A", "f"),
             ReplyCallEnd(0, 0),
@@ -282,13 +277,13 @@ class TestCalls:
         )
         assert "content" not in deltas(data)[-2]
 
-    def test_white_space_between_calls_is_dropped(self):
+    def test_whitespace_between_calls_is_dropped(self):
         call = [ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0)]
         again = [ReplyCallStart(0, 1, "call_B", "f"), ReplyCallEnd(0, 1)]
         data = written(*call, ReplyTextDelta(0, "\n\n"), *again, *STOP)
         assert [delta for delta in deltas(data) if delta.get("content")] == []
 
-    def test_white_space_before_text_is_text(self):
+    def test_whitespace_before_text_is_text(self):
         data = written(
             ReplyCallStart(0, 0, "call_A", "f"),
             ReplyCallEnd(0, 0),
@@ -300,7 +295,7 @@ class TestCalls:
         )
         assert [delta["content"] for delta in deltas(data) if delta.get("content")] == ["\n Done", " ", "now"]
 
-    def test_endless_white_space_is_let_go(self):
+    def test_endless_whitespace_is_released(self):
         events = [ReplyTextDelta(0, " " * 1000) for _ in range(6)]
         data = written(ReplyCallStart(0, 0, "call_A", "f"), ReplyCallEnd(0, 0), *events, *STOP)
         assert sum(len(delta.get("content", "")) for delta in deltas(data)) >= 5000
@@ -340,7 +335,7 @@ class TestCalls:
 
 
 class TestChoices:
-    def test_they_appear_in_order_each_with_its_own_role_and_calls(self):
+    def test_choices_appear_in_order_each_with_its_own_role_and_calls(self):
         data = written(
             ReplyStart(),
             ReplyCallStart(2, 0, "call_A", "f"),
@@ -362,7 +357,7 @@ class TestChoices:
 
 
 class TestEnd:
-    def test_usage_only_when_asked_for(self):
+    def test_usage_only_when_requested(self):
         report = UsageReport(Usage(3, 4, 1, 2))
         assert b"usage" not in written(ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), report, ReplyEnd())
         items = payloads(
@@ -381,14 +376,14 @@ class TestEnd:
     def test_unknown_usage_is_0(self):
         assert payloads(written(*STOP, include_usage=True))[-2]["usage"]["total_tokens"] == 0
 
-    def test_an_error_is_the_last_thing(self):
+    def test_an_error_ends_the_stream(self):
         machine = writer()
         machine.feed([ReplyStart(), ReplyTextDelta(0, "a"), ReplyCallStart(0, 0, "call_A", "f")])
         data = machine.feed([ReplyFailure(UpstreamError("gone", code="c"))])
         assert payloads(data) == [{"error": {"message": "gone", "type": "upstream_error", "param": None, "code": "c"}}]
         assert machine.feed([ReplyArgumentsDelta(0, 0, "x"), ReplyCallEnd(0, 0), ReplyTextDelta(0, "b"), *STOP]) == b""
 
-    def test_an_error_may_be_all_there_is(self):
+    def test_an_error_may_be_the_only_event(self):
         data = writer().feed([ReplyFailure(RequestError("no", param="p")), *STOP])
         assert payloads(data) == [
             {"error": {"message": "no", "type": "invalid_request_error", "param": "p", "code": None}}
@@ -474,7 +469,7 @@ class TestWhole:
         ]
         assert body["choices"][0]["finish_reason"] == "tool_calls"
 
-    def test_a_cut_call(self):
+    def test_a_truncated_call(self):
         body = self.whole(ReplyCallStart(0, 0, "call_A", "f"), ReplyArgumentsDelta(0, 0, '{"a'), *STOP)
         assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
         assert body["choices"][0]["finish_reason"] == "length"
@@ -541,7 +536,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 @st.composite
 def choices(draw, index: int, *, broken: bool):
-    """The events of one choice, legal by the order that `reply` tells."""
+    """Generate legal events of one choice, in the order that `reply` documents."""
     events = []
     calls = 0
     for kind in draw(st.lists(st.sampled_from(["text", "reasoning", "call"]), max_size=5)):
@@ -573,13 +568,13 @@ def replies(draw):
     while any(queues):
         index = draw(st.sampled_from([index for index, queue in enumerate(queues) if queue]))
         events.append(queues[index].pop(0))
-        # a call's events are not parted from each other within a choice, but choices may alternate anywhere
+        # the events of a call are consecutive within their choice, but choices may interleave anywhere
     events += draw(st.lists(st.just(UsageReport(Usage(1, 2))), max_size=2))
     return n, [*events, ReplyEnd()]
 
 
 @given(replies(), st.booleans(), st.lists(st.integers(0, 40), max_size=4))
-def test_whatever_happens_the_stream_is_valid_and_says_the_same_as_the_whole(reply, usage, cuts):
+def test_every_stream_is_valid_and_equals_the_whole_reply(reply, usage, cuts):
     n, events = reply
     request = ASKED | {"n": n} | ({"stream_options": {"include_usage": True}} if usage else {})
     asked = conversation(n=n, include_usage=usage)
@@ -603,7 +598,7 @@ def test_whatever_happens_the_stream_is_valid_and_says_the_same_as_the_whole(rep
 
 
 @given(replies(), st.integers(0, 30))
-def test_a_reply_that_breaks_anywhere_is_a_valid_stream_that_ends_in_an_error(reply, place):
+def test_a_reply_that_fails_anywhere_is_a_valid_stream_ending_in_an_error(reply, place):
     n, events = reply
     events = [*events[: min(place, len(events) - 1)], ReplyFailure(UpstreamError("gone"))]
     data = writer(n=n).feed(events)

@@ -1,4 +1,4 @@
-"""How a conversation becomes one prompt, and what the reply of a legacy completions upstream says."""
+"""Writing a conversation as one prompt, and reading the reply of a legacy completions upstream."""
 
 import json
 
@@ -7,7 +7,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     Conversation,
     MediaPart,
     Message,
@@ -18,10 +18,19 @@ from streamtool.conversation import (
     ToolCall,
     ToolResult,
 )
-from streamtool.errors import RequestError, UpstreamRefused
+from streamtool.core.errors import RequestError, UpstreamRefused
+from streamtool.core.reply import (
+    Reason,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyStart,
+    ReplyTextDelta,
+    Usage,
+    UsageReport,
+)
 from streamtool.protocols import completions
 from streamtool.protocols.completions import TEMPLATES, ReplyReader, write_request
-from streamtool.reply import Reason, ReplyEnd, ReplyFailure, ReplyFinish, ReplyStart, ReplyTextDelta, Usage, UsageReport
 from streamtool.settings import ModelSettings
 
 MODEL = ModelSettings("base", template="chatml")
@@ -72,43 +81,43 @@ class TestPrompt:
         return json.loads(write_request(conversation, evolve(MODEL, template=template), stream=True))["prompt"]
 
     @pytest.mark.parametrize("name", TEMPLATES)
-    def test_a_talk(self, name):
+    def test_a_conversation(self, name):
         assert self.prompt(*TALK, template=name) == PROMPTS[name]
 
-    def test_the_settings_know_the_templates(self):
+    def test_the_settings_list_the_templates(self):
         from streamtool.settings import TEMPLATES as NAMES
 
         assert sorted(NAMES) == sorted(TEMPLATES)
 
     @pytest.mark.parametrize("name", TEMPLATES)
-    def test_what_ends_a_turn_is_stopped_at_and_leaves_room_for_others(self, name):
+    def test_the_closer_of_a_turn_is_a_stop_string_and_leaves_room_for_others(self, name):
         template = TEMPLATES[name]
         assert 1 <= len(template.stop) <= 3
         closer = template.assistant[1].strip().partition("<s>")[0]
         assert not closer or closer in template.stop
 
-    def test_the_system_may_speak_later(self):
+    def test_a_later_system_message(self):
         later = (HI, said("assistant", "hello"), said("system", "be kind"), said("user", "bye"))
         assert self.prompt(*later).count("<|im_start|>system\nbe kind<|im_end|>\n") == 1
         assert self.prompt(*later, template="mistral") == "[INST] hi [/INST] hello</s>[INST] be kind\n\nbye [/INST]"
 
-    def test_a_system_that_nobody_follows_speaks_as_the_user(self):
+    def test_a_trailing_system_message_becomes_the_users(self):
         assert self.prompt(said("system", "go"), template="mistral") == "[INST] go [/INST]"
         assert self.prompt(HI, said("assistant", "a"), said("system", "go"), template="gemma").endswith(
             "<start_of_turn>user\ngo<end_of_turn>\n<start_of_turn>model\n"
         )
 
     @pytest.mark.parametrize("name", TEMPLATES)
-    def test_words_of_the_assistant_at_the_end_are_left_open(self, name):
+    def test_a_trailing_assistant_message_is_left_open(self, name):
         assert self.prompt(HI, said("assistant", "well,"), template=name).endswith("well,")
 
-    def test_what_is_no_text_is_named(self):
+    def test_media_are_named(self):
         picture = Message(
             "user", (TextPart("look"), MediaPart("image", {}, "image/png", "AAAA"), MediaPart("audio", {}))
         )
         assert "look\n[image]\n[audio]<|im_end|>" in self.prompt(picture)
 
-    def test_calls_and_results_that_nobody_translated(self):
+    def test_calls_and_results_that_were_not_projected(self):
         found = self.prompt(
             HI,
             Message("assistant", calls=(ToolCall("c", "f", '{"a":1}'),)),
@@ -123,11 +132,11 @@ class TestRequest:
             write_request(Conversation("chat", "asked", (HI,), include_usage=True, **more), MODEL, stream=stream)
         )
 
-    def test_where_it_goes(self):
+    def test_the_request_path(self):
         assert completions.request_path(MODEL, stream=True) == "/v1/completions"
         assert completions.MODELS_PATH == "/v1/models"
 
-    def test_the_least_has_a_limit_and_stops(self):
+    def test_a_minimal_request_has_a_limit_and_stops(self):
         assert self.write() == {
             "model": "base",
             "prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
@@ -146,14 +155,16 @@ class TestRequest:
         options = Options(
             n=2,
             max_tokens=5,
-            temperature=0.5,
-            top_p=0.9,
-            top_k=3,
-            seed=7,
-            presence_penalty=0.1,
-            frequency_penalty=0.2,
             effort="high",
             output=OutputFormat(),
+            sampling={
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "top_k": 3,
+                "seed": 7,
+                "presence_penalty": 0.1,
+                "frequency_penalty": 0.2,
+            },
         )
         found = self.write(options=options)
         for key in ("model", "prompt", "stop", "stream", "stream_options"):
@@ -168,7 +179,7 @@ class TestRequest:
             "n": 2,
         }
 
-    def test_stops_of_the_caller_come_after_those_of_the_template(self):
+    def test_the_clients_stops_follow_those_of_the_template(self):
         assert self.write(options=Options(stop=("a", "<|im_end|>", "b", "c")))["stop"] == [
             "<|im_end|>",
             "<|im_start|>",
@@ -176,12 +187,12 @@ class TestRequest:
             "b",
         ]
 
-    def test_tools_are_refused(self):
+    def test_tools_are_unsupported(self):
         with pytest.raises(RequestError) as caught:
             self.write(tools=(Tool("f"),))
         assert caught.value.param == "tools"
 
-    def test_a_request_that_nobody_could_read_is_refused(self):
+    def test_an_unreadable_request_is_rejected(self):
         with pytest.raises(RequestError) as caught:
             write_request(Conversation("chat", "m", ()), MODEL, stream=True)
         assert caught.value.param == "messages"
@@ -235,7 +246,7 @@ class TestReply:
         assert read(*data) == [START, ReplyTextDelta(0, "Hel"), ReplyTextDelta(0, "lo"), *STOP]
         assert single(b"".join(data)) == read(*data)
 
-    def test_what_arrives_leaves_at_once(self):
+    def test_pieces_are_emitted_immediately(self):
         reader = ReplyReader()
         assert reader.feed(say("a") + say("b")) == [START, ReplyTextDelta(0, "a"), ReplyTextDelta(0, "b")]
         assert reader.feed(say("c")) == [ReplyTextDelta(0, "c")]
@@ -256,7 +267,7 @@ class TestReply:
     def test_reasons(self, word, reason):
         assert read(say("a", word), DONE)[-2:] == [ReplyFinish(0, reason), ReplyEnd()]
 
-    def test_two_reasons_are_one(self):
+    def test_two_reasons_count_as_one(self):
         assert read(say("a", "length"), say("b", "stop"), DONE)[1:] == [
             ReplyTextDelta(0, "a"),
             ReplyTextDelta(0, "b"),
@@ -264,12 +275,12 @@ class TestReply:
             ReplyEnd(),
         ]
 
-    def test_the_end_mark_may_be_missing_and_is_enough(self):
+    def test_the_end_marker_is_optional_and_sufficient(self):
         assert read(say("a", "stop")) == [START, ReplyTextDelta(0, "a"), *STOP]
         assert read(say("a"), DONE) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     @pytest.mark.parametrize("data", [b"", say("a"), say("a") + b'data: {"cho', b": hello\n\n"])
-    def test_an_answer_that_breaks_off_is_a_failure(self, data):
+    def test_a_truncated_stream_is_a_failure(self, data):
         assert failure(data).code == "upstream_closed"
         assert single(data)[-1].error.code == "upstream_closed"
 
@@ -304,7 +315,7 @@ class TestReply:
         ]
         assert failure(say("a", "stop"), DONE, n=2).code == "choices_missing"
 
-    def test_halves_of_a_character(self):
+    def test_split_surrogate_pairs(self):
         data = say("a\ud83d"), say("\ude00b"), say("\ud83d"), DONE
         assert read(*data)[1:4] == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b"), ReplyTextDelta(0, "\ufffd")]
 
@@ -328,14 +339,14 @@ class TestReply:
             5,
         ],
     )
-    def test_nonsense_is_survived(self, payload):
+    def test_unexpected_values_are_ignored(self, payload):
         assert read(say("a"), b": c\n\n", event(payload), say("", "stop"), DONE) == [
             START,
             ReplyTextDelta(0, "a"),
             *STOP,
         ]
 
-    def test_a_start_that_tells_nothing(self):
+    def test_a_start_without_metadata(self):
         assert read(event({"choices": [{"text": "a"}], "id": "", "created": 0}), DONE)[0] == ReplyStart()
 
 
@@ -351,21 +362,21 @@ class TestErrors:
         ],
     )
     @pytest.mark.parametrize("before", [b"", say("a")])
-    def test_in_a_stream(self, before, data):
+    def test_an_error_in_a_stream(self, before, data):
         assert failure(before, data, DONE).message == "boom"
 
     @pytest.mark.parametrize("body", [b'{"error":{"message":"boom"}}', b'[{"error":"boom"}]', b'{"detail":"boom"}'])
-    def test_as_a_whole_body(self, body):
+    def test_an_error_as_a_whole_body(self, body):
         assert failure(body).message == "boom"
 
-    def test_a_web_page_and_plain_words(self):
+    def test_a_web_page_and_plain_text(self):
         assert "404" in failure(b"<html><title>Error 404</title></html>").message
         assert "Not Found" in failure(b"Not Found").message
 
     def test_damaged_json_is_a_failure(self):
         assert failure(say("a"), b'data: {"choices":[}\n\n').code == "upstream_unreadable"
 
-    def test_of_a_refused_request(self):
+    def test_the_error_of_a_rejected_request(self):
         error = completions.read_error(400, b'{"error":{"message":"too long"}}')
         assert isinstance(error, UpstreamRefused)
         assert (error.status, error.message) == (400, "too long")

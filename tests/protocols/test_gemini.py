@@ -1,4 +1,4 @@
-"""What is asked of Gemini, and what its reply says, in each of the shapes that it is known to come in."""
+"""Writing requests to Gemini, and reading its replies in every known shape."""
 
 import json
 import time
@@ -7,9 +7,10 @@ import ijson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.sweeps import each
 
-from streamtool import sse
-from streamtool.conversation import (
+from streamtool.core import sse
+from streamtool.core.conversation import (
     Conversation,
     MediaPart,
     Message,
@@ -21,11 +22,8 @@ from streamtool.conversation import (
     ToolChoice,
     ToolResult,
 )
-from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
-from streamtool.protocols import gemini
-from streamtool.protocols.gemini import ReplyReader, write_request
-from streamtool.protocols.gemini.array import ArrayReader
-from streamtool.reply import (
+from streamtool.core.errors import RequestError, UpstreamError, UpstreamRefused
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -39,6 +37,9 @@ from streamtool.reply import (
     Usage,
     UsageReport,
 )
+from streamtool.protocols import gemini
+from streamtool.protocols.gemini import ReplyReader, write_request
+from streamtool.protocols.gemini.array import ArrayReader
 from streamtool.settings import ModelSettings
 
 MODEL = ModelSettings("gemini-2.5-flash")
@@ -52,7 +53,7 @@ class TestRequest:
         return json.loads(write_request(conversation, MODEL, stream=True))
 
     @pytest.mark.parametrize("name", ["gemini-2.5-flash", "models/gemini-2.5-flash"])
-    def test_where_it_goes(self, name):
+    def test_the_request_path(self, name):
         model = ModelSettings(name)
         assert (
             gemini.request_path(model, stream=True) == "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse"
@@ -63,25 +64,25 @@ class TestRequest:
         path = gemini.request_path(ModelSettings("a/b?c:d é"), stream=False)
         assert path == "/v1beta/models/a%2Fb%3Fc%3Ad%20%C3%A9:generateContent"
 
-    def test_the_least(self):
+    def test_a_minimal_request(self):
         assert self.write() == {"contents": [ASKED]}
 
-    def test_what_the_system_says_first_is_the_instruction(self):
+    def test_leading_system_messages_are_the_instruction(self):
         found = self.write(Message("system", (TextPart("a"),)), Message("system", (TextPart("b"),)), HI)
         assert found == {"contents": [ASKED], "systemInstruction": {"parts": [{"text": "a"}, {"text": "b"}]}}
 
-    def test_what_the_system_says_later_is_the_users(self):
+    def test_a_later_system_message_becomes_the_users(self):
         found = self.write(HI, Message("assistant", (TextPart("yo"),)), Message("system", (TextPart("a"),)), HI)
         assert found["contents"][1:] == [
             {"role": "model", "parts": [{"text": "yo"}]},
             {"role": "user", "parts": [{"text": "a"}, {"text": "hi"}]},
         ]
 
-    def test_a_system_alone_asks(self):
+    def test_a_system_message_alone_becomes_the_users(self):
         found = self.write(Message("system", (TextPart("a"),)))
         assert found == {"contents": [{"role": "user", "parts": [{"text": "a"}]}]}
 
-    def test_neighbours_of_one_role_are_one_and_silence_is_left_out(self):
+    def test_adjacent_messages_of_one_role_are_merged_and_empty_ones_left_out(self):
         found = self.write(
             HI, Message("user", (TextPart(""),)), Message("assistant"), Message("user", (TextPart("there"),))
         )
@@ -112,13 +113,15 @@ class TestRequest:
             n=2,
             stop=("1", "2", "3", "4", "5", "6"),
             max_tokens=5,
-            temperature=0.5,
-            top_p=0.9,
-            top_k=3,
-            seed=7,
-            presence_penalty=0.1,
-            frequency_penalty=0.2,
             user="u",
+            sampling={
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "top_k": 3,
+                "seed": 7,
+                "presence_penalty": 0.1,
+                "frequency_penalty": 0.2,
+            },
         )
         assert self.write(options=options)["generationConfig"] == {
             "maxOutputTokens": 5,
@@ -143,7 +146,7 @@ class TestRequest:
     def test_effort(self, effort, config):
         assert self.write(options=Options(effort=effort))["generationConfig"] == {"thinkingConfig": config}
 
-    def test_the_form_of_the_text(self):
+    def test_the_output_format(self):
         json_text = {"responseMimeType": "application/json"}
         assert self.write(options=Options(output=OutputFormat()))["generationConfig"] == json_text
         schema = {"type": "object"}
@@ -197,7 +200,7 @@ class TestRequest:
             ("gemma-3-27b-it", None),
         ],
     )
-    def test_calls_whose_signature_nobody_knows_are_marked_for_models_that_want_one(self, name, unsigned):
+    def test_calls_without_a_signature_are_marked_for_models_that_require_one(self, name, unsigned):
         made = (
             Message("assistant", calls=(ToolCall("c1", "f", "{}", signature="sig"), ToolCall("c2", "f", "{}"))),
             Message("user", results=(ToolResult("c1", ()), ToolResult("c2", ()))),
@@ -227,7 +230,7 @@ class TestRequest:
         assert found["tools"] == [{"functionDeclarations": [known[name] for name in names]}]
         assert found["toolConfig"] == {"functionCallingConfig": {"mode": mode}}
 
-    def test_a_request_that_nobody_could_read_is_refused(self):
+    def test_an_unreadable_request_is_rejected(self):
         with pytest.raises(RequestError) as caught:
             write_request(Conversation("chat", "m", ()), MODEL, stream=True)
         assert caught.value.param == "messages"
@@ -272,7 +275,7 @@ def stream(*chunks, end=b"\r\n\r\n") -> bytes:
 
 
 def array(*chunks) -> bytes:
-    """As the server prints it without `alt=sse`."""
+    """Return the body as the server writes it without `alt=sse`."""
     return b"[" + b"\n,\r\n".join(json.dumps(each, indent=2).encode() for each in chunks) + b"\n]\n"
 
 
@@ -319,7 +322,7 @@ class TestChunks:
             *STOP,
         ]
 
-    def test_the_reason_may_ride_on_the_last_text(self, shape):
+    def test_the_reason_may_accompany_the_last_text(self, shape):
         assert read(shape(text("a", reason="STOP"))) == [
             START,
             ReplyTextDelta(0, "a"),
@@ -369,7 +372,7 @@ class TestChunks:
             ReplyEnd(),
         ]
 
-    @pytest.mark.parametrize(
+    @each(
         ("word", "reason"),
         [
             ("STOP", Reason.STOP),
@@ -387,21 +390,21 @@ class TestChunks:
     def test_reasons(self, shape, word, reason):
         assert read(shape(text("a"), chunk(reason=word)))[-2:] == [ReplyFinish(0, reason), ReplyEnd()]
 
-    def test_the_last_counts_win(self, shape):
+    def test_the_last_usage_wins(self, shape):
         early = {"promptTokenCount": 10, "candidatesTokenCount": 1}
         data = shape(text("a", usageMetadata=early), LAST)
         assert [found for found in read(data) if isinstance(found, UsageReport)] == [USED]
 
     @pytest.mark.parametrize("key", ["promptFeedback", "prompt_feedback"])
-    def test_a_prompt_that_is_blocked(self, shape, key):
+    def test_a_blocked_prompt(self, shape, key):
         inner = {"promptFeedback": "blockReason", "prompt_feedback": "block_reason"}[key]
         data = shape({key: {inner: "SAFETY"}, "usageMetadata": {"promptTokenCount": 10}} | NAMED)
         assert read(data) == [START, ReplyFinish(0, Reason.FILTER), UsageReport(Usage(10)), ReplyEnd()]
 
-    def test_no_reason_is_a_failure(self, shape):
+    def test_a_missing_reason_is_a_failure(self, shape):
         assert failure(shape(text("a"))).code == "upstream_closed"
 
-    def test_an_answer_that_is_cut_is_a_failure(self, shape):
+    def test_a_truncated_reply_is_a_failure(self, shape):
         data = shape(text("a"), LAST)
         cut = data[: data.index(b"STOP")]
         assert read(cut)[:2] == [START, ReplyTextDelta(0, "a")]
@@ -427,7 +430,7 @@ class TestChunks:
         ]
         assert failure(shape(text("c", reason="STOP")), n=2).code == "choices_missing"
 
-    @pytest.mark.parametrize(
+    @each(
         "odd",
         [
             {},
@@ -444,10 +447,10 @@ class TestChunks:
             5,
         ],
     )
-    def test_nonsense_is_survived(self, shape, odd):
+    def test_unexpected_values_are_ignored(self, shape, odd):
         assert read(shape(text("a"), odd, LAST)) == [START, ReplyTextDelta(0, "a"), *STOP]
 
-    def test_an_error_among_the_chunks(self, shape):
+    def test_an_error_between_the_chunks(self, shape):
         error = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}
         for data in (shape(text("a"), error, LAST), shape(error)):
             found = failure(data)
@@ -455,7 +458,7 @@ class TestChunks:
             assert (found.message, found.status) == ("overloaded", 503)
             assert single(data)[-1].error.message == "overloaded"
 
-    def test_what_arrives_leaves_at_once(self, shape):
+    def test_pieces_are_emitted_immediately(self, shape):
         reader = ReplyReader()
         data = shape(text("a"), text("b"), LAST)
         at = data.index(b'"b"')
@@ -469,11 +472,11 @@ class TestChunks:
 
 
 class TestStream:
-    def test_halves_of_a_character(self):
+    def test_split_surrogate_pairs(self):
         data = stream(text("a\ud83d"), text("\ude00b"), text("\ud83d"), LAST)
         assert read(data)[1:4] == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b"), ReplyTextDelta(0, "\ufffd")]
 
-    def test_an_end_mark_of_others(self):
+    def test_the_end_marker_of_other_protocols(self):
         assert read(stream(text("a")) + b"data: [DONE]\n\n")[-2:] == [ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
     ERROR = json.dumps({"error": {"code": 500, "message": "boom", "status": "INTERNAL"}}, indent=2).encode()
@@ -491,18 +494,18 @@ class TestStream:
         assert failure(stream(text("a")) + data).message == "boom"
 
     @pytest.mark.parametrize("rest", [b"x{\n", b"\n{", b"\n{]}", b'\n{"a":1}', b"\n" * 10, b"{" * 2000])
-    def test_what_is_no_error_is_none(self, rest):
+    def test_other_trailing_data_is_not_an_error(self, rest):
         assert failure(stream(text("a")) + rest).code == "upstream_closed"
 
     def test_damaged_json_is_a_failure(self):
         assert failure(stream(text("a")), b'data: {"candidates":[}\n\n').code == "upstream_unreadable"
 
-    def test_an_error_event_of_plain_words(self):
+    def test_an_error_event_of_plain_text(self):
         assert failure(stream(text("a")), b"event: error\ndata: Internal Server Error\n\n").message == (
             "Internal Server Error"
         )
 
-    def test_what_is_kept_for_an_error_is_bounded(self):
+    def test_the_buffer_for_a_trailing_error_is_bounded(self):
         reader = ReplyReader()
         reader.feed(stream(text("a")))
         for _ in range(1000):
@@ -511,7 +514,7 @@ class TestStream:
 
 
 class TestArray:
-    def test_a_string_in_many_pieces_is_not_looked_at_again_and_again(self):
+    def test_a_string_in_many_pieces_is_scanned_once(self):
         words = "x" * 400_000
         data = array(text(words), LAST)
         began = time.process_time()
@@ -525,17 +528,17 @@ class TestArray:
         assert read(data) == [START, ReplyTextDelta(0, words), *STOP]
         assert b"".join(e.text.encode() for e in single(data) if isinstance(e, ReplyTextDelta)) == words.encode()
 
-    def test_what_is_nested_without_end_costs_nothing(self):
+    def test_endless_nesting_is_cheap(self):
         began = time.process_time()
         assert failure(b"[" * 200_000).code == "upstream_closed"
         assert failure(b"[" * 200_000 + b"]" * 200_000).code == "upstream_unreadable"
         assert time.process_time() - began < 2
 
-    def test_elements_that_say_nothing(self):
+    def test_unknown_elements_are_ignored(self):
         data = b'[null, 5, \n"x,]", [], {},' + array(text("a"), LAST).removeprefix(b"[")
         assert read(data) == single(data) == [START, ReplyTextDelta(0, "a"), *STOP]
 
-    def test_what_is_no_json_is_a_failure(self):
+    def test_invalid_json_is_a_failure(self):
         assert failure(b"[" + json.dumps(text("a")).encode() + b", oops}]").code == "upstream_unreadable"
         assert failure(b"[oops").code == "upstream_unreadable"
         assert failure(array(LAST) + b"oops").code == "upstream_unreadable"
@@ -546,11 +549,11 @@ class TestArray:
         found = read(array(text("QQ"), LAST).replace(b"QQ", bad))
         assert isinstance(found[-1], ReplyFailure | ReplyEnd)
 
-    def test_an_empty_one(self):
+    def test_an_empty_array(self):
         assert failure(b"[]").code == "upstream_closed"
 
-    def test_what_is_held_is_bounded(self, monkeypatch):
-        monkeypatch.setattr(sse, "HELD", 100)
+    def test_the_buffer_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(sse, "MAX_BUFFERED", 100)
         assert failure(b'[{"a":"', *[b"x" * 30] * 5).code == "reply_too_large"
 
 
@@ -570,27 +573,27 @@ class TestDocument:
             b'{"detail":"boom"}',
         ],
     )
-    def test_an_error(self, body):
+    def test_an_error_document(self, body):
         assert failure(body).message == "boom"
         assert single(body)[-1].error.message == "boom"
 
-    def test_one_that_breaks_off(self):
+    def test_a_truncated_document(self):
         assert failure(b'{"candidates":[').code == "upstream_closed"
 
-    def test_a_web_page_and_plain_words(self):
+    def test_a_web_page_and_plain_text(self):
         assert "404" in failure(b"<html><title>Error 404</title></html>").message
         assert "Not Found" in failure(b"Not Found").message
 
     @pytest.mark.parametrize("body", [b"", b" ", b"\xef\xbb\xbf"])
-    def test_nothing(self, body):
+    def test_an_empty_body(self, body):
         assert failure(body).code == "upstream_closed"
 
-    def test_of_a_refused_request(self):
+    def test_the_error_of_a_rejected_request(self):
         error = gemini.read_error(429, b'[{"error":{"code":429,"message":"slow down","status":"RESOURCE_EXHAUSTED"}}]')
         assert isinstance(error, UpstreamRefused)
         assert (error.status, error.message) == (429, "slow down")
 
-    def test_an_unknown_key_is_our_fault(self):
+    def test_a_rejected_key_is_our_error(self):
         body = {"error": {"code": 400, "message": "API key not valid.", "details": [{"reason": "API_KEY_INVALID"}]}}
         error = gemini.read_error(400, json.dumps(body).encode())
         assert type(error) is UpstreamError
@@ -609,7 +612,7 @@ chunks = st.one_of(
 
 
 def shown(event):
-    """The event; of a failure what it is, since its sentence may quote as much as had come."""
+    """Return the event, or the code of a failure, since its message may quote everything received so far."""
     return event.error.code if isinstance(event, ReplyFailure) else event
 
 
@@ -631,8 +634,8 @@ def test_any_split_gives_the_same_reply(items, shape, rest, cuts):
         assert [shown(event) for event in found] == [shown(event) for event in whole]
 
 
-@pytest.mark.parametrize("cut", range(60))
-def test_an_error_behind_an_event_is_found_wherever_the_stream_is_cut(cut):
+@each("cut", range(60))
+def test_an_error_after_an_event_is_found_at_every_split(cut):
     data = b": hello\n\n" + stream(text("")) + b'{"error": "late"}'
     assert shown(read(data[:cut], data[cut:])[-1]) == shown(read(data)[-1])
 
@@ -660,7 +663,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
     st.randoms(use_true_random=False),
 )
 def test_an_array_has_the_elements_that_another_parser_finds(values, indent, chance):
-    """ijson, which streams as well, is the judge."""
+    """Compared with ijson, which is a streaming parser too."""
     written = json.dumps(values, indent=indent, ensure_ascii=chance.random() < 0.5).encode()
     machine, found = ArrayReader(), []
     at = 0

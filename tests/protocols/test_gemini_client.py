@@ -1,16 +1,14 @@
-"""Requests of Gemini's clients as conversations, what an upstream of the same protocol gets of them, and arrays."""
+"""Reading requests of Gemini clients, passing them to an upstream of the same protocol, and arrays."""
 
 import json
 from typing import Any
 
 import pytest
+from support.validators import assert_valid, validate_gemini_stream
 
-from streamtool.conversation import OutputFormat, TextPart, ToolCall, ToolChoice, ToolResult
-from streamtool.errors import RequestError
-from streamtool.exchange import Exchange
-from streamtool.protocols import gemini
-from streamtool.protocols.registry import PATHS, at_path, client_protocol
-from streamtool.reply import (
+from streamtool.core.conversation import OutputFormat, TextPart, ToolCall, ToolChoice, ToolResult
+from streamtool.core.errors import RequestError
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -19,8 +17,11 @@ from streamtool.reply import (
     ReplyFinish,
     ReplyTextDelta,
 )
+from streamtool.exchange import Exchange
+from streamtool.protocols import gemini
+from streamtool.protocols.registry import client_protocol
+from streamtool.protocols.table import PATHS, at_path
 from streamtool.settings import LimitSettings, Settings
-from streamtool.testing import assert_valid, validate_gemini_stream
 
 LIMITS = LimitSettings()
 PATH = "/v1beta/models/m:streamGenerateContent"
@@ -33,7 +34,7 @@ def read(**fields: Any) -> Any:
     return gemini.read_request(json.dumps({**ASKED, **fields}).encode(), LIMITS, model="m")
 
 
-def test_the_path_names_the_model_and_says_how_the_reply_comes():
+def test_the_path_gives_the_model_and_whether_the_reply_is_streamed():
     for path, model, stream in (
         ("/v1beta/models/m:generateContent", "m", False),
         ("/v1/models/org/m:latest:streamGenerateContent?alt=sse", "org/m:latest", True),
@@ -53,12 +54,12 @@ def test_the_path_names_the_model_and_says_how_the_reply_comes():
         "/x/v1beta/models/m:generateContent",
     ],
 )
-def test_a_path_that_another_server_might_read_otherwise_is_none_of_ours(path: str):
+def test_an_ambiguous_path_is_not_served(path: str):
     assert at_path(PATHS, path) is None
     assert at_path(PATHS, "/v1beta/models/org/m:generateContent") == "gemini"
 
 
-def test_types_in_capitals_become_json_schema():
+def test_uppercase_types_become_json_schema():
     parameters = {
         "type": "OBJECT",
         "properties": {
@@ -91,7 +92,7 @@ def test_types_in_capitals_become_json_schema():
         ({"mode": "NONE"}, ToolChoice("none")),
     ],
 )
-def test_the_mode_is_a_choice(config: dict[str, Any], choice: ToolChoice):
+def test_the_mode_is_a_tool_choice(config: dict[str, Any], choice: ToolChoice):
     assert read(tools=TOOLS, toolConfig={"functionCallingConfig": config}).choice == choice
 
 
@@ -99,7 +100,7 @@ def test_history_with_and_without_ids():
     def made(x: int, **more: Any) -> dict[str, Any]:
         return {"functionCall": {"name": "ping", "args": {"x": x}, **more}}
 
-    def told(response: Any, **more: Any) -> dict[str, Any]:
+    def result(response: Any, **more: Any) -> dict[str, Any]:
         return {"functionResponse": {"name": "ping", "response": response, **more}}
 
     contents = [
@@ -107,7 +108,7 @@ def test_history_with_and_without_ids():
         {"role": "model", "parts": [{"text": "Let "}]},
         {"role": "model", "parts": [{"text": "me."}, {"text": "hm", "thought": True}]},
         {"role": "model", "parts": [{**made(1), "thoughtSignature": "sig"}, made(2, id="own"), {"text": ""}]},
-        {"role": "function", "parts": [told({"output": "one"}), told({"error": "two"}, id="own")]},
+        {"role": "function", "parts": [result({"output": "one"}), result({"error": "two"}, id="own")]},
         {"parts": [{"text": "And?"}, {"inline_data": {"mime_type": "image/png", "data": "iVBO"}}]},
     ]
     found = read(contents=contents).messages
@@ -123,7 +124,7 @@ def test_history_with_and_without_ids():
     assert (found[3].content[1].kind, found[3].content[1].type) == ("image", "image/png")
 
 
-def test_what_is_said_beside_the_turns():
+def test_options_and_system_instruction():
     config = {
         "temperature": 0.5, "topP": 0.9, "topK": 40.0, "max_output_tokens": 9, "stopSequences": ["END"], "seed": 1,
         "candidateCount": 2, "responseMimeType": "application/json", "responseSchema": {"type": "STRING"},
@@ -132,14 +133,14 @@ def test_what_is_said_beside_the_turns():
     found = read(generation_config=config, system_instruction={"parts": [{"text": "Be short."}]})
     assert found.messages[0].content == (TextPart("Be short."),)
     options = found.options
-    assert (options.temperature, options.top_p, options.top_k, options.max_tokens) == (0.5, 0.9, 40, 9)
-    assert (options.stop, options.seed, options.n) == (("END",), 1, 2)
+    assert options.sampling == {"temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": 1}
+    assert (options.stop, options.max_tokens, options.n) == (("END",), 9, 2)
     assert (options.effort, options.thinking) == ("none", False)
     assert options.output == OutputFormat({"type": "string"})
     assert read(generationConfig={"thinkingConfig": {"thinkingLevel": "HIGH"}}).options.effort == "high"
 
 
-def test_what_only_the_origin_can_run_is_left_out():
+def test_tools_that_only_the_origin_runs_are_left_out():
     found = read(tools=[*TOOLS, {"googleSearch": {}}])
     assert [tool.name for tool in found.tools] == ["ping"]
     assert found.dropped == ("tool of type googleSearch",)
@@ -162,7 +163,7 @@ def test_what_only_the_origin_can_run_is_left_out():
         ({"generationConfig": {"topP": "much"}}, "generationConfig.topP"),
     ],
 )
-def test_what_has_no_meaning_names_its_place(fields: dict[str, Any], param: str):
+def test_invalid_values_are_rejected_with_their_place(fields: dict[str, Any], param: str):
     with pytest.raises(RequestError) as caught:
         read(**fields)
     assert caught.value.param == param
@@ -178,7 +179,7 @@ def exchange(body: dict[str, Any], path: str = PATH, upstream: str = "gemini", *
     return Exchange(settings, wire, json.dumps(body).encode(), (), new_id=lambda prefix: f"{prefix}1", now=1)
 
 
-def test_towards_its_own_kind_what_nobody_changed_travels_on():
+def test_unchanged_fields_are_passed_on_to_a_gemini_upstream():
     body = {
         "contents": [*ASKED["contents"], {"role": "model", "parts": [{"text": "yes"}], "odd": 1}, *ASKED["contents"]],
         "tools": TOOLS,
@@ -195,7 +196,7 @@ def test_towards_its_own_kind_what_nobody_changed_travels_on():
     assert json.loads(exchange(body, mode="native").request().body)["tools"] == TOOLS
 
 
-def test_a_request_without_tools_passes_untouched_but_for_the_models_name():
+def test_a_request_without_tools_is_unchanged_except_for_the_model():
     passed = exchange(ASKED)
     assert passed.passthrough
     assert passed.request().body == json.dumps(ASKED).encode()
@@ -215,7 +216,7 @@ def piece(text: str) -> bytes:
 
 
 @pytest.mark.parametrize(("end", "error"), [("stop", False), (None, True)])
-def test_the_elements_of_an_array_come_one_by_one(end: str | None, error: bool):
+def test_the_elements_of_an_array_are_sent_one_by_one(end: str | None, error: bool):
     running = exchange({**ASKED, "tools": TOOLS}, upstream="chat")
     running.request()
     running.respond(200, ())
@@ -238,7 +239,7 @@ def test_the_elements_of_an_array_come_one_by_one(end: str | None, error: bool):
 
 
 @pytest.mark.parametrize("reason", ["stop", "length"])
-def test_a_call_that_was_cut_is_not_shown(reason: str):
+def test_a_truncated_call_is_not_shown(reason: str):
     running = exchange({**ASKED, "tools": TOOLS}, "/v1/models/m:generateContent", "chat")
     running.request()
     running.respond(200, ())
@@ -249,7 +250,7 @@ def test_a_call_that_was_cut_is_not_shown(reason: str):
     assert (candidate["finishReason"], candidate["content"]["parts"]) == ("MAX_TOKENS", [{"text": "So. "}])
 
 
-def test_a_call_that_broke_in_the_middle_of_a_reply_is_malformed():
+def test_a_broken_call_in_the_middle_of_a_reply_is_malformed():
     events = [
         ReplyCallStart(0, 0, "c", "ping"),
         ReplyArgumentsDelta(0, 0, '{"x": '),

@@ -1,4 +1,4 @@
-"""What an upstream's Messages reply says, in each of the shapes that it is known to come in."""
+"""Reading an upstream's Messages reply, in every known shape."""
 
 import json
 from itertools import pairwise
@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accumulated import accumulate
 
-from streamtool import sse
-from streamtool.errors import UpstreamError, UpstreamRefused
-from streamtool.protocols.messages import ReplyReader
-from streamtool.reply import (
+from streamtool.core import sse
+from streamtool.core.errors import UpstreamError, UpstreamRefused
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCall,
@@ -24,8 +24,8 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
     UsageReport,
-    accumulate,
 )
+from streamtool.protocols.messages import ReplyReader
 
 START = ReplyStart("msg_1", None, "m", 20)
 USAGE = UsageReport(Usage(input=20, output=15))
@@ -89,7 +89,7 @@ ENDED = [ReplyFinish(0, Reason.STOP), USAGE, ReplyEnd()]
 
 
 def bare(events):
-    """The events without what may be forwarded."""
+    """Return the events without the bytes that may be forwarded."""
     return [
         ReplyTextDelta(found.choice, found.text) if isinstance(found, ReplyTextDelta) else found for found in events
     ]
@@ -101,7 +101,7 @@ def read(*chunks: bytes):
 
 
 def content(*chunks: bytes, end=STOP):
-    """What stands between the start and the finish."""
+    """Return the events between the start and the finish."""
     [first, *found] = read(HEAD, *chunks, end)
     assert first == START
     assert isinstance(found[-1], ReplyEnd), found
@@ -133,14 +133,14 @@ class TestText:
             ReplyTextDelta(0, "i"),
         ]
 
-    def test_text_without_the_beginning_of_a_block_or_a_message(self):
+    def test_text_without_the_start_of_a_block_or_a_message(self):
         assert read(text("hi"), STOP)[:2] == [ReplyStart(), ReplyTextDelta(0, "hi")]
 
     def test_events_without_names_and_types(self):
         assert content(text("a").replace(b"event: content_block_delta\n", b""), closed()) == [ReplyTextDelta(0, "a")]
         assert content(text("a").replace(b'"type":"content_block_delta",', b""), closed()) == [ReplyTextDelta(0, "a")]
 
-    def test_a_second_message_start_says_nothing(self):
+    def test_a_second_message_start_is_ignored(self):
         assert content(TEXT, HEAD, text("a"), closed()) == [ReplyTextDelta(0, "a")]
 
     @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ class TestText:
             event({"type": "message_delta", "delta": None, "usage": None}),
         ],
     )  # fmt: skip
-    def test_what_says_nothing(self, odd):
+    def test_other_events_are_ignored(self, odd):
         assert content(TEXT, odd, text("a"), closed()) == [ReplyTextDelta(0, "a")]
 
-    def test_halves_of_a_character(self):
+    def test_split_surrogate_pairs(self):
         first, second = text("a\ud83d"), text("\ude00b")
         assert content(TEXT, first, second, closed()) == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b")]
         assert content(TEXT, first, text("b"), closed()) == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "\ufffdb")]
@@ -178,11 +178,11 @@ class TestForwarding:
         reader.feed(HEAD + TEXT + b"".join(before))
         return [found.raw for found in reader.feed(data) if isinstance(found, ReplyTextDelta)]
 
-    def test_an_event_of_text_alone(self):
+    def test_a_text_event_is_forwarded(self):
         for content_ in ("a", "é😀", 'a\n"b'):
             assert self.forwarded(text(content_)) == [text(content_)]
 
-    def test_with_another_spelling(self):
+    def test_an_event_with_another_spelling_is_forwarded(self):
         odd = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}      }\n\n'
         assert self.forwarded(odd) == [odd]
         assert self.forwarded(text("a") + text("b")) == [text("a"), text("b")]
@@ -197,10 +197,10 @@ class TestForwarding:
             opened({"type": "text", "text": "a"}),
         ],
     )
-    def test_anything_else_is_not_forwarded(self, odd):
+    def test_any_other_event_is_not_forwarded(self, odd):
         assert self.forwarded(odd) == [None]
 
-    def test_text_that_follows_half_a_character_is_not_forwarded(self):
+    def test_text_after_an_incomplete_surrogate_pair_is_not_forwarded(self):
         assert self.forwarded(text("\ude00"), text("\ud83d")) == [None]
 
     @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ class TestForwarding:
             text("a")[:40],
         ],
     )
-    def test_an_event_of_the_usual_shape_says_what_it_says_alone(self, odd):
+    def test_an_event_of_the_usual_shape_is_read_without_parsing(self, odd):
         short, long = ReplyReader(), ReplyReader()
         for data in (HEAD, TEXT, text("x"), odd, text("y"), closed(), STOP):
             found = bare(short.feed(data))
@@ -236,7 +236,7 @@ class TestReasoning:
             ReplyReasoningDelta(0, "h"), ReplyReasoningDelta(0, "m"), ReplyReasoningDelta(0, "", "EqoB"), ReplyTextDelta(0, "a"),
         ]  # fmt: skip
 
-    def test_reasoning_that_is_not_shown_has_a_signature_all_the_same(self):
+    def test_hidden_reasoning_still_has_a_signature(self):
         block = opened({"type": "thinking", "thinking": "", "signature": ""})
         assert content(block, signed("EqoB"), closed()) == [ReplyReasoningDelta(0, "", "EqoB")]
 
@@ -244,7 +244,7 @@ class TestReasoning:
         block = opened({"type": "thinking", "thinking": "h"})
         assert content(block, thought("m"), closed()) == [ReplyReasoningDelta(0, "h"), ReplyReasoningDelta(0, "m")]
 
-    def test_half_a_character_comes_before_the_signature(self):
+    def test_an_unpaired_surrogate_precedes_the_signature(self):
         block = opened({"type": "thinking", "thinking": ""})
         assert content(block, thought("\ud83d"), signed("x"), closed()) == [
             ReplyReasoningDelta(0, "\ufffd"),
@@ -284,15 +284,15 @@ class TestCalls:
             ReplyCallStart(0, 0, "toolu_1", "f"), ReplyCallEnd(0, 0), ReplyCallStart(0, 1, "toolu_2", "f"), ReplyCallEnd(0, 1),
         ]  # fmt: skip
 
-    def test_a_call_that_was_cut_before_its_arguments(self):
+    def test_a_call_truncated_before_its_arguments(self):
         assert content(call(), closed(), end=reason("max_tokens") + DONE)[-1] == ReplyCallEnd(0, 0, complete=False)
 
-    def test_a_call_that_was_cut_inside_of_them(self):
+    def test_a_call_truncated_in_its_arguments(self):
         assert content(call(), more('{"a":'), closed(), end=reason("max_tokens") + DONE) == [
             ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, '{"a":'), ReplyCallEnd(0, 0, complete=False),
         ]  # fmt: skip
 
-    def test_the_input_may_stand_at_the_beginning(self):
+    def test_the_input_may_be_in_the_block_start(self):
         assert content(call(input={"a": 1}), closed()) == [
             ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, '{"a":1}'), ReplyCallEnd(0, 0),
         ]  # fmt: skip
@@ -301,7 +301,7 @@ class TestCalls:
             ReplyCallEnd(0, 0),
         ]
 
-    def test_half_a_character_in_an_input_that_is_a_string(self):
+    def test_a_surrogate_pair_split_in_a_string_input(self):
         said = content(opened({"type": "tool_use", "id": "t", "name": "f", "input": "\ud83d"}), closed())
         assert said == [
             ReplyCallStart(0, 0, "t", "f"),
@@ -309,13 +309,13 @@ class TestCalls:
             ReplyCallEnd(0, 0, complete=False),
         ]
 
-    def test_a_block_that_is_never_closed(self):
+    def test_a_block_without_an_end(self):
         assert content(call(), more("{}"), call(1, "toolu_2"), more("{}", 1)) == [
             ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, "{}"), ReplyCallEnd(0, 0),
             ReplyCallStart(0, 1, "toolu_2", "f"), ReplyArgumentsDelta(0, 1, "{}"), ReplyCallEnd(0, 1),
         ]  # fmt: skip
 
-    def test_blocks_that_overlap(self):
+    def test_overlapping_blocks(self):
         assert content(
             call(), call(1, "toolu_2", "g"), call(2, "toolu_3", "h"), more('{"b"', 1), more('{"a"'), text("t", 3), more(":2}", 1),
             more(":1}"), closed(1), closed(), closed(2),
@@ -326,21 +326,21 @@ class TestCalls:
             ReplyTextDelta(0, "t"),
         ]  # fmt: skip
 
-    def test_very_many_blocks_that_overlap(self):
+    def test_very_many_overlapping_blocks(self):
         starts = b"".join(call(i, f"toolu_{i}") for i in range(5000))
         ends = b"".join(more("{}", i) + closed(i) for i in reversed(range(5000)))
         reply = accumulate(read(HEAD, starts, ends, STOP))
         assert [found.complete for found in reply.choices[0].calls] == [True] * 5000
 
-    def test_a_block_that_turns_into_another(self):
+    def test_a_block_that_changes_its_type(self):
         assert content(call(), more("{"), text("a"), closed()) == [
             ReplyCallStart(0, 0, "toolu_1", "f"), ReplyArgumentsDelta(0, 0, "{"), ReplyCallEnd(0, 0, complete=False), ReplyTextDelta(0, "a"),
         ]  # fmt: skip
 
-    def test_a_call_without_a_name_is_no_call(self):
+    def test_a_call_without_a_name_is_ignored(self):
         assert content(call(name=None), more("{}"), closed()) == []
 
-    def test_a_half_of_a_character_in_arguments(self):
+    def test_an_unpaired_surrogate_in_arguments(self):
         assert content(call(), more('{"a":"\ud83d'), more('\ude00"}'), closed())[1:] == [
             ReplyArgumentsDelta(0, 0, '{"a":"'), ReplyArgumentsDelta(0, 0, '😀"}'), ReplyCallEnd(0, 0),
         ]  # fmt: skip
@@ -368,17 +368,17 @@ class TestEnd:
         )
         assert ReplyFinish(0, Reason.STOP_SEQUENCE, "END") in read(HEAD, ended, DONE)
 
-    def test_the_reason_is_enough(self):
+    def test_the_reason_is_sufficient(self):
         assert read(HEAD, TEXT, text("a"), closed(), reason("end_turn"))[-1] == ReplyEnd()
 
-    def test_the_end_is_enough(self):
+    def test_the_end_marker_is_sufficient(self):
         assert ReplyFinish(0, Reason.STOP) in read(HEAD, DONE)
         assert ReplyFinish(0, Reason.STOP) in read(HEAD, b"data: [DONE]\n\n")
 
     def test_the_last_event_may_lack_its_blank_line(self):
         assert read(HEAD, STOP[:-2])[-1] == ReplyEnd()
 
-    def test_nothing_comes_after_the_end(self):
+    def test_nothing_follows_the_end(self):
         reader = ReplyReader()
         assert reader.feed(HEAD + TEXT + STOP)[-1] == ReplyEnd()
         assert reader.ended
@@ -402,7 +402,7 @@ class TestEnd:
 
 
 class TestFailure:
-    def test_a_reply_that_breaks_off(self):
+    def test_a_truncated_reply(self):
         for chunks in ((HEAD,), (HEAD, TEXT, text("a")), (HEAD, call(), more("{")), (b"",), (PING,)):
             assert failure(*chunks).code == "upstream_closed"
 
@@ -426,14 +426,14 @@ class TestFailure:
     def test_damaged_json(self):
         assert failure(HEAD, b'event: content_block_delta\ndata: {"type":\n\n').code == "upstream_unreadable"
 
-    def test_nothing_comes_after_a_failure(self):
+    def test_nothing_follows_a_failure(self):
         reader = ReplyReader()
         found = reader.feed(HEAD + TEXT + event({"type": "error", "error": {}}) + text("a"))
         assert [type(one) for one in found] == [ReplyStart, ReplyFailure]
         assert reader.feed(text("b")) == reader.close() == []
 
-    def test_what_waits_is_bounded(self, monkeypatch):
-        monkeypatch.setattr(sse, "HELD", 1000)
+    def test_the_buffer_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(sse, "MAX_BUFFERED", 1000)
         reader = ReplyReader()
         found = reader.feed(
             HEAD + call() + call(1, "toolu_2") + b"".join(more("x" * 50, i % 2) for i in range(100)) + closed()
@@ -459,7 +459,7 @@ class TestWhole:
         }
     ).encode()  # fmt: skip
 
-    def test_a_whole_reply_where_a_stream_was_expected(self):
+    def test_a_whole_reply_instead_of_a_stream(self):
         expected = [
             START,
             ReplyReasoningDelta(0, "hm"),
@@ -472,7 +472,7 @@ class TestWhole:
         assert read(self.BODY) == expected
         assert read(*[bytes([byte]) for byte in self.BODY]) == expected
 
-    def test_one_that_broke_off(self):
+    def test_a_truncated_whole_reply(self):
         assert failure(self.BODY[:-5]).code == "upstream_closed"
 
 
@@ -485,7 +485,7 @@ STREAM = (
 
 
 @given(st.lists(st.integers(1, len(STREAM) - 1), max_size=30))
-def test_the_outcome_does_not_depend_on_how_bytes_are_cut(cuts):
+def test_the_outcome_does_not_depend_on_the_split(cuts):
     places = [0, *sorted(set(cuts)), len(STREAM)]
     found = read(*(STREAM[a:b] for a, b in pairwise(places)))
     assert accumulate(found) == accumulate(read(STREAM))
@@ -523,7 +523,7 @@ def test_the_outcome_does_not_depend_on_how_bytes_are_cut(cuts):
         max_size=25,
     )
 )
-def test_nothing_that_an_upstream_sends_raises(pieces):
+def test_no_upstream_data_raises(pieces):
     found = read(*pieces)
     assert isinstance(found[-1], ReplyEnd | ReplyFailure)
     assert sum(isinstance(one, ReplyEnd | ReplyFailure) for one in found) == 1

@@ -1,10 +1,10 @@
-"""What a Messages client may ask, and how it is understood."""
+"""Reading a Messages client's request."""
 
 import json
 
 import pytest
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     HOSTED,
     MediaPart,
     Options,
@@ -15,7 +15,7 @@ from streamtool.conversation import (
     ToolChoice,
     ToolResult,
 )
-from streamtool.errors import RequestError, TooLargeError
+from streamtool.core.errors import RequestError, TooLargeError
 from streamtool.protocols.messages import read_count, read_request, read_unread
 from streamtool.settings import LimitSettings
 
@@ -37,7 +37,7 @@ def read(limits=None, **fields):
     return read_request(body(**fields), limits or LimitSettings())
 
 
-def refused(param, limits=None, **fields):
+def rejected(param, limits=None, **fields):
     with pytest.raises(RequestError) as caught:
         read(limits, **fields)
     assert caught.value.param == param, caught.value.message
@@ -80,10 +80,10 @@ class TestMessages:
         assert second.role == "user"
 
     @pytest.mark.parametrize("system", [None, "", [], [{"type": "text", "text": ""}], ...])
-    def test_system_may_say_nothing(self, system):
+    def test_system_may_be_empty(self, system):
         assert len(messages(USER, system=system)) == 1
 
-    def test_a_message_keeps_what_it_was_read_from(self):
+    def test_a_message_keeps_its_raw_form(self):
         message = {
             "role": "system", "content": [{"type": "text", "text": "s", **EPHEMERAL}], "output_config": {"effort": "low"},
         }  # fmt: skip
@@ -133,11 +133,11 @@ class TestMessages:
             TextPart("[tool `f`]"),
         )
 
-    def test_blocks_that_nobody_here_knows_are_kept(self):
+    def test_unknown_blocks_are_kept(self):
         odd = {"type": "hologram", "data": 1}
         assert says(odd) == (MediaPart("hologram", odd),)
 
-    def test_one_block_without_its_list(self):
+    def test_a_single_block_outside_a_list(self):
         assert messages({"role": "user", "content": {"type": "text", "text": "a"}})[0].content == (TextPart("a"),)
 
     @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ class TestMessages:
             ("messages", ASKED),
         ],
     )  # fmt: skip
-    def test_what_has_no_meaning_is_refused_by_its_place(self, param, items):
-        refused(param, messages=items)
+    def test_invalid_values_are_rejected_with_their_place(self, param, items):
+        rejected(param, messages=items)
 
-    def test_a_call_that_waits_for_its_result_is_named(self):
-        assert refused("messages", messages=ASKED).message.startswith(
-            "The call `toolu_1` of `get_weather` has no result"
+    def test_an_unanswered_call_is_named(self):
+        assert rejected("messages", messages=ASKED).message.startswith(
+            "The call `toolu_1` to `get_weather` has no result"
         )
 
-    def test_a_lone_half_of_a_character_is_mended(self):
+    def test_an_unpaired_surrogate_is_replaced(self):
         data = body().replace(b'"hi"', rb'"a\ud83d"')
         assert read_request(data, LimitSettings()).messages[0].content == (TextPart("a\ufffd"),)
 
@@ -232,22 +232,22 @@ class TestReasoning:
     def read(self, *blocks):
         return messages(USER, {"role": "assistant", "content": list(blocks), "x": 1}, USER)[1]
 
-    def test_signed_reasoning_stays_in_what_it_was_read_from(self):
+    def test_signed_reasoning_stays_in_the_raw_message(self):
         message = self.read(SIGNED, REDACTED, SAID)
         assert message.reasoning == "hm"
         assert message.content == (TextPart("a"),)
         assert message.raw == ({"role": "assistant", "content": [SIGNED, REDACTED, SAID], "x": 1},)
 
-    def test_reasoning_that_we_signed_ourselves_is_read_and_taken_out(self):
+    def test_reasoning_with_our_own_signature_is_read_and_removed(self):
         message = self.read(OURS, SAID)
         assert message.reasoning == "well"
         assert message.raw == ({"role": "assistant", "content": [SAID], "x": 1},)
 
-    def test_a_message_of_which_nothing_is_left_was_read_from_nothing(self):
+    def test_a_message_emptied_by_the_removal_has_no_raw_form(self):
         message = self.read(OURS)
         assert (message.reasoning, message.raw) == ("well", ())
 
-    def test_blank_text_is_taken_out_because_the_origin_refuses_it(self):
+    def test_blank_text_is_removed_because_the_origin_rejects_it(self):
         assert self.read({"type": "text", "text": "\n\n"}, SAID).raw[0]["content"] == [SAID]
 
 
@@ -265,7 +265,7 @@ class TestTools:
     def test_a_tool(self, more):
         assert read(tools=[WEATHER | more]).tools == (Tool("get_weather", "Weather of a city", SCHEMA),)
 
-    def test_little_is_needed(self):
+    def test_a_minimal_tool(self):
         assert read(tools=[{"name": "f"}, {"name": "g", "description": None, "strict": True}]).tools == (
             Tool("f"),
             Tool("g", strict=True),
@@ -297,7 +297,7 @@ class TestTools:
             ("computer_20251124", "computer", ["action"], {"scroll_amount", "duration"}),
         ],
     )
-    def test_tools_that_the_client_runs_get_the_schema_that_their_type_implies(self, kind, name, required, some):
+    def test_tools_that_the_client_runs_get_the_schema_of_their_type(self, kind, name, required, some):
         for given in ({"type": kind, "name": name}, {"type": kind}):
             [tool] = read(tools=[given]).tools
             assert tool.name == name
@@ -306,7 +306,7 @@ class TestTools:
             assert tool.parameters.get("required") == required
             assert some <= tool.parameters["properties"].keys()
 
-    def test_the_older_editor_can_undo_and_the_newer_cannot(self):
+    def test_only_the_older_editor_can_undo(self):
         older, newer = (
             read(tools=[{"type": kind}]).tools[0].parameters["properties"]["command"]["enum"]
             for kind in ("text_editor_20250124", "text_editor_20250429")
@@ -317,16 +317,16 @@ class TestTools:
     @pytest.mark.parametrize(
         ("more", "zooms"), [({}, False), ({"enable_zoom": False}, False), ({"enable_zoom": True}, True)]
     )
-    def test_a_computer_zooms_where_the_client_enables_it(self, more, zooms):
+    def test_zoom_is_offered_if_the_client_enables_it(self, more, zooms):
         [tool] = read(tools=[{"type": "computer_20251124", **more}]).tools
         assert ("zoom" in tool.parameters["properties"]["action"]["enum"]) is zooms
         assert ("region" in tool.parameters["properties"]) is zooms
 
-    def test_how_much_of_a_file_an_editor_shows_is_told(self):
+    def test_the_description_gives_the_editors_character_limit(self):
         [tool] = read(tools=[{"type": "text_editor_20250728", "max_characters": 500}]).tools
         assert "At most 500 characters" in tool.description
 
-    def test_the_size_of_the_screen_is_told(self):
+    def test_the_description_gives_the_size_of_the_screen(self):
         [tool] = read(tools=[{"type": "computer_20250124", "display_width_px": 800, "display_height_px": 600}]).tools
         assert "800 x 600" in tool.description
 
@@ -342,8 +342,8 @@ class TestTools:
             ("tools[1]", [WEATHER, {"name": "get_weather"}]),
         ],
     )
-    def test_what_is_no_tool_is_refused_by_its_place(self, param, tools):
-        refused(param, tools=tools)
+    def test_an_invalid_tool_is_rejected_with_its_place(self, param, tools):
+        rejected(param, tools=tools)
 
     def test_limits(self):
         with pytest.raises(TooLargeError):
@@ -351,11 +351,11 @@ class TestTools:
         with pytest.raises(TooLargeError):
             read(LimitSettings(schema=20), tools=[WEATHER])
 
-    def test_the_same_tool_twice_is_one(self):
+    def test_a_duplicate_tool_is_merged(self):
         assert len(read(tools=[WEATHER, WEATHER]).tools) == 1
 
 
-class TestChoice:
+class TestToolChoice:
     @pytest.mark.parametrize(
         ("given", "choice"),
         [
@@ -383,14 +383,14 @@ class TestChoice:
             ("tool_choice.disable_parallel_tool_use", {"type": "auto", "disable_parallel_tool_use": 1}),
         ],
     )
-    def test_what_is_no_choice_is_refused(self, param, given):
-        refused(param, tools=[WEATHER], tool_choice=given)
+    def test_an_invalid_tool_choice_is_rejected(self, param, given):
+        rejected(param, tools=[WEATHER], tool_choice=given)
 
-    def test_a_choice_needs_a_tool(self):
-        refused("tool_choice", tool_choice={"type": "any"})
+    def test_a_required_call_needs_a_tool(self):
+        rejected("tool_choice", tool_choice={"type": "any"})
         assert read(tool_choice={"type": "auto"}).choice == ToolChoice()
 
-    def test_a_choice_of_what_was_left_out(self):
+    def test_a_choice_of_a_tool_that_was_left_out(self):
         hosted = {"type": "web_search_20250305", "name": "web_search"}
         named = read(tools=[hosted, WEATHER], tool_choice={"type": "tool", "name": "web_search"})
         assert named.choice == ToolChoice()
@@ -406,7 +406,11 @@ class TestOptions:
         )  # fmt: skip
         assert asked.stream is True
         assert asked.options == Options(
-            stop=("END",), max_tokens=100, temperature=0.5, top_p=0.9, top_k=40, effort="medium", user="u"
+            stop=("END",),
+            max_tokens=100,
+            effort="medium",
+            user="u",
+            sampling={"temperature": 0.5, "top_p": 0.9, "top_k": 40},
         )
         assert (asked.protocol, asked.model, asked.options.n) == ("messages", "m", 1)
 
@@ -426,16 +430,16 @@ class TestOptions:
     def test_effort(self, fields, effort):
         assert read(**fields).options.effort == effort
 
-    def test_the_form_of_the_text(self):
+    def test_the_output_format(self):
         form = {"type": "json_schema", "schema": SCHEMA}
         assert read(output_config={"format": form}).options.output == OutputFormat(SCHEMA)
         assert read(output_format=form).options.output == OutputFormat(SCHEMA)
         assert read(output_config={"format": None}).options.output is None
 
-    def test_the_length_must_be_told(self):
-        error = refused("max_tokens", max_tokens=...)
+    def test_max_tokens_is_required(self):
+        error = rejected("max_tokens", max_tokens=...)
         assert error.status == 400
-        refused("max_tokens", max_tokens="many")
+        rejected("max_tokens", max_tokens="many")
 
     @pytest.mark.parametrize(
         ("param", "fields"),
@@ -448,21 +452,21 @@ class TestOptions:
             ("system[0].text", {"system": [{"type": "text"}]}),
         ],
     )
-    def test_what_has_no_meaning_is_refused_by_its_place(self, param, fields):
-        refused(param, **fields)
+    def test_invalid_values_are_rejected_with_their_place(self, param, fields):
+        rejected(param, **fields)
 
-    def test_a_body_that_is_no_object(self):
+    def test_a_body_that_is_not_an_object(self):
         with pytest.raises(RequestError):
             read_request(b"[]", LimitSettings())
 
 
 class TestCount:
-    def test_the_length_need_not_be_told(self):
+    def test_max_tokens_is_optional(self):
         asked = read_count(body(max_tokens=..., tools=[WEATHER]), LimitSettings())
         assert asked.options.max_tokens is None
         assert [tool.name for tool in asked.tools] == ["get_weather"]
 
-    def test_calls_may_wait_for_their_results(self):
+    def test_unanswered_calls_are_allowed(self):
         assert read_count(body(messages=ASKED), LimitSettings()).messages[1].calls
 
 
@@ -470,7 +474,7 @@ class TestUnread:
     @pytest.mark.parametrize(
         "fields", [{"messages": 5}, {"max_tokens": ...}, {"tools": [], "tool_choice": {"type": "auto"}}]
     )
-    def test_what_has_nothing_to_do_with_tools_passes(self, fields):
+    def test_an_unreadable_request_without_tools_passes(self, fields):
         data = body(stream=True, **fields)
         asked = read_unread(data, LimitSettings())
         assert (asked.protocol, asked.model, asked.messages, asked.stream) == ("messages", "m", (), True)
@@ -479,11 +483,11 @@ class TestUnread:
     @pytest.mark.parametrize(
         "fields", [{"tools": [WEATHER]}, {"tool_choice": {"type": "any"}}, {"messages": ASKED}, {"tool_choice": 5}]
     )
-    def test_what_has_does_not(self, fields):
+    def test_an_unreadable_request_with_tools_does_not_pass(self, fields):
         assert read_unread(body(**fields), LimitSettings()) is None
 
 
-def test_what_claude_code_sends():
+def test_a_request_of_claude_code():
     reminder = [
         {"type": "text", "text": "<system-reminder>x</system-reminder>"},
         {"type": "text", "text": "do it", **EPHEMERAL},

@@ -1,11 +1,11 @@
-"""How a conversation travels on to an upstream that speaks Messages."""
+"""Writing a conversation to a Messages upstream."""
 
 import json
 
 import pytest
 from attrs import evolve
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     Conversation,
     MediaPart,
     Message,
@@ -17,7 +17,7 @@ from streamtool.conversation import (
     ToolChoice,
     ToolResult,
 )
-from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
+from streamtool.core.errors import RequestError, UpstreamError, UpstreamRefused
 from streamtool.protocols.messages import (
     HEADERS,
     KEY_HEADER,
@@ -48,14 +48,14 @@ def sent(conversation, *, stream=True):
 
 
 def same(**fields):
-    """A conversation that came in this protocol."""
+    """Return a conversation read from this protocol."""
     return read_request(
         json.dumps({"model": "m", "max_tokens": 100, "messages": [USER]} | fields).encode(), LimitSettings()
     )
 
 
 def other(*messages, **fields):
-    """A conversation that came in another one."""
+    """Return a conversation of another protocol."""
     return Conversation("chat", "m", messages or (HI,), **({"raw": {"seed": 5, "messages": []}} | fields))
 
 
@@ -64,7 +64,7 @@ def written(*messages, **fields):
 
 
 class TestSameProtocol:
-    def test_what_nobody_changed_travels_as_it_came(self):
+    def test_unchanged_fields_are_passed_on_verbatim(self):
         fields = {
             "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
             "messages": [
@@ -85,14 +85,14 @@ class TestSameProtocol:
         }
         assert sent(same(**fields)) == {"model": "real", "max_tokens": 100, "stream": True} | fields
 
-    def test_a_conversation_whose_tools_became_text_says_nothing_about_tools(self):
+    def test_a_conversation_whose_tools_became_text_has_no_tool_fields(self):
         asked = same(tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
         body = sent(evolve(asked, tools=(), choice=ToolChoice()))
         assert body == {
             "model": "real", "max_tokens": 100, "stream": True, "thinking": {"type": "adaptive"}, "messages": [USER],
         }  # fmt: skip
 
-    def test_the_form_and_the_stops_are_those_of_the_conversation(self):
+    def test_output_format_and_stops_are_taken_from_the_conversation(self):
         form = {"type": "json_schema", "schema": SCHEMA}
         asked = same(output_config={"format": form, "effort": "low"}, stop_sequences=["END"])
         assert sent(asked)["output_config"] == {"format": form, "effort": "low"}
@@ -113,12 +113,12 @@ class TestSameProtocol:
         assert body["system"] == [block, {"type": "text", "text": "t\n\nmore"}]
         assert body["messages"] == [USER]
 
-    def test_a_system_text_that_is_new(self):
+    def test_a_new_system_text(self):
         asked = same()
         body = sent(evolve(asked, messages=(Message("system", (TextPart("new"),)), *asked.messages)))
         assert body["system"] == "new"
 
-    def test_a_changed_message_loses_its_reasoning_and_joins_its_neighbour(self):
+    def test_a_changed_message_loses_its_reasoning_and_is_merged_with_its_neighbour(self):
         asked = same(
             messages=[
                 USER,
@@ -140,7 +140,7 @@ class TestSameProtocol:
             {"role": "user", "content": [{"type": "text", "text": "<result>"}, {"type": "text", "text": "go on"}]},
         ]
 
-    def test_parts_of_this_protocol_are_written_as_they_came(self):
+    def test_parts_of_this_protocol_are_written_verbatim(self):
         image = {"type": "image", "source": {"type": "file", "file_id": "f"}, "cache_control": None}
         asked = same(messages=[{"role": "user", "content": [image]}])
         [message] = asked.messages
@@ -150,23 +150,23 @@ class TestSameProtocol:
             {"type": "text", "text": "more"},
         ]
 
-    def test_a_request_that_nobody_could_read_gets_the_name_of_the_model(self):
+    def test_an_unreadable_request_gets_the_name_of_the_model(self):
         raw = {"model": "m", "messages": 5, "odd": True}
         assert sent(Conversation("messages", "m", (), raw=raw)) == raw | {"model": "real"}
 
-    def test_tools_that_a_type_names_keep_it(self):
+    def test_typed_tools_keep_their_type(self):
         bash = {"type": "bash_20250124", "name": "bash"}
         assert sent(same(tools=[bash, {"type": "memory_20250818"}]))["tools"] == [bash, {"type": "memory_20250818"}]
 
 
 class TestOtherProtocol:
-    def test_to_the_letter(self):
+    def test_a_request_verbatim(self):
         asked = other(Message("system", (TextPart("s"),)), HI)
         assert write_request(asked, MODEL, stream=True) == (
             b'{"model":"real","max_tokens":8192,"messages":[{"role":"user","content":"hi"}],"system":"s","stream":true}'
         )
 
-    def test_system_text_before_and_between(self):
+    def test_leading_and_later_system_text(self):
         body = sent(
             other(
                 Message("system", (TextPart("a"),)),
@@ -182,12 +182,12 @@ class TestOtherProtocol:
             {"role": "assistant", "content": "yes"},
         ]
 
-    def test_the_user_speaks_first(self):
+    def test_the_user_always_comes_first(self):
         hello = Message("assistant", (TextPart("hello"),))
         assert written(hello, HI) == [BEGIN, {"role": "assistant", "content": "hello"}, USER]
         assert written(Message("system", (TextPart("s"),))) == [BEGIN]
 
-    def test_nothing_blank_is_written(self):
+    def test_blank_text_is_not_written(self):
         blank = TextPart(" \n")
         assert written(
             Message("user", (blank, TextPart("hi"))),
@@ -196,7 +196,7 @@ class TestOtherProtocol:
             Message("user", (TextPart("there"),)),
         ) == [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]}]
 
-    def test_the_beginning_of_a_reply_does_not_end_in_white_space(self):
+    def test_a_prefill_does_not_end_in_whitespace(self):
         assert written(HI, Message("assistant", (TextPart("So \n"),)))[1] == {"role": "assistant", "content": "So"}
 
     def test_calls_and_results(self):
@@ -247,7 +247,7 @@ class TestOtherProtocol:
             },
         ]  # fmt: skip
 
-    def test_results_come_before_text_that_stood_before_them(self):
+    def test_results_are_moved_before_text(self):
         found = written(
             HI,
             Message("assistant", calls=(ToolCall("c1", "f", "{}"),)),
@@ -289,13 +289,9 @@ class TestOptions:
         options = Options(
             stop=("END", "\n"),
             max_tokens=50,
-            temperature=1.5,
-            top_p=0.5,
-            top_k=4,
-            seed=7,
-            presence_penalty=1,
             effort="minimal",
             user="u",
+            sampling={"temperature": 1.5, "top_p": 0.5, "top_k": 4, "seed": 7, "presence_penalty": 1},
         )
         body = sent(other(options=options), stream=False)
         assert body == {
@@ -320,9 +316,9 @@ class TestOptions:
         assert "thinking" not in body
 
     def test_top_p_without_temperature(self):
-        assert sent(other(options=Options(top_p=0.5)))["top_p"] == 0.5
+        assert sent(other(options=Options(sampling={"top_p": 0.5})))["top_p"] == 0.5
 
-    def test_the_form_of_the_text(self):
+    def test_the_output_format(self):
         body = sent(other(options=Options(output=OutputFormat(SCHEMA, "answer"))))
         assert body["output_config"] == {"format": {"type": "json_schema", "schema": SCHEMA}}
         assert "output_config" not in sent(other(options=Options(output=OutputFormat())))
@@ -330,7 +326,7 @@ class TestOptions:
     def test_blank_stops_are_left_out(self):
         assert "stop_sequences" not in sent(other(options=Options(stop=("\n\n",))))
 
-    def test_several_replies_at_once(self):
+    def test_several_choices_are_rejected(self):
         with pytest.raises(RequestError) as caught:
             sent(other(options=Options(n=2)))
         assert caught.value.param == "n"
@@ -373,7 +369,7 @@ class TestTools:
 
 
 class TestCount:
-    def test_what_does_not_count_is_left_out(self):
+    def test_options_that_do_not_affect_the_count_are_left_out(self):
         asked = same(
             tools=[WEATHER], stop_sequences=["END"], temperature=1, metadata={"user_id": "u"}, stream=True,
             system="s", thinking={"type": "adaptive"},
@@ -382,8 +378,8 @@ class TestCount:
             "model": "real", "messages": [USER], "system": "s", "tools": [WEATHER], "thinking": {"type": "adaptive"},
         }  # fmt: skip
 
-    def test_of_another_protocol(self):
-        assert json.loads(write_count_request(other(options=Options(temperature=1)), MODEL)) == {
+    def test_counting_for_another_protocol(self):
+        assert json.loads(write_count_request(other(options=Options(sampling={"temperature": 1})), MODEL)) == {
             "model": "real",
             "messages": [USER],
         }
@@ -399,11 +395,11 @@ class TestCount:
             (b'{"input_tokens":true}', None),
         ],
     )
-    def test_what_the_upstream_says(self, body, tokens):
+    def test_the_upstreams_count(self, body, tokens):
         assert read_count_reply(body) == tokens
 
 
-class TestAround:
+class TestOther:
     def test_constants(self):
         assert HEADERS == ((b"anthropic-version", b"2023-06-01"),)
         assert KEY_HEADER == b"x-api-key"

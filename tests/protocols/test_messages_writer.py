@@ -1,13 +1,14 @@
-"""What a Messages client receives: streamed, whole, and when something broke."""
+"""Writing a Messages reply for the client: streamed, whole, and after failures."""
 
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accumulated import accumulate
 
-from streamtool.conversation import Conversation, Tool
-from streamtool.errors import (
+from streamtool.core.conversation import Conversation, Tool
+from streamtool.core.errors import (
     AuthenticationError,
     NotFoundError,
     RequestError,
@@ -16,6 +17,20 @@ from streamtool.errors import (
     UpstreamError,
     UpstreamRefused,
     UpstreamTimeout,
+)
+from streamtool.core.reply import (
+    Reason,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyTextDelta,
+    Usage,
+    UsageReport,
 )
 from streamtool.protocols.messages import (
     CALL_ID,
@@ -30,21 +45,6 @@ from streamtool.protocols.messages import (
     write_complete,
     write_count,
     write_error,
-)
-from streamtool.reply import (
-    Reason,
-    ReplyArgumentsDelta,
-    ReplyCallEnd,
-    ReplyCallStart,
-    ReplyEnd,
-    ReplyFailure,
-    ReplyFinish,
-    ReplyReasoningDelta,
-    ReplyStart,
-    ReplyTextDelta,
-    Usage,
-    UsageReport,
-    accumulate,
 )
 
 STOP = [ReplyFinish(0, Reason.STOP), ReplyEnd()]
@@ -62,7 +62,7 @@ def writer(**fields):
 
 
 def payloads(data: bytes):
-    """The events; each must be one `event:` line and one `data:` line whose type is the same."""
+    """Return the events; each must be one `event:` line and one `data:` line with the same type."""
     found = []
     assert data.endswith(b"\n\n")
     for block in data.decode().split("\n\n")[:-1]:
@@ -74,7 +74,9 @@ def payloads(data: bytes):
 
 
 def checked(data: bytes):
-    """The content of a whole stream as blocks, its stop fields and its usage; what every client relies on is checked."""
+    """Return the blocks, the stop fields and the usage of a whole stream, which is checked as strictly as any client
+    does.
+    """
     start, *rest, ended, stop = payloads(data)
     assert start["type"] == "message_start"
     assert start["message"].keys() == {
@@ -123,10 +125,10 @@ def checked(data: bytes):
     assert calls or reason != "tool_use"
     assert not calls or reason not in ("end_turn", "stop_sequence")
     assert (sequence is not None) == (reason == "stop_sequence")
-    return [said(block) for block in blocks], reason, ended["usage"]
+    return [block_value(block) for block in blocks], reason, ended["usage"]
 
 
-def said(block):
+def block_value(block):
     text = "".join(block["pieces"])
     match block["type"]:
         case "text":
@@ -147,7 +149,7 @@ def call(index=0, arguments="{}", *, id="toolu_1", name="f", complete=True):
 
 
 class TestText:
-    def test_a_plain_reply_to_the_letter(self):
+    def test_a_plain_reply_verbatim(self):
         usage = UsageReport(Usage(input=25, output=4, cached=5))
         expected = (
             'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"m",'
@@ -165,7 +167,7 @@ class TestText:
         machine = writer()
         assert b"".join(machine.feed([event]) for event in events).decode() == expected
 
-    def test_the_beginning_leaves_with_the_start(self):
+    def test_message_start_is_sent_with_the_start(self):
         machine = writer()
         assert [found["type"] for found in payloads(machine.feed([ReplyStart()]))] == ["message_start"]
         assert [found["type"] for found in payloads(machine.feed([ReplyTextDelta(0, "a")]))] == [
@@ -174,11 +176,11 @@ class TestText:
         ]
         assert [found["type"] for found in payloads(machine.feed([ReplyTextDelta(0, "b")]))] == ["content_block_delta"]
 
-    def test_the_start_names_the_reply(self):
+    def test_the_start_provides_id_and_model(self):
         message = payloads(writer().feed([ReplyStart("up", 9, "other")]))[0]["message"]
         assert (message["id"], message["model"]) == ("up", "other")
 
-    def test_a_second_start_says_nothing(self):
+    def test_a_second_start_is_ignored(self):
         assert written(
             ReplyStart("a", 1, "x"), ReplyTextDelta(0, "a"), ReplyStart("b", 2, "y"), ReplyTextDelta(0, "b"), *STOP
         )[0] == ["ab"]
@@ -190,10 +192,10 @@ class TestText:
             {"output_tokens": 0},
         )
 
-    def test_without_a_start(self):
+    def test_a_reply_without_a_start(self):
         assert written(ReplyTextDelta(0, "a"), *STOP)[0] == ["a"]
 
-    def test_lone_halves_of_characters_are_mended(self):
+    def test_unpaired_surrogates_are_replaced(self):
         assert written(ReplyTextDelta(0, "a"), ReplyTextDelta(0, "\ud83d"), *STOP)[0] == ["a\ufffd"]
 
 
@@ -203,7 +205,7 @@ class TestForwarding:
     @pytest.mark.parametrize(
         ("index", "forwards", "forwarded"), [(0, True, True), (0, False, False), (1, True, False), (10, True, False)]
     )
-    def test_an_event_for_the_open_block_goes_on_as_it_came(self, index, forwards, forwarded):
+    def test_an_event_of_the_open_block_is_forwarded_verbatim(self, index, forwards, forwarded):
         machine = writer(forwards=forwards)
         machine.feed([ReplyStart(), ReplyTextDelta(0, "x")])
         data = machine.feed([ReplyTextDelta(0, "a", self.RAW % index)])
@@ -218,14 +220,14 @@ class TestForwarding:
         data = writer(forwards=True).feed([ReplyStart(), ReplyTextDelta(0, "a", self.RAW % 0), *STOP])
         assert checked(data)[0] == ["a"]
 
-    def test_an_event_of_another_protocol_is_written_anew(self):
+    def test_an_event_of_another_protocol_is_rewritten(self):
         machine = writer(forwards=True)
         machine.feed([ReplyStart(), ReplyTextDelta(0, "x")])
         assert b"data: {}" not in machine.feed([ReplyTextDelta(0, "a", b"data: {}\n\n")])
 
 
 class TestCalls:
-    def test_a_call_to_the_letter(self):
+    def test_a_call_verbatim(self):
         machine = writer()
         machine.feed([ReplyStart()])
         assert machine.feed([ReplyCallStart(0, 0, "toolu_1", "f")]) == (
@@ -250,17 +252,17 @@ class TestCalls:
     def test_a_call_without_arguments_has_an_empty_object(self, given, arguments):
         assert written(*call(0, given), *STOP)[0] == [("toolu_1", "f", arguments)]
 
-    def test_a_call_that_was_cut_is_never_called_a_tool_stop(self):
+    def test_a_truncated_call_never_ends_with_tool_use(self):
         assert written(*call(0, '{"a', complete=False), *STOP)[:2] == ([("toolu_1", "f", '{"a')], "max_tokens")
         assert written(*call(0, "", complete=False), *STOP)[:2] == ([("toolu_1", "f", "")], "max_tokens")
 
     @pytest.mark.parametrize("after", [[ReplyTextDelta(0, "b")], call(1), [ReplyReasoningDelta(0, "hm")], []])
-    def test_a_call_that_was_never_ended_is_cut(self, after):
+    def test_a_call_without_an_end_is_truncated(self, after):
         blocks, reason, _ = written(ReplyStart(), *call()[:2], *after, *STOP)
         assert blocks[0] == ("toolu_1", "f", "{")
         assert reason == "max_tokens"
 
-    def test_text_after_a_call_is_a_block_of_its_own(self):
+    def test_text_after_a_call_is_a_separate_block(self):
         assert written(*call(), ReplyTextDelta(0, "\n"), ReplyTextDelta(0, "so"), ReplyTextDelta(0, " on"), *STOP)[
             :2
         ] == (
@@ -268,17 +270,17 @@ class TestCalls:
             "tool_use",
         )
 
-    def test_white_space_after_a_call_is_dropped_if_nothing_follows(self):
+    def test_trailing_whitespace_after_a_call_is_dropped(self):
         space = [ReplyTextDelta(0, "\n"), ReplyTextDelta(0, " ")]
         assert written(*call(), *space, *call(1, id="toolu_2"), *space, *STOP)[0] == [
             ("toolu_1", "f", "{}"),
             ("toolu_2", "f", "{}"),
         ]
 
-    def test_white_space_that_waits_is_bounded(self):
+    def test_buffered_whitespace_is_bounded(self):
         assert written(*call(), ReplyTextDelta(0, " " * 5000), ReplyTextDelta(0, " "), *STOP)[0][1] == " " * 5001
 
-    def test_events_of_no_open_call_say_nothing(self):
+    def test_events_without_an_open_call_are_ignored(self):
         assert written(*call(), ReplyArgumentsDelta(0, 0, "x"), ReplyCallEnd(0, 0), *STOP)[0] == [
             ("toolu_1", "f", "{}")
         ]
@@ -296,7 +298,7 @@ class TestReasoning:
         )
         assert found[0] == [("thinking", "hm", "EqoB"), "a"]
 
-    def test_without_one_it_bears_a_mark(self):
+    def test_unsigned_reasoning_gets_our_own_signature(self):
         assert written(ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "a"), *STOP)[0] == [
             ("thinking", "hm", "streamtool"),
             "a",
@@ -307,12 +309,12 @@ class TestReasoning:
         ]
         assert written(ReplyReasoningDelta(0, "hm"), *STOP)[0] == [("thinking", "hm", "streamtool")]
 
-    def test_runs_that_were_signed_apart_are_blocks_apart(self):
+    def test_separately_signed_reasoning_gives_separate_blocks(self):
         assert written(ReplyReasoningDelta(0, "a", "x"), ReplyReasoningDelta(0, "b", "y"), *STOP)[0] == [
             ("thinking", "a", "x"), ("thinking", "b", "y"),
         ]  # fmt: skip
 
-    def test_reasoning_that_is_not_shown_keeps_its_signature(self):
+    def test_hidden_reasoning_keeps_its_signature(self):
         assert written(ReplyReasoningDelta(0, "", "EqoB"), ReplyTextDelta(0, "a"), *STOP)[0] == [
             ("thinking", "", "EqoB"),
             "a",
@@ -352,7 +354,7 @@ class TestEnd:
         assert checked(data)[1] == "stop_sequence"
         assert payloads(data)[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
 
-    def test_the_block_is_closed_at_once_and_the_end_waits_for_the_usage(self):
+    def test_the_block_is_closed_immediately_and_the_end_waits_for_the_usage(self):
         machine = writer()
         machine.feed([ReplyStart(), ReplyTextDelta(0, "a")])
         assert [found["type"] for found in payloads(machine.feed([ReplyFinish(0, Reason.STOP)]))] == [
@@ -361,7 +363,7 @@ class TestEnd:
         assert machine.feed([UsageReport(Usage(1, 2))]) == b""
         assert [found["type"] for found in payloads(machine.feed([ReplyEnd()]))] == ["message_delta", "message_stop"]
 
-    def test_nothing_comes_after_the_end(self):
+    def test_nothing_follows_the_end(self):
         machine = writer()
         machine.feed([ReplyStart(), *STOP])
         late = [
@@ -374,7 +376,7 @@ class TestEnd:
         ]
         assert machine.feed(late) == b""
 
-    def test_nothing_comes_between_the_finish_and_the_end(self):
+    def test_events_between_the_finish_and_the_end_are_ignored(self):
         late = [ReplyTextDelta(0, "b"), ReplyReasoningDelta(0, "b", "x"), *call(), ReplyFinish(0, Reason.LENGTH)]
         assert written(ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), *late, ReplyEnd())[:2] == (
             ["a"],
@@ -411,7 +413,7 @@ def whole(events):
 
 
 class TestWhole:
-    def test_to_the_letter(self):
+    def test_a_whole_reply_verbatim(self):
         events = [
             ReplyStart(), ReplyReasoningDelta(0, "hm"), ReplyTextDelta(0, "a"), *call(0, '{"a": 1.0}'), ReplyTextDelta(0, "\n"),
             ReplyFinish(0, Reason.STOP), UsageReport(Usage(25, 4, 5)), ReplyEnd(),
@@ -449,7 +451,7 @@ class TestWhole:
             ("5", False, {}),
         ],
     )
-    def test_input_is_an_object_and_never_invented(self, arguments, complete, value):
+    def test_input_is_always_an_object_and_never_invented(self, arguments, complete, value):
         events = [
             ReplyCallStart(0, 0, "toolu_1", "f"),
             ReplyArgumentsDelta(0, 0, arguments),
@@ -460,7 +462,7 @@ class TestWhole:
         assert body["content"][0]["input"] == value
         assert body["stop_reason"] == ("tool_use" if complete else "max_tokens")
 
-    def test_a_reply_that_is_not_whole_is_an_error(self):
+    def test_an_incomplete_reply_is_an_error(self):
         error = UpstreamError("broken")
         with pytest.raises(UpstreamError) as caught:
             whole([ReplyStart(), ReplyFailure(error)])
@@ -491,14 +493,17 @@ class TestErrors:
             (UpstreamRefused("x", status=529), "overloaded_error"),
         ],
     )
-    def test_kinds(self, error, kind):
+    def test_error_types(self, error, kind):
         assert json.loads(write_error(error)) == {"type": "error", "error": {"type": kind, "message": "x"}}
 
-    def test_the_sentence_tells_the_place(self):
-        error = RequestError("Give at least one message in a list.", param="messages")
+    def test_the_message_names_the_place(self):
+        error = RequestError("A non-empty list of messages is required.", param="messages")
         assert json.loads(write_error(error, "req_1")) == {
             "type": "error",
-            "error": {"type": "invalid_request_error", "message": "messages: Give at least one message in a list."},
+            "error": {
+                "type": "invalid_request_error",
+                "message": "messages: A non-empty list of messages is required.",
+            },
             "request_id": "req_1",
         }
 
@@ -519,7 +524,7 @@ PIECE = st.one_of(
 
 
 @given(st.lists(PIECE, max_size=8), st.sampled_from(list(Reason)))
-def test_a_stream_says_what_the_whole_says_and_is_read_back(pieces, reason):
+def test_a_stream_equals_the_whole_reply_and_is_read_back(pieces, reason):
     events = [ReplyStart()]
     for number, piece in enumerate(pieces):
         if isinstance(piece, tuple):

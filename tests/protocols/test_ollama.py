@@ -1,4 +1,4 @@
-"""What is asked of Ollama, and what its reply says, however it is cut."""
+"""Writing requests to Ollama, and reading its replies at every split."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtool import sse
-from streamtool.conversation import (
+from streamtool.core import sse
+from streamtool.core.conversation import (
     Conversation,
     MediaPart,
     Message,
@@ -19,10 +19,8 @@ from streamtool.conversation import (
     ToolChoice,
     ToolResult,
 )
-from streamtool.errors import RequestError, UpstreamError, UpstreamRefused
-from streamtool.protocols import ollama
-from streamtool.protocols.ollama import ReplyReader, write_request
-from streamtool.reply import (
+from streamtool.core.errors import RequestError, UpstreamError, UpstreamRefused
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -36,6 +34,8 @@ from streamtool.reply import (
     Usage,
     UsageReport,
 )
+from streamtool.protocols import ollama
+from streamtool.protocols.ollama import ReplyReader, write_request
 from streamtool.settings import ModelSettings
 
 MODEL = ModelSettings("llama3:8b")
@@ -46,18 +46,18 @@ class TestRequest:
     def write(self, *messages, model=MODEL, stream=True, **more):
         return json.loads(write_request(Conversation("chat", "asked", messages or (HI,), **more), model, stream=stream))
 
-    def test_where_it_goes(self):
+    def test_the_request_path(self):
         assert ollama.request_path(MODEL, stream=True) == "/api/chat"
         assert ollama.MODELS_PATH == "/api/tags"
 
-    def test_the_least(self):
+    def test_a_minimal_request(self):
         assert self.write() == {
             "model": "llama3:8b",
             "messages": [{"role": "user", "content": "hi"}],
             "stream": True,
         }
 
-    def test_a_whole_reply_is_asked_for_in_so_many_words(self):
+    def test_a_whole_reply_is_requested_explicitly(self):
         assert self.write(stream=False)["stream"] is False
 
     def test_roles_and_reasoning(self):
@@ -72,7 +72,7 @@ class TestRequest:
             {"role": "assistant", "content": "hello", "thinking": "hm"},
         ]
 
-    def test_images_stand_beside_the_text_and_the_rest_is_named(self):
+    def test_images_are_separate_from_the_text_and_other_media_are_named(self):
         parts = (
             TextPart("look"),
             MediaPart("image", {}, "image/png", "AAAA"),
@@ -87,13 +87,15 @@ class TestRequest:
         options = Options(
             stop=("END",),
             max_tokens=5,
-            temperature=0.5,
-            top_p=0.9,
-            top_k=3,
-            seed=7,
-            presence_penalty=0.1,
-            frequency_penalty=0.2,
             user="u",
+            sampling={
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "top_k": 3,
+                "seed": 7,
+                "presence_penalty": 0.1,
+                "frequency_penalty": 0.2,
+            },
         )
         model = ModelSettings("m", context=8192)
         assert self.write(options=options, model=model)["options"] == {
@@ -123,7 +125,7 @@ class TestRequest:
         found = self.write(options=Options(effort=effort), model=ModelSettings(name))
         assert found["think"] == think
 
-    def test_the_form_of_the_text(self):
+    def test_the_output_format(self):
         assert self.write(options=Options(output=OutputFormat()))["format"] == "json"
         schema = {"type": "object"}
         assert self.write(options=Options(output=OutputFormat(schema)))["format"] == schema
@@ -158,7 +160,7 @@ class TestRequest:
             {"role": "user", "content": "and?"},
         ]
 
-    def test_results_alone_make_no_empty_message(self):
+    def test_results_alone_give_no_empty_message(self):
         found = self.write(
             HI, Message("assistant", calls=(ToolCall("c", "f", "{}"),)), Message("user", results=(ToolResult("c", ()),))
         )
@@ -186,23 +188,23 @@ class TestRequest:
             },
         ]
 
-    def test_a_choice_leaves_tools_out(self):
+    def test_a_tool_choice_leaves_tools_out(self):
         tools = (Tool("f"), Tool("g"))
         found = self.write(tools=tools, choice=ToolChoice("required", ("g",)))
         assert [tool["function"]["name"] for tool in found["tools"]] == ["g"]
         assert "tools" not in self.write(tools=tools, choice=ToolChoice("none"))
 
-    def test_fields_of_the_clients_protocol_stay_behind(self):
+    def test_fields_of_the_clients_protocol_are_dropped(self):
         message = Message("user", (TextPart("hi"),), raw=({"role": "user", "content": "hi", "name": "bob"},))
         found = self.write(message, raw={"model": "asked", "logit_bias": {}})
         assert found == {"model": "llama3:8b", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
-    def test_several_replies_are_refused(self):
+    def test_several_choices_are_rejected(self):
         with pytest.raises(RequestError) as caught:
             self.write(options=Options(n=2))
         assert caught.value.param == "n"
 
-    def test_a_request_that_nobody_could_read_is_refused(self):
+    def test_an_unreadable_request_is_rejected(self):
         with pytest.raises(RequestError) as caught:
             write_request(Conversation("chat", "m", ()), MODEL, stream=True)
         assert caught.value.param == "messages"
@@ -259,7 +261,7 @@ class TestText:
     def test_a_plain_reply(self):
         assert read(text("Hel"), text("lo"), DONE) == [START, ReplyTextDelta(0, "Hel"), ReplyTextDelta(0, "lo"), *STOP]
 
-    def test_what_arrives_leaves_at_once(self):
+    def test_pieces_are_emitted_immediately(self):
         reader = ReplyReader()
         assert reader.feed(text("a")) == [START, ReplyTextDelta(0, "a")]
         assert reader.feed(text("b") + text("c")[:9]) == [ReplyTextDelta(0, "b")]
@@ -288,7 +290,7 @@ class TestText:
             ReplyEnd(),
         ]
 
-    def test_halves_of_a_character(self):
+    def test_split_surrogate_pairs(self):
         data = text("a\ud83d"), text("\ude00b"), text("\ud83d"), DONE
         assert read(*data)[1:4] == [ReplyTextDelta(0, "a"), ReplyTextDelta(0, "😀b"), ReplyTextDelta(0, "\ufffd")]
 
@@ -296,12 +298,12 @@ class TestText:
         assert read(text("hi").replace(b"hi", b"h\xffi"), DONE)[1] == ReplyTextDelta(0, "h\ufffdi")
 
     @pytest.mark.parametrize("message", [{}, {"content": None}, {"content": 5}, {"content": "", "tool_calls": None}])
-    def test_shapes_of_nothing(self, message):
+    def test_empty_messages(self, message):
         assert read(line(message), DONE) == [START, *STOP]
 
 
 class TestCalls:
-    def test_a_call_comes_whole_and_the_reason_is_a_stop(self):
+    def test_a_call_arrives_complete_and_the_reason_is_a_stop(self):
         found = read(call("get_weather", {"city": "Paris", "n": 1.5}), DONE)
         assert found == [
             START,
@@ -311,7 +313,7 @@ class TestCalls:
             *STOP,
         ]
 
-    def test_several(self):
+    def test_several_calls(self):
         both = line({"content": "x", "tool_calls": [{"id": "c1", "function": {"name": "f"}}, {"function": {}}, 5]})
         assert read(both, call("g", '{"a":1}'), DONE)[1:-3] == [
             ReplyTextDelta(0, "x"),
@@ -342,28 +344,28 @@ class TestEnd:
             ReplyEnd(),
         ]
 
-    def test_a_prompt_out_of_the_cache_has_no_count(self):
+    def test_a_cached_prompt_has_no_count(self):
         assert read(line({"content": "a"}, True, eval_count=3))[-2:] == [UsageReport(Usage(0, 3)), ReplyEnd()]
 
-    def test_a_last_line_without_its_end(self):
+    def test_a_last_line_without_its_newline(self):
         assert read(text("a"), DONE.rstrip()) == [START, ReplyTextDelta(0, "a"), *STOP]
 
     def test_a_last_line_without_a_message(self):
         assert read(line(None, True)) == [START, ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
     @pytest.mark.parametrize("data", [b"", b" \n", text("a"), text("a") + DONE[:20], DONE[:20], b"\xef\xbb"])
-    def test_an_answer_that_breaks_off_is_a_failure(self, data):
+    def test_a_truncated_stream_is_a_failure(self, data):
         assert failure(data).code == "upstream_closed"
         assert single(data)[-1].error.code == "upstream_closed"
 
 
 class TestErrors:
-    def test_after_the_reply_has_begun(self):
+    def test_an_error_after_the_reply_has_begun(self):
         error = failure(text("a"), b'{"error":"an error was encountered while running the model"}\n', DONE)
         assert type(error) is UpstreamError
         assert error.message == "an error was encountered while running the model"
 
-    def test_it_leaves_at_once(self):
+    def test_an_error_is_emitted_immediately(self):
         reader = ReplyReader()
         [found] = reader.feed(b'{"error":"no"}\n')
         assert isinstance(found, ReplyFailure)
@@ -382,7 +384,7 @@ class TestErrors:
             b"event: error\ndata: boom\n\n",
         ],
     )
-    def test_as_a_whole_body(self, body):
+    def test_an_error_as_a_whole_body(self, body):
         assert failure(body).message == "boom"
         assert single(body)[-1].error.message == "boom"
 
@@ -391,22 +393,22 @@ class TestErrors:
         assert "502 Bad Gateway" in failure(page).message
         assert "502 Bad Gateway" in single(page)[-1].error.message
 
-    def test_plain_words(self):
+    def test_plain_text(self):
         assert "404 page not found" in failure(b"404 page not found").message
 
     def test_a_damaged_line_is_a_failure(self):
         assert failure(text("a"), b'{"message":{"content":"a}\n', DONE).code == "upstream_unreadable"
 
-    def test_words_between_the_lines_are_ignored(self):
+    def test_text_between_the_lines_is_ignored(self):
         assert read(text("a"), b"\n", b"ping\r\n", DONE) == [START, ReplyTextDelta(0, "a"), *STOP]
 
-    def test_of_a_refused_request(self):
+    def test_the_error_of_a_rejected_request(self):
         error = ollama.read_error(404, b'{"error":"model \\"x\\" not found"}')
         assert isinstance(error, UpstreamRefused)
         assert (error.status, error.message) == (404, 'model "x" not found')
 
-    def test_what_is_held_is_bounded(self, monkeypatch):
-        monkeypatch.setattr(sse, "HELD", 100)
+    def test_the_buffer_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(sse, "MAX_BUFFERED", 100)
         assert failure(b'{"message":"', *[b"x" * 30] * 4).code == "reply_too_large"
         assert failure(b"{\n", *[b'"x":"y",\n' * 3] * 6).code == "reply_too_large"
 
@@ -417,16 +419,16 @@ class TestOtherShapes:
 
     @pytest.mark.parametrize("indent", [None, 2])
     @pytest.mark.parametrize("before", [b"", b"\n", b"\xef\xbb\xbf"])
-    def test_one_document(self, indent, before):
+    def test_a_single_document(self, indent, before):
         body = before + json.dumps(self.WHOLE, indent=indent).encode()
         assert read(body) == list(self.EVENTS)
         assert single(body) == list(self.EVENTS)
 
-    def test_a_document_that_does_not_say_that_it_is_done(self):
+    def test_a_document_without_done(self):
         body = json.dumps({"model": "m", "message": {"content": "hi"}}, indent=1).encode()
         assert read(body) == [START, ReplyTextDelta(0, "hi"), ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
-    def test_a_document_that_breaks_off(self):
+    def test_a_truncated_document(self):
         assert failure(json.dumps(self.WHOLE, indent=1).encode()[:-5]).code == "upstream_closed"
 
     def test_an_event_stream(self):
@@ -442,7 +444,7 @@ class TestOtherShapes:
         assert read(body) == expected
         assert single(body) == expected
 
-    def test_the_end_mark_of_an_event_stream(self):
+    def test_the_end_marker_of_an_event_stream(self):
         body = b"data: " + text("a") + b"\ndata: [DONE]\n\n"
         assert read(body) == [START, ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), ReplyEnd()]
 
@@ -464,7 +466,7 @@ lines = st.one_of(
 
 
 def shown(event):
-    """The event; of a failure what it is, since its sentence may quote as much as had come."""
+    """Return the event, or the code of a failure, since its message may quote everything received so far."""
     return event.error.code if isinstance(event, ReplyFailure) else event
 
 

@@ -1,12 +1,12 @@
-"""Requests of Ollama's clients as conversations, and what an upstream of the same protocol gets of them."""
+"""Reading requests of Ollama clients, and passing them to an upstream of the same protocol."""
 
 import json
 from typing import Any
 
 import pytest
 
-from streamtool.conversation import Message, OutputFormat, TextPart, ToolCall, ToolResult
-from streamtool.errors import RequestError
+from streamtool.core.conversation import Message, OutputFormat, TextPart, ToolCall, ToolResult
+from streamtool.core.errors import RequestError
 from streamtool.exchange import Exchange
 from streamtool.protocols import ollama
 from streamtool.protocols.registry import client_protocol
@@ -26,7 +26,7 @@ def call(name: str, **more: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": {"x": 1}}, **more}
 
 
-def test_a_reply_is_streamed_unless_the_request_says_otherwise():
+def test_a_reply_is_streamed_by_default():
     assert read().stream
     assert not read(stream=False).stream
 
@@ -51,23 +51,24 @@ def test_results_without_ids_answer_the_first_open_call_of_their_tool():
     assert found[2].raw == tuple(messages[2:])
 
 
-def test_what_is_said_beside_the_messages():
+def test_options():
     options = {"temperature": 0.5, "num_predict": 9, "stop": ["END"], "seed": 3, "top_k": 4, "num_ctx": 8192}
     found = read(options=options, think="low", format={"type": "object"}).options
-    assert (found.temperature, found.max_tokens, found.stop, found.seed, found.top_k) == (0.5, 9, ("END",), 3, 4)
+    assert found.sampling == {"temperature": 0.5, "seed": 3, "top_k": 4}
+    assert (found.max_tokens, found.stop) == (9, ("END",))
     assert (found.effort, found.thinking, found.output) == ("low", None, OutputFormat({"type": "object"}))
     assert (read(think=False).options.effort, read(think=False).options.thinking) == ("none", False)
     assert read(format="json").options.output == OutputFormat()
     assert read(options={"num_predict": -1}).options.max_tokens is None
 
 
-def test_images_stand_beside_the_text():
+def test_images_are_read_next_to_the_text():
     (message,) = read(messages=[{"role": "user", "content": "what?", "images": [PNG]}]).messages
     assert message.content[0] == TextPart("what?")
     assert (message.content[1].kind, message.content[1].type, message.content[1].data) == ("image", "image/png", PNG)
 
 
-def test_a_prompt_is_a_message_of_the_user():
+def test_a_prompt_is_a_user_message():
     protocol = client_protocol("ollama", "/api/generate")
     found = protocol.read_request(b'{"model": "m", "prompt": "hi", "system": "Be short."}', LIMITS)
     assert found.messages == (Message("system", (TextPart("Be short."),)), Message("user", (TextPart("hi"),)))
@@ -87,7 +88,7 @@ def test_a_prompt_is_a_message_of_the_user():
         ({"stream": "yes"}, "stream"),
     ],
 )
-def test_what_has_no_meaning_names_its_place(fields: dict[str, Any], param: str):
+def test_invalid_values_are_rejected_with_their_place(fields: dict[str, Any], param: str):
     with pytest.raises(RequestError) as caught:
         read(**fields)
     assert caught.value.param == param
@@ -100,7 +101,7 @@ def exchange(body: dict[str, Any], path: str = "/api/chat", **options: Any) -> E
     return Exchange(settings, wire, json.dumps(body).encode(), (), new_id=lambda prefix: f"{prefix}1", now=86400 * 59)
 
 
-def test_towards_its_own_kind_what_nobody_changed_travels_on():
+def test_unchanged_fields_are_passed_on_to_an_ollama_upstream():
     body = {
         "model": "m",
         "messages": [
@@ -120,7 +121,7 @@ def test_towards_its_own_kind_what_nobody_changed_travels_on():
     assert (native["tools"], native["messages"][0]) == ([TOOL], {"role": "user", "content": "hi", "odd": 1})
 
 
-def test_a_request_without_tools_passes_untouched_but_for_the_models_name():
+def test_a_request_without_tools_is_unchanged_except_for_the_model():
     body = {"model": "m", "prompt": "hi", "raw": True}
     passed = exchange(body, "/api/generate")
     assert passed.passthrough
@@ -129,8 +130,8 @@ def test_a_request_without_tools_passes_untouched_but_for_the_models_name():
     assert (renamed.path, json.loads(renamed.body)) == (None, {**body, "model": "other"})
 
 
-def test_text_leaves_at_once_and_a_call_when_it_is_whole():
-    """Whose time is that of the reply: 1 March 1970 has day 60 of its year, counted from 1."""
+def test_text_is_sent_immediately_and_a_call_when_it_is_complete():
+    """Also checks the reply's time: 1 March 1970 is day 60 of its year, counted from 1."""
     running = exchange({"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [TOOL]})
     running.request()
     running.respond(200, ())
@@ -149,7 +150,7 @@ def test_text_leaves_at_once_and_a_call_when_it_is_whole():
     ("seconds", "written"),
     [(0, "1970-01-01T00:00:00Z"), (951782400, "2000-02-29T00:00:00Z"), (1796083199, "2026-11-30T23:59:59Z")],
 )
-def test_times_are_of_the_calendar(seconds: int, written: str):
+def test_times_are_written_as_dates(seconds: int, written: str):
     from streamtool.protocols.ollama.complete import head_fields
 
     assert head_fields("m", seconds)["created_at"] == written

@@ -1,13 +1,12 @@
-"""Reading an upstream's Responses reply: pieces, calls, reasoning, whole documents, and every way to break off."""
+"""Reading an upstream's Responses reply: pieces, calls, reasoning, whole documents, and every kind of failure."""
 
 import json
 from typing import Any
 
 import pytest
-from dialects import named, responses
+from support.dialects import named, responses
 
-from streamtool.protocols.responses import ReplyReader
-from streamtool.reply import (
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -21,6 +20,7 @@ from streamtool.reply import (
     Usage,
     UsageReport,
 )
+from streamtool.protocols.responses import ReplyReader
 
 USAGE: Any = {
     "input_tokens": 9, "input_tokens_details": {"cached_tokens": 4},
@@ -60,7 +60,7 @@ def response(output: list[Any], status: str = "completed", **fields: Any) -> dic
 
 
 def pieces(item: Any, place: int) -> list[Any]:
-    """The events of an item whose text comes in single characters."""
+    """Return the events of an item whose text is streamed by single characters."""
     kind, at = item["type"], {"output_index": place, "item_id": item["id"]}
     begun = {**item, "summary": [], "content": [], "arguments": "", "input": ""}
     name, text = {
@@ -94,7 +94,7 @@ def read(*parts: bytes) -> list[Any]:
 
 
 def joined(events: list[Any]) -> list[Any]:
-    """Neighbouring pieces of one thing as one."""
+    """Merge adjacent pieces of the same kind."""
     found: list[Any] = []
     for event in events:
         last = found[-1] if found else None
@@ -110,12 +110,12 @@ def joined(events: list[Any]) -> list[Any]:
     return found
 
 
-def test_a_stream_means_the_same_wherever_it_is_cut():
+def test_a_stream_means_the_same_at_every_split():
     assert read(STREAM) == MEANS
     assert read(*(bytes([byte]) for byte in STREAM)) == MEANS
 
 
-def test_each_piece_leaves_at_once():
+def test_each_piece_is_emitted_immediately():
     reader = ReplyReader()
     head, *rest = pieces(CALL, 0)
     reader.feed(stream(head))
@@ -133,11 +133,11 @@ def test_each_piece_leaves_at_once():
     ],
     ids=["last event only", "items only", "document", "printed document"],
 )  # fmt: skip
-def test_what_comes_without_pieces_is_read_whole(data: bytes):
+def test_an_item_without_deltas_is_read(data: bytes):
     assert read(data) == MEANS
 
 
-def test_a_call_of_a_group_has_the_name_that_the_model_knows():
+def test_a_call_in_a_namespace_has_the_qualified_name():
     item = {**CALL, "namespace": "net"}
     assert read(stream({"type": "response.completed", "response": response([item])}))[1].name == "net.ping"
 
@@ -151,12 +151,12 @@ def test_a_typed_call_is_a_call():
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", '{"x":', 5, None])
-def test_a_call_whose_arguments_are_no_object_is_never_ready(arguments: Any):
+def test_a_call_with_invalid_arguments_is_never_complete(arguments: Any):
     found = read(stream({"type": "response.completed", "response": response([{**CALL, "arguments": arguments}])}))
     assert [event.complete for event in found if type(event) is ReplyCallEnd] == [False]
 
 
-def test_a_call_that_was_cut_stays_as_far_as_it_came():
+def test_a_truncated_call_keeps_its_arguments_so_far():
     events = pieces(CALL, 0)[:4]
     cut = response([], "incomplete", incomplete_details={"reason": "max_output_tokens"})
     found = read(stream(*events, {"type": "response.incomplete", "response": cut}))
@@ -174,11 +174,11 @@ def test_a_call_that_was_cut_stays_as_far_as_it_came():
         ([{"type": "error", "message": "slow down", "code": "rate_limit_exceeded"}], None, "slow down"),
         ([{"type": "response.failed", "response": response([], "failed", error={"code": "server_error", "message": "no"})}], None, "no"),
         ([{"type": "response.cancelled", "response": response([], "cancelled")}], None, "The upstream's reply was cancelled."),
-        ([], 502, "The upstream closed the connection before its reply was whole."),
+        ([], 502, "The upstream closed the connection before its reply was complete."),
     ],
     ids=["error", "failed", "cancelled", "broken off"],
 )  # fmt: skip
-def test_each_way_to_break_off_is_one_failure(events: list[Any], status: int | None, says: str):
+def test_each_kind_of_truncation_is_one_failure(events: list[Any], status: int | None, says: str):
     found = read(stream(*pieces(SAID, 0), *events))
     assert [type(event) for event in found] == [ReplyStart, ReplyTextDelta, ReplyFailure]
     assert found[-1].error.message == says

@@ -1,11 +1,11 @@
-"""What a Responses client may ask, how it is understood, and what is remembered for its next request."""
+"""Reading a Responses client's request, and storing its reply for the next one."""
 
 import base64
 import json
 
 import pytest
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     HOSTED,
     HOSTED_CHOICE,
     MediaPart,
@@ -18,8 +18,8 @@ from streamtool.conversation import (
     ToolChoice,
     ToolResult,
 )
-from streamtool.errors import RequestError, TooLargeError
-from streamtool.protocols.responses import FIELDS, memories, read_request, read_unread
+from streamtool.core.errors import RequestError, TooLargeError
+from streamtool.protocols.responses import REQUEST_FIELDS, read_request, read_unread, store_entries
 from streamtool.settings import LimitSettings
 
 WEATHER = {
@@ -45,7 +45,7 @@ def read(limits=None, recall=None, **fields):
     return read_request(body, limits or LimitSettings(), *([recall] if recall else []))
 
 
-def refused(param, limits=None, recall=None, **fields):
+def rejected(param, limits=None, recall=None, **fields):
     with pytest.raises(RequestError) as caught:
         read(limits, recall, **fields)
     assert caught.value.param == param, caught.value.message
@@ -61,11 +61,11 @@ def parts(*content):
 
 
 class TestMessages:
-    def test_a_string_is_what_the_user_says(self):
+    def test_a_string_is_a_user_message(self):
         item = {"type": "message", "role": "user", "content": "hi"}
         assert read(input="hi").messages == (Message("user", (TextPart("hi"),), raw=(item,)),)
 
-    def test_an_output_that_was_cut_is_partial(self):
+    def test_an_incomplete_output_is_partial(self):
         found = messages(USER, CALL, {**RESULT, "status": "incomplete"})
         assert found[-1].results == (ToolResult("call_1", (TextPart("sunny"),), name="get_weather", partial=True),)
         assert not messages(USER, CALL, {**RESULT, "status": "completed"})[-1].results[0].partial
@@ -85,12 +85,12 @@ class TestMessages:
         ]
         assert found[2].raw == (USER,)
 
-    def test_instructions_stand_first(self):
+    def test_instructions_come_first(self):
         first, second = read(instructions="be brief").messages
         assert first == Message("system", (TextPart("be brief"),))
         assert second.role == "user"
 
-    def test_text_in_all_its_forms(self):
+    def test_text_in_all_its_shapes(self):
         found = messages(
             {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}, "c"]},
             {
@@ -108,7 +108,7 @@ class TestMessages:
         ]
 
     @pytest.mark.parametrize("content", [None, "", []])
-    def test_an_assistant_may_have_said_nothing(self, content):
+    def test_an_assistant_message_may_be_empty(self, content):
         assert messages({"role": "assistant", "content": content}, USER)[0].content == ()
 
     def test_images(self):
@@ -121,7 +121,7 @@ class TestMessages:
             MediaPart("image", stored),
         )
 
-    def test_sound(self):
+    def test_audio(self):
         sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}}
         assert parts(sound) == (MediaPart("audio", sound, "audio/mp3", "AAAA"),)
 
@@ -135,16 +135,16 @@ class TestMessages:
             MediaPart("file", outside, url="https://example.com/a.pdf"),
         )
 
-    def test_a_file_that_is_text_becomes_text(self):
+    def test_a_text_file_becomes_text(self):
         data = "data:text/plain;base64," + base64.b64encode("Grüße".encode()).decode()
         assert parts({"type": "input_file", "filename": "a.txt", "file_data": data}) == (TextPart("a.txt:\nGrüße"),)
 
     @pytest.mark.parametrize("data", ["/w==", "A"])
-    def test_a_file_that_only_says_that_it_is_text_stays_a_file(self, data):
+    def test_an_invalid_text_file_stays_a_file(self, data):
         part = {"type": "input_file", "file_data": "data:text/plain;base64," + data}
         assert parts(part) == (MediaPart("file", part, "text/plain", data),)
 
-    def test_parts_of_unknown_kind_are_kept(self):
+    def test_parts_of_an_unknown_type_are_kept(self):
         assert parts({"type": "hologram"}) == (MediaPart("hologram", {"type": "hologram"}),)
 
     @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ class TestMessages:
             ("input", [{"type": "web_search_call", "id": "ws_1"}]),
         ],
     )
-    def test_what_cannot_be_read_is_named(self, param, value):
-        refused(param, input=value)
+    def test_invalid_values_are_rejected_with_their_place(self, param, value):
+        rejected(param, input=value)
 
     @pytest.mark.parametrize(
         ("param", "fields"),
@@ -191,10 +191,10 @@ class TestMessages:
             ("prompt", {"prompt": {"id": "pmpt_1"}}),
         ],
     )
-    def test_what_cannot_be_honoured_is_named(self, param, fields):
-        refused(param, **fields)
+    def test_unsupported_values_are_rejected_with_their_place(self, param, fields):
+        rejected(param, **fields)
 
-    def test_what_is_switched_off_asks_for_nothing(self):
+    def test_disabled_features_are_ignored(self):
         assert read(background=False, conversation=None, prompt=None).messages
 
 
@@ -228,7 +228,7 @@ class TestCallsAndResults:
         assert found[1].calls == (ToolCall("call_1", "sh", 'ls "x"', custom=True),)
         assert found[2].results == (ToolResult("call_1", (TextPart("x"),), name="sh"),)
 
-    def test_a_call_in_a_namespace_bears_both_names(self):
+    def test_a_call_in_a_namespace_has_a_qualified_name(self):
         found = messages(USER, CALL | {"namespace": "files", "name": "read"}, RESULT)
         assert found[1].calls[0].name == "files.read"
 
@@ -236,7 +236,7 @@ class TestCallsAndResults:
         ("arguments", "text"),
         [("", "{}"), (None, "{}"), (" ", "{}"), ({"a": 1}, '{"a":1}'), ("{not json", "{not json")],
     )
-    def test_arguments_that_are_odd(self, arguments, text):
+    def test_unusual_arguments(self, arguments, text):
         assert messages(CALL | {"arguments": arguments}, RESULT)[0].calls[0].arguments == text
 
     def test_a_result_of_parts(self):
@@ -248,22 +248,22 @@ class TestCallsAndResults:
             MediaPart("image", image, url="https://example.com/a.png"),
         )
 
-    def test_a_result_of_nothing(self):
+    def test_an_empty_result(self):
         assert messages(CALL, RESULT | {"output": None})[1].results[0].content == ()
 
     def test_a_result_without_its_call_is_read(self):
         assert messages(USER, RESULT)[1].results == (ToolResult("call_1", (TextPart("sunny"),)),)
 
-    def test_a_call_that_waits_for_its_result_is_refused(self):
-        error = refused("input", input=[USER, CALL, CALL | {"call_id": "call_2"}, RESULT])
+    def test_an_unanswered_call_is_rejected(self):
+        error = rejected("input", input=[USER, CALL, CALL | {"call_id": "call_2"}, RESULT])
         assert "No tool output found for function call `call_2`" in error.message
 
-    def test_a_call_that_was_passed_over_is_read(self):
+    def test_an_interrupted_call_is_read(self):
         assert len(messages(USER, CALL, USER)) == 3
 
 
 class TestReasoning:
-    def test_the_text_itself_wins_over_its_summary(self):
+    def test_the_full_text_takes_precedence_over_its_summary(self):
         thought = {
             "type": "reasoning",
             "summary": [{"type": "summary_text", "text": "short"}],
@@ -271,18 +271,18 @@ class TestReasoning:
         }
         assert messages(thought, {"role": "assistant", "content": "a"}, USER)[0].reasoning == "long\n\ner"
 
-    def test_it_may_stand_alone(self):
+    def test_reasoning_alone_makes_a_message(self):
         thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "content": None}
         assert messages(USER, thought, USER)[1] == Message("assistant", reasoning="hm", raw=(thought,))
 
-    def test_what_nobody_can_read_makes_no_message(self):
+    def test_encrypted_reasoning_makes_no_message(self):
         sealed = {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
         assert [message.role for message in messages(USER, sealed, USER)] == ["user", "user"]
         assert messages(USER, sealed, CALL, RESULT)[1].raw == (sealed, CALL)
 
 
 class TestItemsOfTheOrigin:
-    def test_they_are_left_out_and_named(self):
+    def test_items_of_the_origin_are_left_out_and_recorded(self):
         found = read(
             input=[
                 USER,
@@ -295,7 +295,7 @@ class TestItemsOfTheOrigin:
         assert [message.role for message in found.messages] == ["user", "assistant"]
         assert found.dropped == ("input item of type web_search_call", "input item of type compaction")
 
-    def test_they_do_not_part_what_stands_around_them(self):
+    def test_items_of_the_origin_do_not_split_the_surrounding_message(self):
         search = {"type": "tool_search_call", "arguments": {}}
         found = messages(USER, {"role": "assistant", "content": "a"}, search, CALL, RESULT)
         assert found[1].text == "a"
@@ -328,7 +328,7 @@ class TestTools:
             ),
         ],
     )
-    def test_the_form_of_a_custom_tools_input_is_told(self, format_, about):
+    def test_the_format_of_a_custom_tools_input_is_in_its_description(self, format_, about):
         tool = {"type": "custom", "name": "edit", "description": "Edits.", "format": format_}
         assert read(tools=[tool]).tools[0].description == about
 
@@ -338,12 +338,12 @@ class TestTools:
             Tool("files.patch", "Files of the project.", custom=True, namespace="files"),
         )
 
-    def test_tools_of_the_origin_are_left_out(self):
+    def test_tools_that_only_the_origin_runs_are_left_out(self):
         found = read(tools=[{"type": "web_search"}, TIME, {"type": "mcp", "server_label": "x"}, {"type": "web_search"}])
         assert [tool.name for tool in found.tools] == ["get_time"]
         assert found.dropped == (f"{HOSTED}web_search", f"{HOSTED}mcp")
 
-    def test_tools_in_the_input_join_the_others(self):
+    def test_tools_in_the_input_are_added(self):
         further = {"type": "additional_tools", "role": "developer", "tools": [TIME, FILES, {"type": "tool_search"}]}
         found = read(tools=[WEATHER], input=[further, USER])
         assert [tool.name for tool in found.tools] == ["get_weather", "get_time", "files.read", "files.patch"]
@@ -369,21 +369,21 @@ class TestTools:
             ("tools[0].name", [{"type": "namespace", "tools": []}]),
         ],
     )
-    def test_what_cannot_be_read_is_named(self, param, tools):
-        refused(param, tools=tools)
+    def test_invalid_values_are_rejected_with_their_place(self, param, tools):
+        rejected(param, tools=tools)
 
-    def test_the_same_tool_twice_is_one(self):
+    def test_a_duplicate_tool_is_merged(self):
         assert len(read(tools=[TIME, TIME]).tools) == 1
 
-    def test_bounds(self):
-        error = refused("tools[1]", LimitSettings(tools=1), tools=[WEATHER, TIME])
+    def test_limits(self):
+        error = rejected("tools[1]", LimitSettings(tools=1), tools=[WEATHER, TIME])
         assert isinstance(error, TooLargeError)
-        refused("tools[0].tools[1]", LimitSettings(tools=1), tools=[FILES])
-        refused("tools[0].parameters", LimitSettings(schema=20), tools=[WEATHER])
-        refused("tools[0].tools[1].name", LimitSettings(name=10), tools=[FILES])
+        rejected("tools[0].tools[1]", LimitSettings(tools=1), tools=[FILES])
+        rejected("tools[0].parameters", LimitSettings(schema=20), tools=[WEATHER])
+        rejected("tools[0].tools[1].name", LimitSettings(name=10), tools=[FILES])
 
 
-class TestChoice:
+class TestToolChoice:
     @pytest.mark.parametrize(
         ("value", "choice"),
         [
@@ -414,13 +414,13 @@ class TestChoice:
             ),
         ],
     )
-    def test_every_form(self, value, choice):
+    def test_tool_choice_values(self, value, choice):
         assert read(tools=[TIME, FILES], tool_choice=value).choice == choice
 
     def test_one_call_at_most(self):
         assert read(tools=[TIME], parallel_tool_calls=False).choice == ToolChoice(parallel=False)
 
-    def test_a_name_that_several_groups_have_means_all_of_them(self):
+    def test_a_name_in_several_namespaces_means_all_of_them(self):
         more = FILES | {"name": "web"}
         found = read(tools=[FILES, more], tool_choice={"type": "function", "name": "read"})
         assert found.choice.names == ("files.read", "web.read")
@@ -437,25 +437,25 @@ class TestChoice:
             ("tool_choice.tools[0]", {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "nope"}]}),
         ],
     )
-    def test_what_cannot_be_honoured_is_named(self, param, value):
-        refused(param, tools=[TIME], tool_choice=value)
+    def test_unsupported_values_are_rejected_with_their_place(self, param, value):
+        rejected(param, tools=[TIME], tool_choice=value)
 
-    def test_a_choice_without_tools_is_refused(self):
-        refused("tool_choice", tool_choice="required")
-        refused("tool_choice", tool_choice={"type": "function", "name": "f"})
+    def test_a_required_call_without_tools_is_rejected(self):
+        rejected("tool_choice", tool_choice="required")
+        rejected("tool_choice", tool_choice={"type": "function", "name": "f"})
 
-    def test_a_choice_that_means_a_tool_that_was_left_out(self):
+    def test_a_choice_of_a_tool_that_was_left_out(self):
         found = read(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
         assert found.choice == ToolChoice()
         assert found.dropped == (f"{HOSTED}web_search", HOSTED_CHOICE)
 
-    def test_tools_of_the_history_may_be_chosen(self):
+    def test_tools_in_the_history_may_be_chosen(self):
         found = read(input=[USER, CALL, RESULT], tool_choice={"type": "function", "name": "get_weather"})
         assert found.choice.names == ("get_weather",)
 
 
 class TestOptions:
-    def test_what_the_client_says(self):
+    def test_given_options(self):
         found = read(
             stream=True,
             max_output_tokens=5,
@@ -465,9 +465,9 @@ class TestOptions:
             safety_identifier="u",
         )
         assert found.stream is True
-        assert found.options == Options(max_tokens=5, temperature=0.5, top_p=1, effort="low", user="u")
+        assert found.options == Options(max_tokens=5, effort="low", user="u", sampling={"temperature": 0.5, "top_p": 1})
 
-    def test_what_it_does_not_say(self):
+    def test_omitted_options(self):
         assert read(reasoning=None, text=None, temperature=None).options == Options()
 
     @pytest.mark.parametrize(
@@ -482,15 +482,16 @@ class TestOptions:
             ({"type": "grammar", "syntax": "lark"}, None),
         ],
     )
-    def test_the_form_of_the_text(self, format_, output):
+    def test_the_output_format(self, format_, output):
         assert read(text={"format": format_, "verbosity": "low"}).options.output == output
 
-    def test_the_fields_that_are_understood(self):
-        assert {"input", "text", "previous_response_id"} <= FIELDS
-        assert not {"include", "service_tier", "truncation"} & FIELDS
+    def test_supported_fields(self):
+        found = read(text={"verbosity": "low"}, include=[], service_tier="auto", truncation="auto")
+        dropped = REQUEST_FIELDS.dropped(found, "chat", prompted=False)
+        assert dropped == ["include", "service_tier", "truncation"]
 
 
-class TestMemory:
+class TestStore:
     OUTPUT = (
         {"id": "rs_a_0", "type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
         {"id": "msg_a_1", "type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ok"}]},
@@ -501,9 +502,9 @@ class TestMemory:
         return json.dumps({"id": "resp_a", "object": "response", "output": list(self.OUTPUT)}).encode()
 
     def kept(self, **fields):
-        return dict(memories(read(**fields), self.response()))
+        return dict(store_entries(read(**fields), self.response()))
 
-    def test_the_response_and_each_of_its_items_are_kept(self):
+    def test_the_response_and_each_of_its_items_are_stored(self):
         kept = {key: json.loads(value) for key, value in self.kept(input=[USER]).items()}
         assert kept == {
             "resp_a": {"input": [USER], "output": list(self.OUTPUT)},
@@ -513,11 +514,11 @@ class TestMemory:
             "fc_a_2": self.OUTPUT[2],
         }
 
-    def test_a_string_is_kept_as_an_item(self):
+    def test_a_string_is_stored_as_an_item(self):
         whole = json.loads(self.kept(input="hi")["resp_a"])
         assert whole["input"] == [{"type": "message", "role": "user", "content": "hi"}]
 
-    def test_a_conversation_goes_on(self):
+    def test_a_conversation_continues(self):
         kept = self.kept(input="what is the weather?", instructions="be brief")
         found = read(recall=kept.get, previous_response_id="resp_a", input=[RESULT])
         assert [message.role for message in found.messages] == ["user", "assistant", "user"]
@@ -526,8 +527,8 @@ class TestMemory:
         assert found.messages[2].results[0].name == "get_weather"
         assert found.raw["previous_response_id"] == "resp_a"
 
-        # and the next reply remembers all of it
-        whole = json.loads(dict(memories(found, self.response()))["resp_a"])
+        # the next reply stores all of it again
+        whole = json.loads(dict(store_entries(found, self.response()))["resp_a"])
         assert whole["input"] == [
             {"type": "message", "role": "user", "content": "what is the weather?"},
             *self.OUTPUT,
@@ -541,19 +542,19 @@ class TestMemory:
         assert [message.role for message in found.messages] == ["user", "assistant"]
 
     @pytest.mark.parametrize("value", [None, b"{", b"[]", b'{"input":[]}'])
-    def test_a_response_that_is_not_known(self, value):
-        error = refused("previous_response_id", recall=lambda _: value, previous_response_id="resp_x")
+    def test_an_unknown_response_is_rejected(self, value):
+        error = rejected("previous_response_id", recall=lambda _: value, previous_response_id="resp_x")
         assert (error.status, error.code) == (400, "previous_response_not_found")
 
-    def test_nothing_is_known_without_a_memory(self):
-        refused("previous_response_id", previous_response_id="resp_x")
+    def test_without_a_store_every_response_is_unknown(self):
+        rejected("previous_response_id", previous_response_id="resp_x")
 
-    def test_a_reference_is_the_item(self):
+    def test_a_reference_is_replaced_by_its_item(self):
         kept = self.kept()
         items = [
             USER,
             {"type": "item_reference", "id": "msg_a_1"},
-            {"id": "fc_a_2"},  # the type may be missing
+            {"id": "fc_a_2"},  # the type is optional
             RESULT,
         ]
         found = read(recall=kept.get, input=items)
@@ -562,26 +563,26 @@ class TestMemory:
         assert found.raw["input"] == [USER, self.OUTPUT[1], self.OUTPUT[2], RESULT]
         assert found.dropped == ()
 
-    def test_an_unknown_message_may_be_missing(self):
+    def test_an_unknown_message_is_left_out(self):
         items = [USER, {"type": "item_reference", "id": "rs_x"}, {"type": "item_reference", "id": "msg_x"}, USER]
         found = read(input=items)
         assert [message.role for message in found.messages] == ["user", "user"]
-        assert found.dropped == ("reference to an item that is not known",)
+        assert found.dropped == ("reference to an unknown item",)
         assert found.raw["input"] == [USER, USER]
 
     @pytest.mark.parametrize("identity", ["fc_x", "ctc_x"])
-    def test_an_unknown_call_may_not(self, identity):
-        error = refused("input[1].id", input=[USER, {"type": "item_reference", "id": identity}])
+    def test_an_unknown_call_is_rejected(self, identity):
+        error = rejected("input[1].id", input=[USER, {"type": "item_reference", "id": identity}])
         assert error.message == f"Item with id '{identity}' not found."
 
-    def test_what_is_recalled_counts_as_if_it_stood_in_the_body(self):
+    def test_recalled_items_count_towards_the_body_limit(self):
         value = json.dumps({"role": "user", "content": "x" * 100}).encode()
         items = [{"type": "item_reference", "id": "msg_1"}] * 100
         assert len(read(recall=lambda _: value, input=items).messages) == 100
-        error = refused("input[43]", LimitSettings(body=10_000), lambda _: value, input=items)
+        error = rejected("input[43]", LimitSettings(body=10_000), lambda _: value, input=items)
         assert isinstance(error, TooLargeError)
 
-    def test_the_body_is_kept_as_it_came_where_nothing_is_referred_to(self):
+    def test_a_body_without_references_is_kept_verbatim(self):
         assert read(input="hi", custom_field=1).raw == {"model": "m", "input": "hi", "custom_field": 1}
 
 
@@ -589,7 +590,7 @@ class TestUnread:
     def unread(self, **fields):
         return read_unread(json.dumps({"model": "m"} | fields).encode(), LimitSettings())
 
-    def test_what_has_nothing_to_do_with_tools_passes(self):
+    def test_an_unreadable_request_without_tools_passes(self):
         found = self.unread(input=[{"role": "king", "content": 1}], stream=True)
         assert (found.protocol, found.model, found.messages, found.stream) == ("responses", "m", (), True)
 
@@ -609,5 +610,5 @@ class TestUnread:
             {"prompt": {"id": "pmpt_1"}},
         ],
     )
-    def test_what_may_have_to_do_with_tools_does_not(self, fields):
+    def test_an_unreadable_request_that_may_involve_tools_does_not_pass(self, fields):
         assert self.unread(**fields) is None

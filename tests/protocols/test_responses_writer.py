@@ -1,4 +1,4 @@
-"""What a Responses client receives: streamed, whole, and when something broke."""
+"""Writing a Responses reply for the client: streamed, whole, and after failures."""
 
 import json
 import re
@@ -6,20 +6,11 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accumulated import accumulate
 
-from streamtool.conversation import Conversation, Tool, ToolChoice
-from streamtool.errors import AuthenticationError, TooLargeError, UpstreamError, UpstreamRefused
-from streamtool.protocols.responses import (
-    COMPLETE_HEADERS,
-    KEEPALIVE,
-    STREAM_HEADERS,
-    ReplyWriter,
-    memories,
-    write_complete,
-    write_error,
-    writer,
-)
-from streamtool.reply import (
+from streamtool.core.conversation import Conversation, Tool, ToolChoice
+from streamtool.core.errors import AuthenticationError, TooLargeError, UpstreamError, UpstreamRefused
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -32,7 +23,16 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
     UsageReport,
-    accumulate,
+)
+from streamtool.protocols.responses import (
+    COMPLETE_HEADERS,
+    KEEPALIVE,
+    STREAM_HEADERS,
+    ReplyWriter,
+    store_entries,
+    write_complete,
+    write_error,
+    writer,
 )
 
 TOOLS = (
@@ -44,7 +44,7 @@ TOOLS = (
 )
 STOP = (ReplyFinish(0, Reason.STOP), ReplyEnd())
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-STREAMED = {  # deltas and what closes them: the key of the whole, and where an index stands
+STREAMED = {  # type of the delta → type of its final event, key of the complete value
     "response.output_text.delta": ("response.output_text.done", "text"),
     "response.reasoning_summary_text.delta": ("response.reasoning_summary_text.done", "text"),
     "response.function_call_arguments.delta": ("response.function_call_arguments.done", "arguments"),
@@ -72,7 +72,7 @@ def payloads(data: bytes):
 
 
 def check(data: bytes):
-    """What the strictest clients enforce, all in one."""
+    """Check everything that the strictest clients enforce."""
     events = payloads(data)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
@@ -143,7 +143,7 @@ def types(events):
 
 
 class TestText:
-    def test_a_plain_reply_to_the_letter(self):
+    def test_a_plain_reply_verbatim(self):
         data = machine(tools=()).feed([ReplyStart(), ReplyTextDelta(0, 'hé\n"😀'), ReplyTextDelta(0, "!"), *STOP])
         check(data)
         head = '{"id":"resp_1","object":"response","created_at":7,'
@@ -188,14 +188,14 @@ class TestText:
             for i, (name, rest) in enumerate(expected)
         )
 
-    def test_what_comes_leaves_in_the_same_step(self):
+    def test_each_event_is_written_in_the_same_feed(self):
         reply = machine()
         assert types(payloads(reply.feed([ReplyStart()]))) == ["created", "in_progress"]
         assert types(payloads(reply.feed([ReplyTextDelta(0, "a")])))[-1] == "output_text.delta"
         [delta] = payloads(reply.feed([ReplyTextDelta(0, "b")]))
         assert delta["delta"] == "b"
 
-    def test_the_start_names_the_reply(self):
+    def test_the_start_provides_id_time_and_model(self):
         final = written(ReplyStart("resp_up", 9, "other"), *STOP)[-1]["response"]
         assert (final["id"], final["created_at"], final["model"]) == ("resp_up", 9, "other")
 
@@ -204,18 +204,18 @@ class TestText:
         events = written(ReplyStart(), ReplyTextDelta(0, "x"), start, ReplyTextDelta(0, "y"), *STOP)
         assert [item["content"][0]["text"] for item in events[-1]["response"]["output"]] == ["xy"]
 
-    def test_the_id_of_an_item_is_legal_whatever_the_reply_is_called(self):
+    def test_item_ids_are_valid_for_any_reply_id(self):
         [item] = output(ReplyStart("chat/" + "é." + "x" * 70), ReplyTextDelta(0, "a"), *STOP)
         assert item["id"] == "msg_" + "x" * 40 + "_0"
 
-    def test_nothing_was_said(self):
+    def test_an_empty_reply(self):
         assert output(ReplyStart(), ReplyTextDelta(0, ""), *STOP) == []
 
-    def test_halves_of_a_character_do_not_make_done_and_deltas_differ(self):
+    def test_deltas_and_final_text_agree_on_split_surrogate_pairs(self):
         [item] = output(ReplyStart(), ReplyTextDelta(0, "a\ud83d"), ReplyTextDelta(0, "\ude00"), *STOP)
         assert item["content"][0]["text"] == "a\ufffd\ufffd"
 
-    def test_other_choices_are_not_of_this_protocol(self):
+    def test_other_choices_are_ignored(self):
         events = [
             ReplyTextDelta(1, "x"),
             *call(0, "f")[:1],
@@ -228,7 +228,7 @@ class TestText:
 
 
 class TestCalls:
-    def test_a_call_to_the_letter(self):
+    def test_a_call_verbatim(self):
         events = written(ReplyStart(), *call(0, "f", '{"a":', "1}"), *STOP)[2:-1]
         place = {"item_id": "fc_1_0", "output_index": 0}
         item = {"id": "fc_1_0", "type": "function_call", "call_id": "call_0", "name": "f"}
@@ -245,17 +245,17 @@ class TestCalls:
             {"type": "response.output_item.done", "output_index": 0, "item": done},
         ]
 
-    def test_calls_stand_one_after_the_other(self):
+    def test_calls_are_consecutive(self):
         items = output(ReplyStart(), ReplyTextDelta(0, "a"), *call(0, "f", "{}"), *call(1, "g", '{"x":1}'), *STOP)
         assert [item["id"] for item in items] == ["msg_1_0", "fc_1_1", "fc_1_2"]
         assert [item.get("name") for item in items] == [None, "f", "g"]
 
     @pytest.mark.parametrize("pieces", [(), ("",), (" ", "\n")])
-    def test_a_call_without_arguments_takes_an_empty_object(self, pieces):
+    def test_a_call_without_arguments_gets_an_empty_object(self, pieces):
         [item] = output(ReplyStart(), *call(0, "f", *pieces), *STOP)
         assert json.loads(item["arguments"]) == {}
 
-    def test_a_custom_tool_gets_its_text_as_it_is(self):
+    def test_a_custom_tool_gets_its_raw_text(self):
         events = written(ReplyStart(), *call(0, "sh", 'ls "x"', "\n"), *STOP)
         assert types(events)[2:-1] == [
             "output_item.added",
@@ -275,16 +275,16 @@ class TestCalls:
             }
         ]
 
-    def test_a_custom_tool_may_get_nothing(self):
+    def test_a_custom_tool_may_get_empty_text(self):
         [item] = output(ReplyStart(), *call(0, "sh"), *STOP)
         assert item["input"] == ""
 
-    def test_a_tool_of_a_namespace_has_its_name_in_two_parts(self):
+    def test_a_qualified_name_is_split_into_namespace_and_name(self):
         first, second = output(ReplyStart(), *call(0, "files.read", "{}"), *call(1, "files.patch", "x"), *STOP)
         assert (first["namespace"], first["name"]) == ("files", "read")
         assert (second["type"], second["namespace"], second["name"]) == ("custom_tool_call", "files", "patch")
 
-    def test_text_after_a_call_is_a_message_of_its_own(self):
+    def test_text_after_a_call_is_a_separate_message(self):
         items = output(
             ReplyStart(),
             ReplyTextDelta(0, "a"),
@@ -296,12 +296,12 @@ class TestCalls:
         assert [item["type"] for item in items] == ["message", "function_call", "message"]
         assert items[2]["content"][0]["text"] == "\nb"
 
-    def test_white_space_that_nothing_follows_is_dropped(self):
+    def test_trailing_whitespace_is_dropped(self):
         blank = [ReplyTextDelta(0, "\n"), ReplyTextDelta(0, " ")]
         items = output(ReplyStart(), *call(0, "f", "{}"), *blank, *call(1, "g", "{}"), *blank, *STOP)
         assert [item["type"] for item in items] == ["function_call", "function_call"]
 
-    def test_a_call_that_was_not_closed_is_incomplete(self):
+    def test_a_call_without_an_end_is_incomplete(self):
         opened = [ReplyCallStart(0, 0, "call_0", "f"), ReplyArgumentsDelta(0, 0, '{"a')]
         for after in (call(1, "g", "{}"), [ReplyTextDelta(0, "x")], [ReplyReasoningDelta(0, "x")], []):
             final = written(ReplyStart(), *opened, *after, *STOP)[-1]["response"]
@@ -314,7 +314,7 @@ class TestCalls:
 
 
 class TestReasoning:
-    def test_it_is_an_item_with_a_summary(self):
+    def test_reasoning_is_an_item_with_a_summary(self):
         events = written(
             ReplyStart(),
             ReplyReasoningDelta(0, "h"),
@@ -337,10 +337,10 @@ class TestReasoning:
             "summary": [{"type": "summary_text", "text": "hm"}],
         }
 
-    def test_a_signature_alone_is_nothing(self):
+    def test_a_signature_alone_is_ignored(self):
         assert output(ReplyStart(), ReplyReasoningDelta(0, "", "signed"), *STOP) == []
 
-    def test_it_keeps_its_place(self):
+    def test_reasoning_keeps_its_position(self):
         items = output(
             ReplyStart(),
             ReplyReasoningDelta(0, "a"),
@@ -353,7 +353,7 @@ class TestReasoning:
 
 
 class TestTheEnd:
-    def test_the_counts_stand_in_the_last_event(self):
+    def test_the_usage_is_in_the_last_event(self):
         report = UsageReport(Usage(10, 5, 4, 2))
         final = written(ReplyStart(), ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), report, ReplyEnd())[-1][
             "response"
@@ -376,13 +376,13 @@ class TestTheEnd:
             (Reason.FILTER, "incomplete", {"reason": "content_filter"}),
         ],
     )
-    def test_why_it_ended(self, reason, status, why):
+    def test_final_status_and_reason(self, reason, status, why):
         for begun in ([ReplyTextDelta(0, "a")], [ReplyReasoningDelta(0, "a")], []):
             final = written(ReplyStart(), *begun, ReplyFinish(0, reason), ReplyEnd())[-1]["response"]
             assert (final["status"], final["incomplete_details"]) == (status, why)
             assert [item["status"] for item in final["output"]] == [status] * len(begun)
 
-    def test_a_cut_call_never_says_that_its_arguments_are_done(self):
+    def test_the_arguments_of_a_truncated_call_are_never_done(self):
         events = written(
             ReplyStart(), *call(0, "f", '{"a":', complete=False), ReplyFinish(0, Reason.LENGTH), ReplyEnd()
         )
@@ -395,11 +395,11 @@ class TestTheEnd:
         [item] = events[-1]["response"]["output"]
         assert (item["status"], item["arguments"]) == ("incomplete", '{"a":')
 
-    def test_a_cut_call_decides_whatever_the_upstream_said(self):
+    def test_a_truncated_call_makes_the_response_incomplete(self):
         final = written(ReplyStart(), *call(0, "f", "{", complete=False), *call(1, "g", "{}"), *STOP)[-1]["response"]
         assert final["incomplete_details"] == {"reason": "max_output_tokens"}
 
-    def test_the_response_is_there_when_the_reply_is(self):
+    def test_the_response_is_available_when_the_reply_has_ended(self):
         reply = machine()
         reply.feed([ReplyStart(), ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP)])
         assert reply.response is None
@@ -418,7 +418,7 @@ class TestTheEnd:
         ]
         assert reply.feed(late) == b""
 
-    def test_nothing_of_the_reply_follows_its_finish(self):
+    def test_events_between_the_finish_and_the_end_are_ignored(self):
         late = [ReplyTextDelta(0, "x"), ReplyReasoningDelta(0, "x"), *call(0, "f", "{}"), ReplyFinish(0, Reason.LENGTH)]
         final = written(ReplyStart(), ReplyTextDelta(0, "a"), ReplyFinish(0, Reason.STOP), *late, ReplyEnd())[-1][
             "response"
@@ -441,38 +441,38 @@ class TestFailure:
         assert final["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
         assert [item["status"] for item in final["output"]] == ["incomplete"]
 
-    def test_before_anything_was_sent_it_is_begun(self):
+    def test_a_failure_before_the_start_still_begins_the_response(self):
         events = written(ReplyFailure(UpstreamError("It broke.")))
         assert types(events) == ["created", "in_progress", "error", "failed"]
         assert events[-1]["response"]["error"] == {"code": "server_error", "message": "It broke."}
 
-    def test_in_a_call_nothing_says_that_the_arguments_are_done(self):
+    def test_a_failure_in_a_call_does_not_finish_its_arguments(self):
         events = written(ReplyStart(), *call(0, "f", '{"a":1}')[:-1], ReplyFailure(UpstreamError("It broke.")))
         assert "function_call_arguments.done" not in types(events)
 
-    def test_codes_that_clients_know_are_passed_on(self):
+    def test_codes_known_to_clients_are_passed_on(self):
         error = UpstreamRefused("Too long.", status=400, code="context_length_exceeded")
         assert written(ReplyStart(), ReplyFailure(error))[-1]["response"]["error"]["code"] == "context_length_exceeded"
 
-    def test_an_end_without_a_reason_is_none(self):
+    def test_an_end_without_a_reason_is_a_failure(self):
         events = written(ReplyStart(), ReplyTextDelta(0, "a"), ReplyEnd())
         assert events[-2]["code"] == "upstream_closed"
 
-    def test_nothing_follows_it_and_there_is_no_response(self):
+    def test_nothing_follows_a_failure_and_there_is_no_response(self):
         reply = machine()
         reply.feed([ReplyStart(), *call(0, "f")[:1], ReplyFailure(UpstreamError("x"))])
         assert reply.feed([ReplyTextDelta(0, "x"), ReplyArgumentsDelta(0, 0, "x"), ReplyCallEnd(0, 0), *STOP]) == b""
         assert reply.response is None
 
-    def test_what_is_held_is_bounded(self, monkeypatch):
-        monkeypatch.setattr(writer, "HELD", 100)
+    def test_the_buffer_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(writer, "MAX_BUFFERED", 100)
         events = written(ReplyStart(), *[ReplyTextDelta(0, "x" * 20) for _ in range(10)], *STOP)
         assert types(events).count("output_text.delta") == 5
         assert events[-2]["code"] == "reply_too_large"
 
 
 class TestTheEcho:
-    def test_what_the_client_asked_is_repeated(self):
+    def test_request_fields_are_repeated(self):
         raw = {
             "model": "m", "input": "hi", "instructions": "be brief", "max_output_tokens": 5, "temperature": 0.5,
             "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}],
@@ -496,7 +496,9 @@ EVENTS = st.lists(
     st.sampled_from(["", "a", "é", "\n", " b"]).map(lambda text: [ReplyTextDelta(0, text)])
     | st.sampled_from(["", "h", "m\n"]).map(lambda text: [ReplyReasoningDelta(0, text)])
     | st.tuples(
-        st.sampled_from([tool.name for tool in TOOLS]), st.lists(st.sampled_from(["", "{", " ", "}"])), st.booleans()
+        st.sampled_from([tool.name for tool in TOOLS]),
+        st.lists(st.sampled_from(["", "{", " ", "}"])),
+        st.booleans(),
     ),
     max_size=8,
 )
@@ -511,24 +513,24 @@ def stream(given_, reason):
 
 class TestWhole:
     @given(EVENTS, st.sampled_from(Reason))
-    def test_a_whole_reply_is_the_last_object_of_the_stream(self, given_, reason):
+    def test_a_whole_reply_equals_the_final_response_of_the_stream(self, given_, reason):
         events = stream(given_, reason)
         reply = machine()
         check(reply.feed(events))
         assert write_complete(conversation(), accumulate(events), id="resp_2", created=8, model="n") == reply.response
 
     @given(EVENTS, st.sampled_from(Reason))
-    def test_it_makes_no_difference_how_events_are_fed(self, given_, reason):
+    def test_the_output_does_not_depend_on_the_batching_of_events(self, given_, reason):
         events = stream(given_, reason)
         one, many = machine(), machine()
         assert one.feed(events) == b"".join(many.feed([event]) for event in events)
 
-    def test_names_that_the_reply_does_not_tell(self):
+    def test_missing_metadata_is_filled_in(self):
         reply = accumulate([ReplyTextDelta(0, "a"), *STOP])
         body = json.loads(write_complete(conversation(), reply, id="resp_2", created=8, model="n"))
         assert (body["id"], body["created_at"], body["model"], body["status"]) == ("resp_2", 8, "n", "completed")
 
-    def test_a_reply_that_broke_is_an_error(self):
+    def test_a_failed_reply_is_an_error(self):
         error = UpstreamError("It broke.")
         with pytest.raises(UpstreamError) as caught:
             write_complete(
@@ -542,15 +544,15 @@ class TestWhole:
             write_complete(conversation(), accumulate(events), id="resp_1", created=7, model="m")
         assert caught.value.code == "upstream_closed"
 
-    def test_what_was_said_can_be_remembered(self):
+    def test_a_whole_reply_can_be_stored(self):
         body = write_complete(
             conversation(), accumulate([*call(0, "f", "{}"), *STOP]), id="resp_2", created=8, model="n"
         )
-        assert [identity for identity, _ in memories(conversation(), body)] == ["resp_2", "head resp_2", "fc_2_0"]
+        assert [identity for identity, _ in store_entries(conversation(), body)] == ["resp_2", "head resp_2", "fc_2_0"]
 
 
 class TestErrors:
-    def test_shape(self):
+    def test_the_shape_of_an_error(self):
         error = TooLargeError("Too many.", param="tools", code="too_many_tools")
         assert json.loads(write_error(error, "req_1")) == {
             "error": {"message": "Too many.", "type": "request_too_large", "param": "tools", "code": "too_many_tools"}
@@ -564,7 +566,7 @@ class TestErrors:
 
 
 class TestOfficialClient:
-    """The types and the accumulator of openai-python over what we write."""
+    """openai-python's types and accumulator applied to our output."""
 
     def events(self):
         return [
@@ -577,7 +579,7 @@ class TestOfficialClient:
         [[], [ReplyFailure(UpstreamError("x"))], [ReplyFinish(0, Reason.LENGTH), ReplyEnd()]],
         ids=["whole", "failed", "cut"],
     )
-    def test_each_event_is_of_its_type(self, ending):
+    def test_each_event_matches_its_type(self, ending):
         openai = pytest.importorskip("openai")
         from pydantic import TypeAdapter
 
@@ -586,7 +588,7 @@ class TestOfficialClient:
         for event in payloads(machine().feed([*events[:-2], *ending] if ending else events)):
             adapter.validate_python(event, strict=True)
 
-    def test_its_helper_finds_what_was_sent(self):
+    def test_the_accumulator_reconstructs_the_reply(self):
         openai = pytest.importorskip("openai")
         from openai.lib.streaming.responses._responses import ResponseStreamState
         from pydantic import TypeAdapter

@@ -1,1 +1,1 @@
-"""The servers that can run the proxy. Each is loaded when it is asked for."""
+"""Servers that can run the proxy, each imported on demand."""

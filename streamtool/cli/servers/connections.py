@@ -1,9 +1,9 @@
-"""Who is connected, and for how long a connection may take to say what it wants.
+"""Limits on connections and on how long each may take to send its request.
 
-What only the socket shows is bounded here, for both servers: connections in all and for each address, the bytes of a
-request's header and the time in which it has to arrive, a connection on which nothing happens. What ASGI shows (bodies,
-open requests) is bounded behind it, by `streamtool.http`. No connection has a timer: one look at all of them, every now
-and then, finds those that are late.
+This module enforces, for both servers, the limits that can only be checked at the socket: the number of connections in
+total and per address, the size of a request header, the time in which it must arrive, and the time that a connection
+may be idle. `streamtool.http` limits bodies and open requests. Connections do not have individual timers; a periodic
+check of all connections finds the ones that have timed out.
 """
 
 import json
@@ -14,34 +14,36 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Final, Protocol
 
-from streamtool.errors import HeaderTooLargeError, RequestError, RequestTimeout, StreamtoolError, UnavailableError
+from streamtool.core.errors import HeaderTooLargeError, RequestError, RequestTimeout, StreamtoolError, UnavailableError
 from streamtool.settings import LimitSettings
 
 LINGER: Final = 2.0
-"""Seconds in which a client can take an answer before its connection is cut."""
+"""Seconds that a client has to read an error before its connection is closed."""
 _SLACK: Final = 5.0
-"""Seconds that a late body is given beyond its time, in which the client is told."""
+"""Additional seconds for a body that is late, in which the client is sent an error."""
 PING: Final = 20.0
-"""Seconds between two pings of a websocket, and for its client to answer one. Proxies close what is idle for longer."""
+"""Seconds between two websocket pings, and seconds for the client to answer one. Intermediaries close connections that
+are idle for longer.
+"""
 _PERIOD: Final = 1.0
-"""Seconds between two looks, unless some time is shorter."""
+"""Maximum seconds between two checks."""
 
 
 class Phase(Enum):
-    """What a connection is waited for to do."""
+    """State of a connection, named after what its client is expected to do next."""
 
     HEADER = "header"
-    """To send a whole header."""
+    """Send a complete header."""
     BODY = "body"
-    """To send the rest of a body."""
+    """Send the remainder of a body."""
     QUIET = "quiet"
-    """Nothing: its request is served."""
+    """Nothing: its request is being served."""
     IDLE = "idle"
-    """To send another request."""
+    """Send another request."""
     WEBSOCKET = "websocket"
-    """To show that somebody is there."""
+    """Show that the client is alive."""
     CLOSING = "closing"
-    """To take the last answer."""
+    """Read the last response."""
 
 
 class TimedConnection(Protocol):
@@ -49,16 +51,14 @@ class TimedConnection(Protocol):
 
     phase: Phase
     since: float
-    """The phase began, by `monotonic`."""
+    """Time when the phase started, by `monotonic`."""
 
     def expire(self) -> None:
-        """The phase has lasted too long."""
+        """Act on a timeout of the current phase."""
 
 
 class Connections:
-    """How many there are, and how long each phase may last."""
-
-    __slots__ = ("_addresses", "_count", "_limits", "_looked", "_times", "period")
+    """Count of open connections, and timeouts for each phase."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
@@ -73,34 +73,36 @@ class Connections:
         }
         self._looked = 0.0
         self.period = min(_PERIOD, *(seconds / 4 for seconds in self._times.values()))
-        """Seconds between two looks."""
+        """Seconds between two checks."""
 
     def enter(self, address: str) -> None:
-        """Count a connection from this address. Raises UnavailableError when there are too many."""
+        """Count a connection from this address. Raises UnavailableError if there are too many connections."""
         limits = self._limits
         if limits.connections and self._count >= limits.connections:
             raise UnavailableError(
-                f"the server has {limits.connections} connections (limits.connections); try again later",
+                f"the server has reached its limit of {limits.connections} connections (limits.connections); "
+                "try again later",
                 code="overloaded",
             )
         bound = limits.connections_per_address
         if bound and self._addresses[address] >= bound:
             raise UnavailableError(
-                f"{bound} connections come from your address (limits.connections_per_address); try again later",
+                f"your address has reached its limit of {bound} connections (limits.connections_per_address); "
+                "try again later",
                 code="overloaded",
             )
         self._count += 1
         self._addresses[address] += 1
 
     def leave(self, address: str) -> None:
-        """One that had entered is over."""
+        """Stop counting a connection that has ended."""
         self._count -= 1
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]
 
-    def look(self, connections: Iterable[TimedConnection]) -> None:
-        """End those that are late, if it is time for a look."""
+    def expire_late(self, connections: Iterable[TimedConnection]) -> None:
+        """Expire the connections that have timed out, if a check is due."""
         now = monotonic()
         if now - self._looked < self.period:
             return
@@ -110,28 +112,31 @@ class Connections:
             if seconds is not None and now - connection.since > seconds:
                 connection.expire()
 
-    def late(self) -> RequestTimeout:
-        """The error of a header that does not end."""
+    def timeout_error(self) -> RequestTimeout:
+        """Return the error for a header that did not arrive in time."""
         return RequestTimeout(
             f"the header did not arrive within {self._limits.header_seconds:g} seconds (limits.header_seconds)",
             code="request_timeout",
         )
 
-    def too_large(self) -> HeaderTooLargeError:
-        """The error of a header beyond the limit."""
+    def too_large_error(self) -> HeaderTooLargeError:
+        """Return the error for a header that is too large."""
         return HeaderTooLargeError(
             f"the header is larger than {self._limits.header_bytes} bytes (limits.header_bytes)",
             code="header_too_large",
         )
 
 
-def not_http() -> RequestError:
-    """The error of what cannot be read."""
-    return RequestError("this is no valid request of HTTP/1.1", code="invalid_http")
+def invalid_request() -> RequestError:
+    """Return the error for input that is not a valid request."""
+    return RequestError("this is not a valid HTTP/1.1 request", code="invalid_http")
 
 
-def answer(error: StreamtoolError) -> bytes:
-    """A whole response, behind which the connection is closed. Clients of all protocols can read its body."""
+def error_response(error: StreamtoolError) -> bytes:
+    """Return a complete error response that announces that the connection will be closed.
+
+    Clients of all protocols can read its body.
+    """
     fields = {"type": error.kind, "message": error.message, "param": None, "code": error.code}
     body = json.dumps({"type": "error", "error": fields}, separators=(",", ":")).encode()
     lines = [

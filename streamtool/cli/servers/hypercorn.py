@@ -1,8 +1,8 @@
-"""The proxy under hypercorn, on trio.
+"""Server that runs the proxy with hypercorn, on trio.
 
-hypercorn's own loop knows neither its connections nor another way to end them than to cancel what serves them, which a
-client that does not read prevents. So the loop is made here, of hypercorn's parts. It speaks HTTP/1.1 only, as uvicorn
-does.
+hypercorn's own loop does not track its connections and can close them only by canceling their tasks, which a client
+that does not read can prevent. This module therefore builds the loop from hypercorn's parts. It speaks only HTTP/1.1,
+like uvicorn.
 """
 
 import logging
@@ -28,17 +28,17 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr, wrap_app
 from wsproto.events import Ping
 
-from streamtool.cli.servers.connections import Connections, Phase, answer, not_http
+from streamtool.cli.servers.connections import Connections, Phase, error_response, invalid_request
 from streamtool.cli.servers.stopping import Service, stop
-from streamtool.errors import StreamtoolError, UnavailableError
+from streamtool.core.errors import StreamtoolError, UnavailableError
 
 _CLOSING = 0.5
-"""Seconds that the tasks of connections that were cut have to end."""
+"""Seconds for the tasks of aborted connections to finish."""
 _TOO_LARGE = 431
 
 
 def serve(proxy: Service, sock: socket.socket) -> list[int]:
-    """Serve until SIGINT or SIGTERM. Returns the signals that came.
+    """Serve until SIGINT or SIGTERM, and return the signals received.
 
     Raises StreamtoolError if the proxy does not start.
     """
@@ -47,15 +47,15 @@ def serve(proxy: Service, sock: socket.socket) -> list[int]:
     config.loglevel = "WARNING"
     config.websocket_max_message_size = proxy.settings.limits.body
     config.h11_max_incomplete_size = proxy.settings.limits.header_bytes
-    server = _Server(proxy, config)
-    with _reasons():
+    server = _HypercornServer(proxy, config)
+    with _unwrap_start_error():
         trio.run(server.run, sock)
     return server.caught
 
 
 @contextmanager
-def _reasons() -> Iterator[None]:
-    """Raise the StreamtoolError that says why the proxy did not start, in the place of what hypercorn makes of it."""
+def _unwrap_start_error() -> Iterator[None]:
+    """Unwrap the StreamtoolError that prevented the start from hypercorn's exception groups."""
     try:
         yield
     except ExceptionGroup as failed:
@@ -67,16 +67,16 @@ def _reasons() -> Iterator[None]:
         raise
 
 
-class _Server:
-    """The loop."""
+class _HypercornServer:
+    """The server loop."""
 
     def __init__(self, proxy: Service, config: hypercorn.config.Config) -> None:
         self._proxy = proxy
         self._config = config
-        self._connections: set[_Connection] = set()
+        self._connections: set[_HypercornConnection] = set()
         self._counted = Connections(proxy.settings.limits)
         self.caught: list[int] = []
-        """The signals that came."""
+        """Signals received."""
 
     async def run(self, sock: socket.socket) -> None:
         app = wrap_app(self._proxy, self._config.wsgi_max_body_size, "asgi")  # type: ignore[arg-type]  # its scope is a TypedDict
@@ -84,7 +84,9 @@ class _Server:
         lifespan = Lifespan(app, self._config, {})
 
         def connection(stream: Any) -> Awaitable[None]:
-            each = _Connection(app, self._config, context, stream, counted=self._counted, open_=self._connections)
+            each = _HypercornConnection(
+                app, self._config, context, stream, counted=self._counted, open_=self._connections
+            )
             return each.run()
 
         async with trio.open_nursery() as around:
@@ -101,7 +103,7 @@ class _Server:
                     await stopped.wait()
                     accepting.cancel_scope.cancel()
                 deadline = trio.current_time() + self._proxy.settings.grace
-                await context.terminated.set()  # no connection waits for another request
+                await context.terminated.set()  # keep-alive connections stop waiting for another request
                 for each in self._connections:
                     each.close_if_idle()
                 await stop(self._proxy, self.caught, self._connections, self._cut)
@@ -113,7 +115,7 @@ class _Server:
     async def _look(self) -> None:
         while True:
             await trio.sleep(self._counted.period)
-            self._counted.look(self._connections)
+            self._counted.expire_late(self._connections)
 
     async def _signals(self, task_status: trio.TaskStatus[trio.Event]) -> None:
         stopped = trio.Event()
@@ -128,8 +130,10 @@ class _Server:
             connection.cut()
 
 
-class _Connection(TCPServer):
-    """A connection whose header is bounded in bytes and in time. It needs no task to see that it is idle."""
+class _HypercornConnection(TCPServer):
+    """A connection with limits on the size and arrival time of a request header. Detects idleness without a separate
+    task.
+    """
 
     protocol: "_Protocol"  # type: ignore[assignment]  # the base class allows HTTP/2 as well
 
@@ -141,20 +145,20 @@ class _Connection(TCPServer):
         stream: Any,
         *,
         counted: Connections,
-        open_: "set[_Connection]",
+        open_: "set[_HypercornConnection]",
     ) -> None:
         super().__init__(app, config, context, ConnectionState({}), stream)
         self._counted = counted
         self._open = open_
         self._reading = trio.CancelScope()
-        self._spoke = False
-        """Something of a header has come."""
-        self._heard = True
-        """Something has come over the websocket since the last ping."""
-        self._enters(Phase.HEADER)
+        self._header_begun = False
+        """Whether part of a header has been received."""
+        self._active = True
+        """Whether anything has been received over the websocket since the last ping."""
+        self._enter(Phase.HEADER)
 
     async def run(self) -> None:
-        """Serve it until it is over."""
+        """Serve the connection until it closes."""
         sock = self.stream.socket
         address: str | None = None
         self._open.add(self)
@@ -166,8 +170,8 @@ class _Connection(TCPServer):
             async with TaskGroup() as self._task_group:
                 self.protocol = _Protocol(
                     self._counted,
-                    self._refuse,
-                    partial(self._enters, Phase.WEBSOCKET),
+                    self._reject,
+                    partial(self._enter, Phase.WEBSOCKET),
                     self.app,
                     self.config,
                     self.context,
@@ -183,7 +187,7 @@ class _Connection(TCPServer):
             await self._answer(error)
         except OSError:
             pass
-        except Exception:  # noqa: BLE001  the other connections go on
+        except Exception:  # noqa: BLE001  must not affect other connections
             await self.config.log.exception("a connection failed")
         finally:
             self._open.discard(self)
@@ -192,14 +196,16 @@ class _Connection(TCPServer):
             await self._close()
 
     async def protocol_send(self, event: Event) -> None:
-        """What the protocol says."""
+        """Handle a protocol event: a change of state, or data to send."""
         if isinstance(event, Updated):
-            self._spoke = event.idle and bool(self.protocol.connection.trailing_data[0])  # half of the next header
-            self._enters(Phase.HEADER if self._spoke else Phase.IDLE if event.idle else Phase.BODY)
+            self._header_begun = event.idle and bool(
+                self.protocol.connection.trailing_data[0]
+            )  # part of the next header
+            self._enter(Phase.HEADER if self._header_begun else Phase.IDLE if event.idle else Phase.BODY)
         else:
             try:
                 await super().protocol_send(event)
-            except trio.BusyResourceError:  # it is being closed
+            except trio.BusyResourceError:  # the connection is being closed
                 await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
@@ -210,47 +216,47 @@ class _Connection(TCPServer):
             except (trio.ClosedResourceError, trio.BrokenResourceError):
                 break
             if self._reading.cancelled_caught:
-                if self._spoke:
-                    await self._refuse(self._counted.late())
+                if self._header_begun:
+                    await self._reject(self._counted.timeout_error())
                 break
             if self.phase is Phase.IDLE:
-                self._enters(Phase.HEADER)
-            self._spoke = self._heard = True
+                self._enter(Phase.HEADER)
+            self._header_begun = self._active = True
             await self.protocol.handle(RawData(bytes(data)))
             if not data:
                 break
         await self.protocol.handle(Closed())
 
     def expire(self) -> None:
-        """The phase has lasted too long."""
+        """Act on a timeout of the current phase."""
         if self.phase is Phase.BODY and self.protocol.connection.their_state is not h11.SEND_BODY:
-            self._enters(Phase.QUIET)
+            self._enter(Phase.QUIET)
         elif self.phase in (Phase.HEADER, Phase.IDLE):
             self._reading.cancel()
-        elif self.phase is Phase.WEBSOCKET and self._heard:
-            self._heard = False
-            self._enters(Phase.WEBSOCKET)
+        elif self.phase is Phase.WEBSOCKET and self._active:
+            self._active = False
+            self._enter(Phase.WEBSOCKET)
             self._task_group.spawn(self.protocol.ping)
         else:
             self.cut()
 
     def close_if_idle(self) -> None:
-        """Close it unless it serves a request."""
+        """Close the connection unless it is serving a request."""
         if self.phase in (Phase.HEADER, Phase.IDLE):
-            self._spoke = False
+            self._header_begun = False
             self._reading.cancel()
 
     def cut(self) -> None:
-        """Break it off."""
+        """Abort the connection."""
         self.stream.socket.close()
 
-    def _enters(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self.since = monotonic()
 
-    async def _refuse(self, error: StreamtoolError) -> None:
-        """Answer, and wait a moment for the client to take it."""
-        self._enters(Phase.CLOSING)
+    async def _reject(self, error: StreamtoolError) -> None:
+        """Send an error response, and give the client a moment to read it."""
+        self._enter(Phase.CLOSING)
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
             await self._answer(error)
             while await self.stream.receive_some(MAX_RECV):
@@ -259,12 +265,12 @@ class _Connection(TCPServer):
     async def _answer(self, error: StreamtoolError) -> None:
         async with self.send_lock:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-                await self.stream.send_all(answer(error))
+                await self.stream.send_all(error_response(error))
                 await self.stream.send_eof()
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1; `refuse` answers what cannot be served, `upgraded` is called when it becomes a websocket."""
+    """The HTTP/1.1 protocol. `refuse` answers requests that cannot be served, `upgraded` is called for a websocket."""
 
     def __init__(
         self,
@@ -276,23 +282,26 @@ class _Protocol(H11Protocol):
     ) -> None:
         super().__init__(*args, **named)
         self._counted = counted
-        self._refuse = refuse
+        self._reject = refuse
         self._upgraded = upgraded
 
     async def ping(self) -> None:
-        """Ask the client of a websocket whether it is there; hypercorn's own pings outlive their connection."""
+        """Ping a websocket client. hypercorn's own pings continue after their connection is closed."""
         if isinstance(self.stream, WSStream) and not self.stream.closed:
             await self.stream._send_wsproto_event(Ping())  # noqa: SLF001  as hypercorn does
 
     async def handle(self, event: Event) -> None:
-        """What came of the connection."""
+        """Handle data from the connection."""
         try:
             await super().handle(event)
         except StreamtoolError as error:
-            await self._refuse(error)
+            await self._reject(error)
 
     async def _create_stream(self, request: h11.Request) -> None:
-        """Without compression of websockets, for which hypercorn has no switch: a small message may be huge."""
+        """Create a stream without websocket compression, because a small message could expand to a huge one.
+
+        hypercorn has no option to disable it.
+        """
         kept = [pair for pair in request.headers if pair[0] != b"sec-websocket-extensions"]
         await super()._create_stream(
             h11.Request(method=request.method, target=request.target, headers=kept, http_version=request.http_version)
@@ -304,9 +313,9 @@ class _Protocol(H11Protocol):
     async def _check_protocol(self, event: h11.Request) -> None:
         size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
         if size > self.config.h11_max_incomplete_size:
-            raise self._counted.too_large()
+            raise self._counted.too_large_error()
         if event.http_version not in (b"1.0", b"1.1"):
-            raise not_http()
+            raise invalid_request()
 
     async def _send_error_response(self, status_code: int) -> None:
-        raise self._counted.too_large() if status_code == _TOO_LARGE else not_http()
+        raise self._counted.too_large_error() if status_code == _TOO_LARGE else invalid_request()

@@ -1,12 +1,12 @@
-"""How a server stops: what is open goes on for the grace time, is told then, and is cut if it does not take that.
+"""Shutdown of a server: open requests may finish within the grace period, then receive an error, then are cut off.
 
         signal                  grace - last                    grace
     ─────┼───────────────────────────┼───────────────┼─────────────┤
-         no new connections          open requests   connections   the process has ended
-                                     end with an     that are left
+         no new connections          open requests   remaining     the process has exited
+                                     end with an     connections
                                      error           are cut
 
-A second signal ends what is open at once.
+A second signal ends open requests immediately.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,37 +14,37 @@ from typing import Final, Protocol
 
 import anyio
 
-from streamtool.http.asgi import Receive, Scope, Send
+from streamtool.asgi.types import Receive, Scope, Send
 from streamtool.settings import Settings
 
 _LAST: Final = 2.0
-"""Seconds before the end of the grace time, at most, in which clients are told and the process cleans up."""
+"""Maximum seconds at the end of the grace period that are reserved for sending errors and cleaning up."""
 _FLUSH: Final = 0.3
-"""Seconds in which they are told after a second signal."""
+"""Seconds for sending errors after a second signal."""
 _TICK: Final = 0.05
 
 
 class Service(Protocol):
-    """What is served, a `Proxy` or what stands for several."""
+    """The served application: a `Proxy`, or a `ReloadingProxy` that manages several."""
 
     @property
     def settings(self) -> Settings:
-        """Those of new requests."""
+        """Settings for new requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or the lifespan."""
+        """Serve a request or the lifespan."""
 
     async def drain(self, seconds: float) -> None:
-        """Let nothing begin, and end what is open within so many seconds."""
+        """Accept no new requests, and end the open requests within this many seconds."""
 
 
 async def stop(
     proxy: Service, caught: Sequence[int], connections: Collection[object], cut: Callable[[], object]
 ) -> None:
-    """End all that is open within the grace time of the settings, whatever clients do.
+    """End all requests and connections within the grace period, whatever the clients do.
 
-    `caught` are the signals that have come; `connections` those that are open, while the server closes what is idle.
-    `cut` breaks them off.
+    `caught` are the signals received so far, and `connections` the ones that are still open; the server itself closes
+    idle connections. `cut` aborts the remaining connections.
     """
     grace = proxy.settings.grace
     last = min(_LAST, grace / 2)
@@ -70,5 +70,5 @@ async def _end(proxy: Service, seconds: float, connections: Collection[object]) 
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  neither a signal's handler nor a server's set can set an event
+    while not condition():  # noqa: ASYNC110  no event is set for these conditions
         await anyio.sleep(_TICK)

@@ -1,4 +1,4 @@
-"""The proxy under uvicorn, on asyncio."""
+"""Server that runs the proxy with uvicorn, on asyncio."""
 
 import asyncio
 import socket
@@ -12,51 +12,51 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from streamtool.cli.servers.connections import LINGER, PING, Connections, Phase, answer, not_http
+from streamtool.cli.servers.connections import LINGER, PING, Connections, Phase, error_response, invalid_request
 from streamtool.cli.servers.stopping import Service, stop
-from streamtool.errors import StreamtoolError, UnavailableError
+from streamtool.core.errors import StreamtoolError, UnavailableError
 from streamtool.settings import LimitSettings
 
 _STUCK: Final = 5.0
-"""Seconds beyond the grace time for tasks that do not end although their connections are cut."""
+"""Seconds beyond the grace period for tasks that do not finish although their connections were aborted."""
 _CLOSING: Final = 0.5
-"""Seconds, at least, in which the proxy may close what it has opened."""
+"""Minimum seconds for the proxy to close its resources."""
 _TICK: Final = 0.05
 _PIPELINED: Final = 16
-"""Requests that may wait on one connection for the reply to another one."""
+"""Maximum number of pipelined requests on a connection."""
 
 
 def serve(proxy: Service, sock: socket.socket) -> list[int]:
-    """Serve until SIGINT or SIGTERM. Returns the signals that came.
+    """Serve until SIGINT or SIGTERM, and return the signals received.
 
     Raises StreamtoolError if the proxy does not start.
     """
     config = uvicorn.Config(
         proxy,
-        log_config=None,  # what it has to say goes where our log goes
+        log_config=None,  # uvicorn's messages go to our log
         log_level="warning",
         access_log=False,
-        http=_Connection,
+        http=_UvicornConnection,
         ws=_Upgraded,
         ws_ping_interval=PING,
         ws_ping_timeout=PING,
         ws_max_size=proxy.settings.limits.body,
-        ws_per_message_deflate=False,  # a delta would become no shorter, and a small message may unpack to a huge one
+        ws_per_message_deflate=False,  # deltas do not compress, and a small message could expand to a huge one
         lifespan="on",
-        timeout_keep_alive=proxy.settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # the loop takes a float
+        timeout_keep_alive=proxy.settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # takes a float
     )
-    server = _Server(config, proxy)
+    server = _UvicornServer(config, proxy)
     try:
         server.run(sockets=[sock])
     except SystemExit:
         if server.started:
             raise
-        raise StreamtoolError("the proxy did not start") from None  # why stands in the log
+        raise StreamtoolError("the proxy did not start") from None  # the log contains the reason
     return server.caught
 
 
 class _State(ServerState):
-    """What the connections of a server share."""
+    """State shared by a server's connections."""
 
     def __init__(self, limits: LimitSettings) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class _State(ServerState):
         self.counted = Connections(limits)
 
 
-class _Server(uvicorn.Server):
-    """A server that stops as `stopping` says, and looks after its connections."""
+class _UvicornServer(uvicorn.Server):
+    """A server that shuts down as described in `stopping` and enforces limits on its connections."""
 
     server_state: _State
 
@@ -74,20 +74,20 @@ class _Server(uvicorn.Server):
         self.server_state = _State(proxy.settings.limits)
         self._proxy = proxy
         self.caught: list[int] = []
-        """The signals that came."""
+        """Signals received."""
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  the base class hands it over
-        """Stop. The base class would raise the signal again at the end."""
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  part of the base signature
+        """Stop the server. The base class would also raise the signal again on exit."""
         self.caught.append(sig)
         self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
-        self.server_state.counted.look(self.server_state.connections)  # type: ignore[arg-type]  # all are ours
+        """Check the connections for timeouts. uvicorn calls this ten times per second."""
+        self.server_state.counted.expire_late(self.server_state.connections)  # type: ignore[arg-type]  # all are our classes
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop within the grace time."""
+        """Shut down within the grace period."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._proxy.settings.grace + _STUCK) as limit:
                 ending = asyncio.create_task(self._end(limit))
@@ -95,10 +95,10 @@ class _Server(uvicorn.Server):
         ending.cancel()
 
     async def _end(self, limit: asyncio.Timeout) -> None:
-        """End all requests, and bound what is left to do behind them."""
+        """End all requests, and limit the time for the remainder of the shutdown."""
         end = asyncio.get_running_loop().time() + self._proxy.settings.grace
         await stop(self._proxy, self.caught, self.server_state.connections, self._cut)
-        while self.server_state.tasks:  # noqa: ASYNC110  uvicorn's set cannot set an event
+        while self.server_state.tasks:  # noqa: ASYNC110  uvicorn's set of connections cannot set an event
             await asyncio.sleep(_TICK)
         limit.reschedule(max(end, asyncio.get_running_loop().time() + _CLOSING))
 
@@ -107,36 +107,38 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
 
-class _Connection(HttpToolsProtocol):
-    """A connection whose header is bounded in bytes and in time. uvicorn itself closes it when it is idle."""
+class _UvicornConnection(HttpToolsProtocol):
+    """A connection with limits on the size and arrival time of a request header. uvicorn itself closes idle
+    connections.
+    """
 
-    __slots__ = ("_address", "_running", "_size", "_unread", "phase", "since")  # cheaper than in the base's dictionary
+    __slots__ = ("_address", "_running", "_size", "_unread", "phase", "since")  # cheaper than the base class's __dict__
     server_state: _State
 
     def connection_made(self, transport: Any) -> None:
-        """Refuse it if there are too many."""
+        """Reject the connection if there are too many."""
         super().connection_made(transport)
         self._address: str | None = None
         self._running: Any = None
-        """The request that is served; the base class knows the one that came last."""
+        """The request being served; the base class keeps the one received last."""
         self._size = 0
-        """Bytes of the header so far, as far as it is read."""
+        """Bytes of the header parsed so far."""
         self._unread = 0
-        """Bytes that came since something was read."""
-        self._enters(Phase.HEADER)
+        """Bytes received since the parser last made progress."""
+        self._enter(Phase.HEADER)
         address = self.client[0] if self.client else ""
         try:
             self.server_state.counted.enter(address)
         except UnavailableError as error:
-            self._enters(Phase.CLOSING)
-            self.transport.write(answer(error))
+            self._enter(Phase.CLOSING)
+            self.transport.write(error_response(error))
             self.transport.close()
         else:
             self._address = address
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._leaves()
+        self._notify_disconnect()
         if self._address is not None:
             self.server_state.counted.leave(self._address)
             self._address = None
@@ -145,41 +147,41 @@ class _Connection(HttpToolsProtocol):
         if self.phase is Phase.CLOSING:
             return
         if self.phase is Phase.QUIET:
-            self._enters(Phase.HEADER)
+            self._enter(Phase.HEADER)
         self._unread += len(data)
         super().data_received(data)
         if self._unread > self.server_state.limits.header_bytes:
-            self._refuse(self.server_state.counted.too_large())
+            self._reject(self.server_state.counted.too_large_error())
 
     def handle_websocket_upgrade(self) -> None:
-        """From here on it is a websocket, which counts as this connection did."""
+        """Turn the connection into a websocket, which still counts as the same connection."""
         super().handle_websocket_upgrade()
         upgraded = self.transport.get_protocol()
-        assert isinstance(upgraded, _Upgraded)  # noqa: S101  what the configuration names
+        assert isinstance(upgraded, _Upgraded)  # noqa: S101  set in the configuration
         upgraded.address, self._address = self._address, None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._size = 0
         if self.phase is not Phase.HEADER:
-            self._enters(Phase.HEADER)
+            self._enter(Phase.HEADER)
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._grows(len(url))
+        self._count_header(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        self._grows(len(name) + len(value) + 4)
+        self._count_header(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         if not self.pipeline:
             self._running = self.cycle
         self._unread = 0
-        self._enters(Phase.BODY)
+        self._enter(Phase.BODY)
         if len(self.pipeline) > _PIPELINED:
-            raise StreamtoolError("too many requests wait on this connection")
+            raise StreamtoolError("too many pipelined requests on this connection")
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
@@ -188,69 +190,69 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._unread = 0
-        self._enters(Phase.QUIET)
+        self._enter(Phase.QUIET)
 
     def on_response_complete(self) -> None:
         if self.pipeline:
             self._running = self.pipeline[-1][0]
         super().on_response_complete()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  the base class hands it over
-        """What came cannot be read, or a callback has raised."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  part of the base signature
+        """Reject the request, because it is invalid or because a callback raised an error."""
         counted, limits = self.server_state.counted, self.server_state.limits
-        self._refuse(counted.too_large() if self._size > limits.header_bytes else not_http())
+        self._reject(counted.too_large_error() if self._size > limits.header_bytes else invalid_request())
 
     def expire(self) -> None:
-        """The phase has lasted too long."""
+        """Act on a timeout of the current phase."""
         match self.phase:
             case Phase.HEADER if self._serves:
-                pass  # another request on the same connection; its time is up when that is answered
+                pass  # a pipelined request; its timeout applies once the current reply has been sent
             case Phase.HEADER if self._unread:
-                self._refuse(self.server_state.counted.late())
+                self._reject(self.server_state.counted.timeout_error())
             case Phase.HEADER | Phase.BODY:
-                self._enters(Phase.CLOSING)
+                self._enter(Phase.CLOSING)
                 self.transport.close()
             case _:
                 self.transport.abort()
 
     @property
     def _serves(self) -> bool:
-        """A reply is not complete."""
+        """Whether a reply is still being sent."""
         return self._running is not None and not self._running.response_complete
 
-    def _leaves(self) -> None:
-        """The request that is served, if there is one, learns that its client has left."""
+    def _notify_disconnect(self) -> None:
+        """Notify the request being served, if any, that its client has disconnected."""
         if self._serves:
             self._running.disconnected = True
             self._running.message_event.set()
 
-    def _enters(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self.since = monotonic()
 
-    def _grows(self, size: int) -> None:
+    def _count_header(self, size: int) -> None:
         self._size += size
         if self._size > self.server_state.limits.header_bytes:
-            raise self.server_state.counted.too_large()
+            raise self.server_state.counted.too_large_error()
 
-    def _refuse(self, error: StreamtoolError) -> None:
-        """Answer, if there is room for an answer and none was given, and wait a moment for the client to take it."""
+    def _reject(self, error: StreamtoolError) -> None:
+        """Send an error response unless a response has begun, and give the client a moment to read it."""
         if self.phase is Phase.CLOSING:
             return
         running = self._running
         told = running is not None and running.response_started and (self._serves or self.phase is Phase.BODY)
-        self._enters(Phase.CLOSING)
-        self._leaves()  # it must not answer as well
+        self._enter(Phase.CLOSING)
+        self._notify_disconnect()  # the application must not respond as well
         if told or self.transport.is_closing():
             self.transport.close()
         else:
-            self.transport.write(answer(error))
-            if not self.transport.is_closing():  # the client may be gone
+            self.transport.write(error_response(error))
+            if not self.transport.is_closing():  # the client may have disconnected
                 self.transport.write_eof()
 
 
 class _Upgraded(WebSocketsSansIOProtocol):
-    """A connection that has become a websocket. Pings find out whether somebody is there; the proxy closes it."""
+    """A websocket connection. Pings detect lost clients, and the proxy closes the connection."""
 
     phase = Phase.QUIET
     since = 0.0
@@ -271,21 +273,21 @@ class _Upgraded(WebSocketsSansIOProtocol):
             super().data_received(data)
 
     def handle_parser_exception(self) -> None:
-        """What comes cannot be read: say so, and wait a moment for the client to take that."""
-        assert self.conn.close_sent is not None  # noqa: S101  with the exception
+        """Send a close frame for invalid input, and give the client a moment to read it."""
+        assert self.conn.close_sent is not None  # noqa: S101  set along with the exception
         self.queue.put_nowait({"type": "websocket.disconnect", "code": self.conn.close_sent.code})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.close_timer = self.loop.call_later(LINGER, self.transport.close)
-        self.transport.resume_reading()  # what is not read would make a reset of the end
+        self.transport.resume_reading()  # unread input would turn the close into a reset
 
     async def send(self, message: Any) -> None:
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
-            self.handshake_complete = True  # else uvicorn misses it behind every refusal, and says so in the log
+            self.handshake_complete = True  # otherwise uvicorn logs an error after every rejected handshake
 
     def shutdown(self) -> None:
-        """The server stops: the proxy closes its websockets behind the last reply."""
+        """Do nothing: the proxy closes its websockets after the last reply."""
 
     def expire(self) -> None:
-        """Never: no phase of it is bounded here."""
+        """Do nothing: the phases of a websocket are not limited here."""

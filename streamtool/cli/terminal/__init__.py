@@ -1,5 +1,6 @@
-"""The agent in a terminal: what is read, shown, asked, counted and kept while it works.
+"""Terminal interface of the agent: input, display, approval, costs and sessions.
 
-`dialog` is the conversation, `chatting` its loop, `reading` the line that somebody writes. `live` shows what happens,
-`call_view` a call, `edits` what it changes; `asking` asks before it is executed. `costs` counts, `sessions` keeps.
+`chatting` is the conversation loop, `dialog` keeps the conversation's history, and `reading` is the line editor. `live`
+displays a run, `call_view` a call, and `edits` the change that a call makes to a file. `asking` asks for approval,
+`costs` adds up usage, and `sessions` saves conversations.
 """

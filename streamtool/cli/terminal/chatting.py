@@ -1,4 +1,4 @@
-"""The loop of a conversation: a line, which is a task or a command, and what comes of it."""
+"""The conversation loop: read a line and handle it as a task or a command."""
 
 import re
 from collections.abc import Callable
@@ -7,26 +7,26 @@ import anyio
 from attrs import frozen
 
 from streamtool.agent import Agent
-from streamtool.cli.exit_codes import sentence_of
-from streamtool.cli.terminal.asking import Asking
+from streamtool.cli.exit_codes import message_of
+from streamtool.cli.terminal.asking import Approval
 from streamtool.cli.terminal.costs import Meter
 from streamtool.cli.terminal.dialog import Dialog, Interrupts
 from streamtool.cli.terminal.live import Live
 from streamtool.cli.terminal.reading import TaskSource
 from streamtool.cli.terminal.sessions import Session
-from streamtool.errors import StreamtoolError
+from streamtool.core.errors import StreamtoolError
 
 COMMANDS = {
-    "/help": "this list",
-    "/tools": "the tools, and which of them are executed without asking",
-    "/costs": "what the session has taken",
-    "/new": "begin a new conversation",
-    "/quit": "leave",
+    "/help": "show this list",
+    "/tools": "list the tools, and which of them run without asking",
+    "/costs": "show the usage and costs of the session",
+    "/new": "start a new conversation",
+    "/quit": "quit",
 }
 _COMMAND = re.compile(r"/[a-z]+\Z")
 _KEYS = (
-    "enter sends, alt-enter begins a new line, ctrl-R searches what was sent",
-    "ctrl-C ends what runs, ctrl-D leaves",
+    "enter sends, alt-enter starts a new line, ctrl-R searches the history",
+    "ctrl-C interrupts a task, ctrl-D quits",
 )
 
 
@@ -39,15 +39,15 @@ class Chat:
     live: Live
     meter: Meter
     lines: TaskSource
-    asking: Asking | None
-    """None: nobody is asked."""
+    asking: Approval | None
+    """Approval of calls; None to run tools without asking."""
     new_session: Callable[[], Session | None]
 
     async def run(self, task: str | None, leave: Callable[[], None]) -> None:
-        """Do the first task, if there is one, and then what is asked for, until there are no more lines.
+        """Run the first task, if given, and then tasks from the input until there are no more.
 
-        `leave` ends the process, when a task does not end although it was interrupted. Raises SettingsError, what is
-        raised when tools or upstreams cannot be opened, and KeyboardInterrupt for two signals while nothing runs.
+        `leave` ends the process if a task does not stop after an interrupt. Raises SettingsError, the errors raised by
+        opening tools and upstreams, and KeyboardInterrupt after two interrupts while no task is running.
         """
         failed: Exception | None = None
         async with self.agent, anyio.create_task_group() as group:
@@ -55,22 +55,22 @@ class Chat:
             await group.start(interrupts.watch)
             try:
                 await self._loop(task, interrupts)
-            except Exception as error:  # noqa: BLE001  the task group would put it into a group
+            except Exception as error:  # noqa: BLE001  the task group would wrap it in a group
                 failed = error
             group.cancel_scope.cancel()
         if failed is not None:
             raise failed
-        if interrupts.left:
+        if interrupts.ended:
             raise KeyboardInterrupt
 
     async def _loop(self, task: str | None, interrupts: Interrupts) -> None:
-        self.live.note(f"{self._opening} /help tells more, ctrl-D leaves.", "dim")
+        self.live.note(f"{self._opening} Type /help for help; ctrl-D quits.", "dim")
         while True:
             if task is None:
                 line = await self.lines.read()
                 if line is None or line in ("/quit", "/exit"):
                     return
-                if not line or self._obeyed(line):
+                if not line or self._run_command(line):
                     continue
                 task = line
             await self._do(task, interrupts)
@@ -80,7 +80,7 @@ class Chat:
     def _opening(self) -> str:
         session = self.dialog.session
         if session is None:
-            return "This conversation is not kept."
+            return "This conversation is not saved."
         resumed = f", {len(self.dialog.messages)} messages so far" if self.dialog.messages else ""
         return f"Session {session.name}{resumed}."
 
@@ -90,13 +90,13 @@ class Chat:
                 self.live.note("interrupted", "yellow")
                 return
         except StreamtoolError as error:
-            self.live.note(sentence_of(error), "red")
+            self.live.note(message_of(error), "red")
             return
         if self.meter.session.runs > 1:
             self.live.note(self.meter.of_session, "dim")
 
-    def _obeyed(self, line: str) -> bool:
-        """Whether the line was a command, which has been obeyed."""
+    def _run_command(self, line: str) -> bool:
+        """Execute the line if it is a command, and return whether it was."""
         if not _COMMAND.match(line):
             return False
         match line:
@@ -106,21 +106,21 @@ class Chat:
                 for keys in _KEYS:
                     self.live.note(f"  {keys}", "dim")
             case "/tools":
-                self._tell_tools()
+                self._show_tools()
             case "/costs":
                 self.live.note(self.meter.of_session)
             case "/new":
                 self.dialog.begin_again(self.new_session())
                 self.live.note(self._opening, "dim")
             case _:
-                self.live.note(f"there is no command {line}; /help lists them", "red")
+                self.live.note(f"unknown command {line}; /help lists all commands", "red")
         return True
 
-    def _tell_tools(self) -> None:
+    def _show_tools(self) -> None:
         tools = self.agent.tools
         for name, tool in tools.items():
             free = self.asking is None or self.asking.allows(name)
             told = tool.description.strip().partition("\n")[0]
-            self.live.note(f"  {name}{' (executed without asking)' if free else ''}  {told}")
+            self.live.note(f"  {name}{' (runs without asking)' if free else ''}  {told}")
         if not tools:
-            self.live.note("  there are no tools; --tool and --mcp give some")
+            self.live.note("  no tools; add some with --tool or --mcp")

@@ -1,4 +1,4 @@
-"""What a run took, and what a session has taken: replies, calls, tokens, seconds, and money where prices are given."""
+"""Totals of runs and sessions: turns, calls, tokens, seconds, and costs if prices are given."""
 
 import time
 from collections.abc import Callable
@@ -6,26 +6,26 @@ from collections.abc import Callable
 from attrs import define, field, frozen
 
 from streamtool.agent import Event, Final, OutputDelta, ThoughtDelta, ToolArgumentsDelta, ToolCallStart, TurnStart
-from streamtool.reply import Usage
+from streamtool.core.reply import Usage
 
 _MILLION = 1_000_000
 
 
 @frozen
 class Prices:
-    """What a million tokens cost, in any currency."""
+    """Prices per million tokens, in any currency."""
 
     input: float = 0.0
     output: float = 0.0
 
     def of(self, usage: Usage) -> float:
-        """What these tokens cost."""
+        """Return the cost of these tokens."""
         return (usage.input * self.input + usage.output * self.output) / _MILLION
 
 
 @define
-class Sums:
-    """What was taken so far."""
+class RunTotals:
+    """Totals so far."""
 
     runs: int = 0
     turns: int = 0
@@ -35,27 +35,27 @@ class Sums:
 
 
 class Meter:
-    """Counts what runs take."""
+    """Measures the usage, time and costs of runs."""
 
     def __init__(self, prices: Prices | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._prices = prices
         self._clock = clock
-        self.session = Sums()
-        """Of all runs, those that were interrupted included."""
-        self._run = Sums()
+        self.session = RunTotals()
+        """Totals of all runs, including interrupted ones."""
+        self._run = RunTotals()
         self._began = clock()
         self._first: float | None = None
         self._open = False
 
     def begin(self) -> None:
-        """A run begins."""
-        self._run = Sums(runs=1)
+        """Start measuring a run."""
+        self._run = RunTotals(runs=1)
         self._began = self._clock()
         self._first = None
         self._open = True
 
-    def see(self, event: Event) -> None:
-        """Something happened in it."""
+    def observe(self, event: Event) -> None:
+        """Update the totals with a run event."""
         match event:
             case TurnStart(turn=turn):
                 self._run.turns = turn
@@ -67,7 +67,7 @@ class Meter:
                 self.end(usage)
 
     def end(self, usage: Usage) -> None:
-        """The run is over, be it that it was left, and has taken these tokens. Only the first time counts."""
+        """Record the token usage of a finished or interrupted run and stop measuring it. Later calls have no effect."""
         if not self._open:
             return
         self._open = False
@@ -82,32 +82,32 @@ class Meter:
 
     @property
     def entry(self) -> dict[str, float]:
-        """What the last run took, in numbers."""
+        """Totals of the last run as numbers."""
         run = self._run
         tokens = {"input": run.usage.input, "output": run.usage.output}
         return {"turns": run.turns, "calls": run.calls, **tokens, "seconds": round(run.seconds, 3)}
 
     @property
     def of_run(self) -> str:
-        """What the last run took."""
+        """Summary of the last run."""
         first = "" if self._first is None else f" (first byte {self._first:.2f} s)"
         return f"{self._taken(self._run)}{first}{self._cost(self._run.usage)}"
 
     @property
     def of_session(self) -> str:
-        """What all of them took."""
-        answers = counted(self.session.runs, "task")
+        """Summary of all runs."""
+        answers = pluralize(self.session.runs, "task")
         return f"session: {answers}, {self._taken(self.session)}{self._cost(self.session.usage)}"
 
-    def _taken(self, sums: Sums) -> str:
+    def _taken(self, sums: RunTotals) -> str:
         about = "about " if sums.usage.estimated else ""
         tokens = f"{about}{sums.usage.input:,} + {sums.usage.output:,} tokens"
-        return f"{counted(sums.turns, 'turn')}, {counted(sums.calls, 'call')}, {tokens}, {sums.seconds:.1f} s"
+        return f"{pluralize(sums.turns, 'turn')}, {pluralize(sums.calls, 'call')}, {tokens}, {sums.seconds:.1f} s"
 
     def _cost(self, usage: Usage) -> str:
         return "" if self._prices is None else f", cost {self._prices.of(usage):.6f}".rstrip("0").rstrip(".")
 
 
-def counted(number: int, thing: str) -> str:
-    """A number and its thing."""
+def pluralize(number: int, thing: str) -> str:
+    """Return a number followed by the noun, in the plural unless the number is 1."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

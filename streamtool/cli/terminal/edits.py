@@ -1,10 +1,13 @@
-"""Calls that edit a file, recognised by the shape of their arguments, and their difference to what is on the disk.
+"""Calls that edit a file, recognized by the shape of their arguments, and the diff between their result and the file on
+disk.
 
-Tools have many names, and arguments few shapes. An edit is a path with a text and its replacement (or a list of such
-pairs), a path with a whole content, or a text that is a diff. The keys are data, and those that tools in use have.
-Nobody knows what a tool will do; the diff shows what its arguments say.
-Sources: the schemas of Claude Code's and Anthropic's text editor, aider, Codex (`apply_patch`), Cline, Gemini CLI,
-Qwen Code, opencode, and the MCP reference server of file systems.
+Such tools have many names, but their arguments have only a few shapes. An edit is a path with old text and its
+replacement (or a list of such pairs), a path with the complete content, or text that is itself a diff. The tables below
+list the keys used by existing tools. The diff shows the change that the arguments describe, which is not necessarily
+what the tool does.
+
+Sources: the schemas of Claude Code's and Anthropic's text editor, aider, Codex (`apply_patch`), Cline, Gemini CLI, Qwen
+Code, opencode, and the MCP reference server for file systems.
 """
 
 import difflib
@@ -13,11 +16,10 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
-Json = Any  # a decoded JSON value
+from streamtool.core.json_value import Json
 
 PATHS = ("path", "file_path", "filepath", "file", "filename", "file_name", "filePath", "target_file", "absolute_path")
 PAIRS = (
@@ -33,32 +35,34 @@ PAIRS = (
 LISTS = ("edits", "changes", "replacements")
 CONTENTS = ("content", "contents", "file_text", "new_content", "file_content")
 PARTIAL = ("append", "offset", "insert_line", "line", "start_line", "end_line", "mode")
-"""Keys beside which a content is not the whole file."""
+"""Keys which show that the content is not the whole file."""
 
 _READ = 1024 * 1024
-"""Bytes of a file that is compared."""
+"""Maximum size of a file to compare, in bytes."""
 _COMPARED = 2000
-"""Lines on each side that are compared line by line; of more, all of one side goes and all of the other comes."""
+"""Maximum lines on each side to compare line by line. Beyond this limit, one side is shown as removed and the other as
+added.
+"""
 _AROUND = 3
-"""Lines of context."""
+"""Lines of context in a diff."""
 
 
 @frozen
 class Edit:
-    """What the arguments say of one file."""
+    """An edit to one file, as described by a call's arguments."""
 
     path: str
-    """"" : the lines name it."""
+    """Path of the file; empty if the diff names it."""
     lines: tuple[str, ...]
-    """The lines of a unified diff, without line ends."""
+    """Lines of a unified diff, without newlines."""
     keys: frozenset[str]
-    """The arguments that it shows."""
+    """Names of the arguments that the diff shows."""
     note: str = ""
-    """What is to be known: there is no such file, or not such a text in it."""
+    """Problem to show with the diff: the file, or the text to replace, does not exist."""
 
 
 def edit_of(arguments: Mapping[str, Json]) -> Edit | None:
-    """The edit that these arguments are by their shape; None: they are none. Reads the file that they name."""
+    """Return the edit that these arguments describe, or None. Reads the file that they name."""
     for key, value in arguments.items():
         if isinstance(value, str) and is_diff(value):
             return Edit("", tuple(value.splitlines()), frozenset([key]))
@@ -68,7 +72,7 @@ def edit_of(arguments: Mapping[str, Json]) -> Edit | None:
     path = arguments[named]
     found = _pairs(arguments)
     if found is not None:
-        return _replaced(path, *found)
+        return _replacement_edit(path, *found)
     whole = next((key for key in CONTENTS if isinstance(arguments.get(key), str)), None)
     if whole is None or any(key in arguments for key in PARTIAL):
         return None
@@ -77,7 +81,7 @@ def edit_of(arguments: Mapping[str, Json]) -> Edit | None:
 
 
 def is_diff(text: str) -> bool:
-    """Whether a text is a unified diff, or a patch as Codex writes it."""
+    """Return whether the text is a unified diff or a Codex patch."""
     if "\n" not in text:
         return False
     if text.lstrip().startswith("*** Begin Patch"):
@@ -87,7 +91,7 @@ def is_diff(text: str) -> bool:
 
 
 def _pairs(arguments: Mapping[str, Json]) -> tuple[list[tuple[str, str]], frozenset[str]] | None:
-    """The texts and their replacements, and the arguments that hold them."""
+    """Return the pairs of old text and replacement, and the names of the arguments that contain them."""
     for old, new in PAIRS:
         if isinstance(arguments.get(old), str) and isinstance(arguments.get(new), str):
             return [(arguments[old], arguments[new])], frozenset([old, new])
@@ -101,29 +105,31 @@ def _pairs(arguments: Mapping[str, Json]) -> tuple[list[tuple[str, str]], frozen
     return None
 
 
-def _replaced(path: str, pairs: Sequence[tuple[str, str]], keys: frozenset[str]) -> Edit:
+def _replacement_edit(path: str, pairs: Sequence[tuple[str, str]], keys: frozenset[str]) -> Edit:
     before, problem = _read(path)
     after = before
     for old, new in pairs:
         if not old or old not in after:
-            lines = [line for gone, come in pairs for line in (*_marked("-", gone), *_marked("+", come))]
+            lines = [
+                line for gone, come in pairs for line in (*_prefixed_lines("-", gone), *_prefixed_lines("+", come))
+            ]
             return Edit(path, tuple(lines), keys, problem or "the text to replace is not in the file")
         after = after.replace(old, new, 1)
     return Edit(path, tuple(_diff(path, before, after)), keys, problem)
 
 
 def _read(path: str) -> tuple[str, str]:
-    """The text of a regular file, and what was wrong; "" and the problem where there is none."""
+    """Return the text of a regular file and an empty string, or an empty text and the problem."""
     try:
-        # a pipe, a device or a socket may never end, or change by being read
+        # reading a pipe, a device or a socket may never end, or have side effects
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  the path may be anything
-            return "", "this is no regular file"
+            return "", "not a regular file"
         with Path(path).open("rb") as file:
             data = file.read(_READ + 1)
     except FileNotFoundError:
-        return "", "there is no such file here"
+        return "", "no such file"
     except (OSError, ValueError) as error:
-        return "", f"the file cannot be read: {getattr(error, 'strerror', None) or error}"
+        return "", f"cannot read the file: {getattr(error, 'strerror', None) or error}"
     if len(data) > _READ:
         return "", "the file is too large to compare"
     try:
@@ -133,7 +139,9 @@ def _read(path: str) -> tuple[str, str]:
 
 
 def _diff(path: str, before: str, after: str) -> Iterator[str]:
-    """The lines of a unified diff; what is the same at both ends is not compared."""
+    """Yield the lines of a unified diff. Lines that are equal at the beginning and end of both texts are not
+    compared.
+    """
     old, new = before.splitlines(), after.splitlines()
     begin = 0
     while begin < min(len(old), len(new)) and old[begin] == new[begin]:
@@ -163,11 +171,11 @@ def _diff(path: str, before: str, after: str) -> Iterator[str]:
 
 
 def _place(group: Sequence[tuple[str, int, int, int, int]], first: int) -> str:
-    """The line that says where a group of changes stands; an empty side begins one line earlier, as diff has it."""
+    """Return the `@@` line for a group of changes. As in diff, an empty side starts one line earlier."""
     i1, i2, j1, j2 = group[0][1], group[-1][2], group[0][3], group[-1][4]
     old, new = (first + begin + (1 if end > begin else 0) for begin, end in ((i1, i2), (j1, j2)))
     return f"@@ -{old},{i2 - i1} +{new},{j2 - j1} @@"
 
 
-def _marked(mark: str, text: str) -> list[str]:
+def _prefixed_lines(mark: str, text: str) -> list[str]:
     return [f"{mark}{line}" for line in text.splitlines()]

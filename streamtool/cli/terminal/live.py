@@ -1,8 +1,8 @@
-"""What a run says, while it says it: `Live` for a person, `InputLines` for a program.
+"""Output of a run as it happens: `Live` for people, `JsonLines` for programs.
 
-The model's text goes to standard output; calls while they are written, results and times go to standard error, so that
-a pipe gets the text alone. Nothing that the model, its tools and servers write reaches the terminal with control
-characters in it.
+The model's text is written to standard output. Calls (as they are written), results and times are written to standard
+error, so that a pipe receives only the text. Control characters in text from the model, tools and servers never reach
+the terminal.
 """
 
 import json
@@ -28,61 +28,61 @@ from streamtool.agent import (
     ToolCallStart,
     TurnStart,
 )
-from streamtool.cli.columns import fitted, harmless
+from streamtool.cli.columns import fit, replace_controls
 from streamtool.cli.terminal.call_view import CallView
 from streamtool.cli.terminal.costs import Meter
 
 _SHOWN = 160
-"""Characters of a result, or of what is told of a rejection, that are shown."""
+"""Maximum number of characters shown of a result or a rejection."""
 
 
-class _Written(Console):
-    """A console that leaves it to the command what happens when its reader has enough."""
+class _Console(Console):
+    """A console that lets the command handle closed output."""
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError, where rich would end the process as if it had failed."""
+        """Raise BrokenPipeError. Without this method, rich would exit with a failure."""
         raise BrokenPipeError
 
 
 class Live:
-    """Shows runs to a person, as they happen."""
+    """Displays runs for people."""
 
     def __init__(self, meter: Meter) -> None:
-        self._said = _Written(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._told = _Written(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._stdout = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._stderr = _Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._meter = meter
         self._open: Console | None = None
-        """Where the last line has no end yet."""
+        """Console with an unfinished line."""
         self._thinks = False
         self._room = 0
-        """Columns that are left for the arguments of the call that is being written."""
+        """Number of columns left for the arguments of the call that is being written."""
 
     @property
     def width(self) -> int:
-        """Columns that there are."""
-        return self._told.width
+        """Width of the terminal in columns."""
+        return self._stderr.width
 
     def show(self, event: Event) -> None:
-        """Show what happened."""
+        """Show an event."""
         match event:
             case OutputDelta(text=text):
                 if self._thinks:
                     self._line()
                 self._thinks = False
-                self._print(self._said, text, "")
+                self._print(self._stdout, text, "")
             case ThoughtDelta(text=text):
                 if not self._thinks:
                     self._line()
                 self._thinks = True
-                self._print(self._told, text, "dim italic")
+                self._print(self._stderr, text, "dim italic")
             case ToolCallStart(name=name):
                 self._line()
                 self._room = self.width - len(name) - len("● (…)")
-                self._print(self._told, f"● {name}(", "green")
+                self._print(self._stderr, f"● {name}(", "green")
             case ToolArgumentsDelta(text=text):
                 self._arguments(text)
             case ToolCallEnd(complete=complete):
-                self._print(self._told, ")" if complete else " … cut off", "green")
+                self._print(self._stderr, ")" if complete else " … cut off", "green")
                 self._line()
                 if complete and not CallView(event, self.width).simple:
                     self.call(event)
@@ -99,54 +99,56 @@ class Live:
                 self._line()
 
     def call(self, call: ToolCallEnd, *, whole: bool = False) -> None:
-        """Show the arguments of a call, and the diff that it is; `whole`: all of them."""
+        """Show the arguments of a call and its diff; with `whole`, nothing is shortened."""
         self._line()
         for line in CallView(call, self.width).lines(whole=whole):
-            self._told.print(line)
-        self._told.file.flush()
+            self._stderr.print(line)
+        self._stderr.file.flush()
 
     def ask(self, text: str, end: str = "\n") -> None:
-        """Ask something; `end` is "" where the answer stands in the same line."""
+        """Print a question. `end` is "" if the answer follows on the same line."""
         self._line()
-        self._told.print(Text(harmless(text), "bold"), end=end)
-        self._told.file.flush()
+        self._stderr.print(Text(replace_controls(text), "bold"), end=end)
+        self._stderr.file.flush()
 
     def note(self, text: str, style: str = "", behind: str = "") -> None:
-        """Tell something in a line of its own, and something less important behind it."""
+        """Print a message on a separate line, followed by a dimmed addition."""
         self._line()
-        self._print(self._told, text, style)
-        self._print(self._told, f"{behind}\n", "dim")
+        self._print(self._stderr, text, style)
+        self._print(self._stderr, f"{behind}\n", "dim")
 
     def _arguments(self, text: str) -> None:
-        """Show a piece of arguments. A terminal gets one line of them: the whole of them follows, arranged."""
-        if not self._told.is_terminal:
-            self._print(self._told, text, "green")
+        """Show a piece of arguments. A terminal shows one line of them, because the complete arguments follow in
+        readable form.
+        """
+        if not self._stderr.is_terminal:
+            self._print(self._stderr, text, "green")
         elif self._room >= 0:
-            shown = text if cell_len(text) <= self._room else fitted(text, self._room) if self._room else "…"
+            shown = text if cell_len(text) <= self._room else fit(text, self._room) if self._room else "…"
             self._room -= cell_len(text)
-            self._print(self._told, shown, "green")
+            self._print(self._stderr, shown, "green")
 
     def _line(self) -> None:
-        """End the line that is open."""
+        """End the unfinished line."""
         if self._open is not None:
             self._print(self._open, "\n", "")
         self._thinks = False
 
     def _print(self, console: Console, text: str, style: str) -> None:
-        console.print(Text(harmless(text), style), end="")
+        console.print(Text(replace_controls(text), style), end="")
         console.file.flush()
         if text:
             self._open = None if text.endswith("\n") else console
 
 
-class InputLines:
-    """Prints each event as one JSON object."""
+class JsonLines:
+    """Prints events as JSON Lines."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     def show(self, event: Event) -> None:
-        """Print the event, with the seconds since the run began."""
+        """Print an event with the number of seconds since the run began."""
         fields = {
             "type": _snake(type(event).__name__),
             "at": round(time.monotonic() - self._began, 3),
@@ -158,11 +160,21 @@ class InputLines:
 def _fields(event: Event) -> dict[str, Any]:
     match event:
         case ToolCallResult():
-            return {"id": event.id, "name": event.name, "text": event.text, "error": event.error,
-                    "seconds": round(event.seconds, 3)}  # fmt: skip
+            return {
+                "id": event.id,
+                "name": event.name,
+                "text": event.text,
+                "error": event.error,
+                "seconds": round(event.seconds, 3),
+            }
         case Final():
-            return {"text": event.text, "reason": event.reason.value, "turns": event.turns,
-                    "usage": attrs.asdict(event.usage), "messages": list(event.messages)}  # fmt: skip
+            return {
+                "text": event.text,
+                "reason": event.reason.value,
+                "turns": event.turns,
+                "usage": attrs.asdict(event.usage),
+                "messages": list(event.messages),
+            }
         case _:
             return attrs.asdict(event)
 

@@ -1,8 +1,8 @@
-"""The line that somebody writes: with history, search and editing, by prompt_toolkit.
+"""Line editor with history, search and editing, based on prompt_toolkit.
 
-Enter sends what is there; alt-enter begins a new line, and a text of several lines that is pasted stays one. The
-library is imported when a conversation begins, since it takes a tenth of a second. It needs asyncio, on which the
-command runs.
+Enter sends the text and alt-enter starts a new line. Pasted text with several lines stays one entry. The library is
+imported only when a conversation begins, because the import takes a tenth of a second. It requires asyncio, so the
+command runs on asyncio.
 """
 
 import os
@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from streamtool.cli.terminal.sessions import private_folder
-from streamtool.errors import SettingsError
+from streamtool.core.errors import SettingsError
 
 
 class TaskSource(Protocol):
-    """Where tasks come from."""
+    """A source of tasks."""
 
     async def read(self) -> str | None:
-        """The next one, "" if it was given up; None: there are no more."""
+        """Read the next task. Return "" if the line was discarded, and None at the end of the input."""
         ...
 
 
 class PromptLines:
-    """Lines that somebody edits at a terminal. `history`: a file of earlier ones; None: only of this process."""
+    """Lines edited at a terminal. `history` is a file of earlier lines; None keeps them only for this process."""
 
     def __init__(self, history: Path | None, commands: list[str]) -> None:
-        """Prepare the terminal. Raises SettingsError where the library is missing."""
+        """Prepare the terminal. Raises SettingsError if the library is missing."""
         try:
-            from prompt_toolkit import PromptSession  # noqa: PLC0415  a tenth of a second
+            from prompt_toolkit import PromptSession  # noqa: PLC0415  slow to import
             from prompt_toolkit.completion import WordCompleter  # noqa: PLC0415
             from prompt_toolkit.history import FileHistory, History, InMemoryHistory  # noqa: PLC0415
             from prompt_toolkit.output import create_output  # noqa: PLC0415
         except ImportError:
             raise SettingsError(
-                'a conversation needs prompt_toolkit, which the extra "serve" brings: pip install "streamtool[serve]"'
+                'a conversation needs prompt_toolkit from the extra "serve": pip install "streamtool[serve]"'
             ) from None
         kept: History = InMemoryHistory()
         if history is not None:
@@ -42,24 +42,24 @@ class PromptLines:
                 private_folder(history.parent)
                 os.close(os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
                 kept = FileHistory(str(history))
-            except OSError:  # a line is worth more than its memory
+            except OSError:  # the command can run without a history
                 pass
-        self._session: Any = PromptSession(  # its type has a parameter that nothing here needs
+        self._session: Any = PromptSession(  # its type parameter is not needed here
             "> ",
             history=kept,
             completer=WordCompleter(commands, sentence=True),
             complete_while_typing=False,
             key_bindings=_keys(),
             prompt_continuation="  ",
-            output=create_output(stdout=sys.stderr),  # standard output is for the model's text
+            output=create_output(stdout=sys.stderr),  # standard output carries the model's text
             enable_suspend=True,
         )
 
     async def read(self) -> str | None:
-        """The next task."""
+        """Read the next task."""
         try:
             return str(await self._session.prompt_async(handle_sigint=False)).strip()
-        except KeyboardInterrupt:  # the key, not the signal: the line is given up
+        except KeyboardInterrupt:  # the key, not the signal: discard the line
             return ""
         except EOFError:
             return None

@@ -1,12 +1,12 @@
-"""Sessions: conversations that are kept in files, one object of JSON a line, and can be gone on with.
+"""Sessions: conversations saved to JSON Lines files, which can be resumed.
 
     {"type": "session", "version": 1, "name": "notes", "at": "2026-11-25T02:10:00+00:00"}
     {"type": "message", "at": …, "message": {"role": "user", "content": "Sum up my notes"}}
     {"type": "run", "at": …, "turns": 2, "calls": 1, "input": 812, "output": 64, "seconds": 3.2}
 
-The messages are those of Chat Completions. A file is only ever appended to, and what is appended is on its way to the
-disk at once, so a process that is killed loses what its last reply had not finished. A line that cannot be read is
-named and left out. One process at a time may write to a session. Folder and files belong to their user alone.
+Messages are in Chat Completions form. Files are only appended to, without buffering, so a killed process loses only the
+reply in progress. Unreadable lines are reported and skipped. Only one process at a time can write to a session. The
+folder and the files are accessible only to their owner.
 """
 
 import json
@@ -19,32 +19,32 @@ from typing import Any, Self
 
 from attrs import define, field
 
-from streamtool.cli.common import complain
-from streamtool.errors import RequestError, SettingsError
+from streamtool.cli.common import print_error
+from streamtool.core.errors import RequestError, SettingsError
+from streamtool.core.json_value import Json
 from streamtool.protocols import chat
 
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]  # asked for below
+    fcntl = None  # type: ignore[assignment]  # checked below
 
-Json = Any  # a decoded JSON value
 
 _SUFFIX = ".jsonl"
-_LONGEST = 100
-"""Characters of a name."""
-_LINE = 64 * 1024 * 1024
-"""Bytes of a line."""
+_MAX_NAME = 100
+"""Maximum characters of a name."""
+_MAX_LINE = 64 * 1024 * 1024
+"""Maximum bytes of a line."""
 
 
 def state_folder() -> Path:
-    """The folder of what outlives a run, of this user."""
+    """Return the user's folder for persistent state."""
     base = os.environ.get("XDG_STATE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "streamtool"
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made if need be, with no access for others. Raises OSError."""
+    """Create a folder if necessary, and make it inaccessible to other users. Raises OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)
@@ -52,46 +52,46 @@ def private_folder(path: Path) -> Path:
 
 
 def sessions_folder() -> Path:
-    """The folder of sessions; it may be missing."""
+    """Return the folder that contains the sessions. It may not exist."""
     return state_folder() / "sessions"
 
 
 @define
 class SessionFile:
-    """What a file of a session holds."""
+    """Content of a session file."""
 
     path: Path
     messages: list[Mapping[str, Json]] = field(factory=list)
     turns: int = 0
     broken: list[int] = field(factory=list)
-    """The numbers of lines that could not be read."""
+    """Numbers of unreadable lines."""
 
     @property
     def name(self) -> str:
-        """The name of the session."""
+        """Name of the session."""
         return self.path.name.removesuffix(_SUFFIX)
 
     @property
     def task(self) -> str:
-        """The first task, "" if there is none."""
+        """The first task, or an empty string."""
         said = (one.get("content") for one in self.messages if one.get("role") == "user")
         return next((text for text in said if isinstance(text, str)), "")
 
     @property
     def changed(self) -> datetime:
-        """When it was last written to, in the local time. Raises OSError."""
+        """Time of the last change, in local time. Raises OSError."""
         return datetime.fromtimestamp(self.path.stat().st_mtime, UTC).astimezone()
 
 
 def read_session(path: Path) -> SessionFile:
-    """What the file holds. Raises OSError."""
+    """Read a session file. Raises OSError."""
     kept = SessionFile(path)
     with path.open("rb") as file:
         for number, line in enumerate(_lines(file), 1):
             try:
                 entry = json.loads(line)
                 if entry["type"] == "message":
-                    chat.read_messages([entry["message"]])  # what is none would fail with every later request
+                    chat.read_messages([entry["message"]])  # an invalid message would fail every later request
                     kept.messages.append(entry["message"])
                 elif entry["type"] == "run":
                     kept.turns += int(entry["turns"])
@@ -101,12 +101,12 @@ def read_session(path: Path) -> SessionFile:
 
 
 def _lines(file: Any) -> Iterator[bytes]:
-    while line := file.readline(_LINE):
+    while line := file.readline(_MAX_LINE):
         yield line
 
 
 def all_sessions() -> list[SessionFile]:
-    """The sessions, the latest first."""
+    """Return all sessions, latest first."""
     try:
         paths = [path for path in sessions_folder().iterdir() if path.name.endswith(_SUFFIX)]
     except OSError:
@@ -115,7 +115,7 @@ def all_sessions() -> list[SessionFile]:
     for path in paths:
         try:
             found.append((path.stat().st_mtime, path))
-        except OSError:  # it has just gone
+        except OSError:  # the file has just been deleted
             continue
     kept: list[SessionFile] = []
     for _, path in sorted(found, reverse=True):
@@ -127,63 +127,66 @@ def all_sessions() -> list[SessionFile]:
 
 
 def latest_name() -> str:
-    """The name of the session that was last written to. Raises SettingsError if there is none."""
+    """Return the name of the most recently changed session. Raises SettingsError if no session exists."""
     try:
         paths = [path for path in sessions_folder().iterdir() if path.name.endswith(_SUFFIX)]
         return max(paths, key=lambda path: path.stat().st_mtime).name.removesuffix(_SUFFIX)
     except (OSError, ValueError):
-        raise SettingsError("there is no session to resume", param="--resume") from None
+        raise SettingsError("no session to resume", param="--resume") from None
 
 
 def new_name() -> str:
-    """A name that no session has: the local time."""
+    """Return an unused name based on the local time."""
     stem = datetime.now(UTC).astimezone().strftime("%Y-%m-%d-%H%M%S")
     names = (stem, *(f"{stem}-{i}" for i in range(2, 100)))
     return next(name for name in names if not _path_of(name).exists())
 
 
 def _path_of(name: str) -> Path:
-    """The file of a session. Raises SettingsError for what cannot be a name."""
+    """Return the path of a session's file. Raises SettingsError for an invalid name."""
     allowed = all(char.isalnum() or char in "-_." for char in name)
-    if not (name and allowed and len(name) <= _LONGEST and not name.startswith((".", "-"))):
-        raise SettingsError(f"--session: a name has letters, digits, `-`, `_` and `.`, not {name!r}", param="--session")
+    if not (name and allowed and len(name) <= _MAX_NAME and not name.startswith((".", "-"))):
+        raise SettingsError(f"--session: expected letters, digits, `-`, `_` and `.`, found {name!r}", param="--session")
     return sessions_folder() / f"{name}{_SUFFIX}"
 
 
 class Session:
-    """A session that is open: what it held, and what is added to it."""
+    """An open session: its earlier contents, and additions."""
 
     def __init__(self, name: str, *, resume: bool = False) -> None:
-        """Open the session of this name, or begin it. Raises SettingsError, also if `resume` and there is none."""
+        """Open or create the session.
+
+        Raises SettingsError if this fails, including when `resume` is set and the session does not exist.
+        """
         path = _path_of(name)
         if resume and not path.exists():
-            raise SettingsError(f"there is no session {name!r}; streamtool sessions lists them", param="--session")
+            raise SettingsError(f"no session {name!r}; streamtool sessions lists all of them", param="--session")
         try:
-            self._file = _opened(path)
-            self._kept_before = self._file.tell() > 0
-            self.kept = read_session(path)
+            self._file = _open_locked(path)
+            self._existed = self._file.tell() > 0
+            self.contents = read_session(path)
         except OSError as error:
-            raise SettingsError(f"the session {path} cannot be kept: {error.strerror}", param="--session") from None
-        for number in self.kept.broken:
-            complain(f"session {name}: line {number} cannot be read and is left out")
-        if not self._kept_before:
+            raise SettingsError(f"cannot save the session to {path}: {error.strerror}", param="--session") from None
+        for number in self.contents.broken:
+            print_error(f"session {name}: skipping unreadable line {number}")
+        if not self._existed:
             self._append({"type": "session", "version": 1, "name": name})
-        elif not _ends_in_a_line(path):
+        elif not _ends_with_newline(path):
             self._file.write(b"\n")
 
     @property
     def name(self) -> str:
-        """Its name."""
-        return self.kept.name
+        """Name of the session."""
+        return self.contents.name
 
     def add(self, messages: Sequence[Mapping[str, Json]]) -> None:
-        """Keep these messages."""
-        self.kept.messages += messages
+        """Append messages."""
+        self.contents.messages += messages
         self._append(*({"type": "message", "message": message} for message in messages))
 
     def add_run(self, **sums: float) -> None:
-        """Keep what a run took."""
-        self.kept.turns += int(sums["turns"])
+        """Append the totals for a run."""
+        self.contents.turns += int(sums["turns"])
         self._append({"type": "run", **sums})
 
     def _append(self, *entries: Mapping[str, Json]) -> None:
@@ -196,9 +199,9 @@ class Session:
             self._file.write(b"".join(line + b"\n" for line in lines))
 
     def close(self) -> None:
-        """Close the file; it goes if it is new and nothing was said."""
-        if not self._file.closed and not self._kept_before and not self.kept.messages:
-            self.kept.path.unlink(missing_ok=True)
+        """Close the file, and delete it if it is new and contains no messages."""
+        if not self._file.closed and not self._existed and not self.contents.messages:
+            self.contents.path.unlink(missing_ok=True)
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -208,13 +211,13 @@ class Session:
         self.close()
 
 
-def _opened(path: Path) -> FileIO:
-    """The file, at its end, for this process alone. Raises OSError, SettingsError if another one has it."""
+def _open_locked(path: Path) -> FileIO:
+    """Open and lock a file for appending. Raises OSError, and SettingsError if another process has it open."""
     private_folder(path.parent.parent)
     private_folder(path.parent)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     file = FileIO(os.open(path, flags, 0o600), "ab")
-    os.chmod(path, 0o600)  # noqa: PTH101  a file of others' making
+    os.chmod(path, 0o600)  # noqa: PTH101  another program may have created it
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,7 +230,7 @@ def _opened(path: Path) -> FileIO:
     return file
 
 
-def _ends_in_a_line(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

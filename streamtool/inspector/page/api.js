@@ -1,4 +1,4 @@
-// What the page asks of the server. A key, if one is needed, is kept in this tab only.
+// Requests to the server. If a key is required, it is stored in this tab only.
 
 import { byId } from "./dom.js";
 
@@ -10,7 +10,7 @@ function headers() {
   return key ? { authorization: `Bearer ${key}` } : {};
 }
 
-// Asks for the key, once for all that wait for it.
+// Asks for the key, once for all requests that are waiting for it.
 function askForKey() {
   asking ??= new Promise((resolve) => {
     const dialog = byId("key");
@@ -35,7 +35,7 @@ async function ask(path, options = {}) {
     let why = `${answer.status}`;
     try {
       why = (await answer.json()).error ?? why;
-    } catch { /* no JSON: the status has to do */ }
+    } catch { /* not JSON: report the status */ }
     throw new Error(why);
   }
 }
@@ -45,7 +45,7 @@ export const text = async (path) => (await ask(path)).text();
 export const post = async (path, body) =>
   (await ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
 
-// Calls `told` with what changes, for as long as the page is open; `state` with whether it is connected.
+// As long as the page is open, calls `told` with each change, and `state` when the connection opens or fails.
 export async function watch(told, state) {
   for (let pause = 500; ; pause = Math.min(pause * 2, 10_000)) {
     try {
@@ -62,7 +62,7 @@ export async function watch(told, state) {
         for (const event of events) if (event.startsWith("data: ")) told(JSON.parse(event.slice(6)));
         pause = 500;
       }
-      state(false, "the server ended the connection");
+      state(false, "the server closed the connection");
     } catch (error) {
       state(false, error.message);
     }

@@ -1,8 +1,8 @@
-// What stands behind the tabs beside the timeline: the prompt, the bytes, the requests.
+// Contents of the other tabs: prompt, bytes and requests.
 
 import { el, plural, seconds } from "./dom.js";
 
-// A text with its marks, and with what a cache keeps of it.
+// Returns the text as elements, split at its marks and at the end of the cached prefix.
 function marked(text, marks, kept) {
   const bounds = [...new Set([0, text.length, Math.min(Math.max(kept, 0), text.length), ...marks.flatMap(([start, end]) => [start, end])])].sort((a, b) => a - b);
   return bounds.slice(1).map((end, i) => {
@@ -14,7 +14,7 @@ function marked(text, marks, kept) {
 }
 
 export function promptView({ prompts }) {
-  if (!prompts.length) return el("p", {}, "The upstream was not asked.");
+  if (!prompts.length) return el("p", {}, "No request was sent to the upstream.");
   return el("div", { class: "prompts" }, prompts.map(({ attempt, messages, before, removed }) => {
     let kept = before?.kept ?? 0;
     const shown = messages.map(({ role, text, marks }) => {
@@ -25,30 +25,30 @@ export function promptView({ prompts }) {
     return el("section", {},
       el("h3", {}, `Attempt ${attempt}`),
       el("p", {}, before
-        ? `A prefix cache keeps ${plural(before.kept, "character")} of ${before.of.toLocaleString("en")} (${Math.round((100 * before.kept) / before.of)} %): they begin the prompt of exchange ${before.id} too. What is new is underlined. ${removed ? `${plural(removed, "character")} that followed there stand here no more.` : "Nothing that stood there is gone."}`
-        : "No earlier prompt begins like this one."),
+        ? `A prefix cache can reuse ${plural(before.kept, "character")} of ${before.of.toLocaleString("en")} (${Math.round((100 * before.kept) / before.of)} %) from the prompt of exchange ${before.id}. New text is underlined. ${removed ? `Removed from the earlier prompt: ${plural(removed, "character")}.` : "Nothing was removed from the earlier prompt."}`
+        : "No earlier prompt begins with the same text."),
       el("ul", { class: "legend", "aria-label": "Marks" },
-        [["the-tools", "the tools, as they are taught"], ["call", "an earlier call"], ["result", "its result"], ["the-reply-s-instructions", "instructions for this reply"]]
+        [["the-tools", "tool prompt"], ["call", "earlier call"], ["result", "result"], ["the-reply-s-instructions", "turn instructions"]]
           .map(([name, word]) => el("li", {}, el("i", { class: `swatch mark ${name}` }), word))),
       shown);
   }));
 }
 
 export function bytesView({ bytes, known }) {
-  if (!bytes.length) return el("p", {}, "The client got nothing.");
-  if (!known) return el("p", {}, "This recording does not hold the bytes.");
+  if (!bytes.length) return el("p", {}, "Nothing was sent to the client.");
+  if (!known) return el("p", {}, "This recording does not include the bytes.");
   return el("div", {},
     el("p", {}, `${plural(bytes.length, "write")}, ${plural(bytes.reduce((sum, [, text]) => sum + text.length, 0), "character")}.`),
     el("ol", { class: "bytes" }, bytes.slice(0, 2000).map(([at, text]) => el("li", {}, el("span", { class: "when" }, seconds(at)), el("pre", {}, text)))),
-    bytes.length > 2000 && el("p", {}, "The first 2,000 are shown; the recording has all of them."));
+    bytes.length > 2000 && el("p", {}, "Only the first 2,000 writes are shown; the recording contains all of them."));
 }
 
 const pretty = (value) => el("pre", { tabindex: 0, role: "region", "aria-label": "JSON" }, JSON.stringify(value, null, 2) ?? "–");
 
 export function requestsView({ came, went, record }) {
   return el("div", { class: "requests" },
-    el("section", {}, el("h3", {}, "As it came"), pretty(came)),
+    el("section", {}, el("h3", {}, "As received"), pretty(came)),
     went.map(({ attempt, seconds: at, upstream, body }) =>
-      el("section", {}, el("h3", {}, `As it went, attempt ${attempt}${upstream ? `, to ${upstream}` : ""} (${seconds(at)})`), pretty(body))),
-    record && el("section", {}, el("h3", {}, "What the log says"), pretty(record)));
+      el("section", {}, el("h3", {}, `As sent, attempt ${attempt}${upstream ? `, to ${upstream}` : ""} (${seconds(at)})`), pretty(body))),
+    record && el("section", {}, el("h3", {}, "Log record"), pretty(record)));
 }

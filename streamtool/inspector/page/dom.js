@@ -1,4 +1,4 @@
-// Makes elements. Texts are always text: nothing that a model, a client or a file says becomes markup.
+// Creates elements. Text is inserted only as text nodes, so nothing from a model, a client or a file becomes markup.
 
 export function el(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -26,13 +26,13 @@ export function seconds(value) {
 
 export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
-// A text in quotes, line ends and the like visible, cut in the middle.
+// Returns the text in quotes, with control characters escaped, and shortened in the middle if it is too long.
 export function quoted(text, most = 120) {
   const shown = text.length > most ? `${text.slice(0, most / 2)} … ${text.slice(-most / 2)}` : text;
   return JSON.stringify(shown);
 }
 
-// The first place in an ordered list at which `below` is false.
+// Returns the first index in a sorted list for which `below` is false.
 export function bisect(length, below) {
   let low = 0;
   let high = length;

@@ -1,4 +1,4 @@
-// The page of one exchange: its facts, its replies as pictures, and what stands behind the other tabs.
+// The page of one exchange: its facts, its replies as pictures, and the other tabs.
 
 import { formats, json, text } from "./api.js";
 import { copy, el, plural, seconds, show } from "./dom.js";
@@ -32,9 +32,9 @@ export class ExchangePage {
         el("h2", {}, `Exchange ${id}`),
         this.facts,
         el("div", { class: "acts" },
-          act("Copy as a test", async () => this.copied(await text(`exchanges/${id}/case?parser=${this.parser}`), "the case")),
-          act("Copy as curl", async () => this.copied((await json(`exchanges/${id}/requests?origin=${encodeURIComponent(location.origin)}`)).curl, "the line")),
-          act("Save the recording", () => this.save())),
+          act("Copy as test case", async () => this.copied(await text(`exchanges/${id}/case?parser=${this.parser}`), "the test case")),
+          act("Copy as curl", async () => this.copied((await json(`exchanges/${id}/requests?origin=${encodeURIComponent(location.origin)}`)).curl, "the command")),
+          act("Save recording", () => this.save())),
         this.done, this.note, this.tabs, this.panel));
     this.load();
   }
@@ -48,14 +48,14 @@ export class ExchangePage {
     this.picture?.leave();
   }
 
-  // Its summary, which may say that it has gone on: then it is read again, at most as often as reading takes.
+  // Accepts a new summary. A changed exchange is loaded again, after a pause of three times the loading time.
   changed(summary) {
     this.since = summary;
     if (!this.loading && this.stale) this.load();
     else if (this.told) this.fillNote();
   }
 
-  // What had ended when it was read is whole, and stays as it is.
+  // Whether the loaded exchange is out of date. An exchange that had ended when it was loaded does not change.
   get stale() {
     return this.since !== null && (this.since.outcome === "open" || JSON.stringify(this.since) !== JSON.stringify(this.told?.summary));
   }
@@ -87,16 +87,16 @@ export class ExchangePage {
       ["Outcome", one.outcome + (one.unmet ? `: ${one.unmet}` : "")],
       ["Model", one.upstream_model && one.upstream_model !== one.model ? `${one.model} → ${one.upstream_model}` : one.model],
       ["Protocols", `${one.protocol} → ${one.upstream_protocol}, ${one.mode}`],
-      ["Format", Object.entries(one.found ?? {}).map(([name, count]) => `${name} (${count})`).join(", ") || `${one.format} is taught`],
-      ["Attempts", `${one.attempts ?? 1}${one.rejected?.length ? `; not accepted: ${one.rejected.join(", ")}` : ""}`],
+      ["Format", Object.entries(one.found ?? {}).map(([name, count]) => `${name} (${count})`).join(", ") || `${one.format} (taught)`],
+      ["Attempts", `${one.attempts ?? 1}${one.rejected?.length ? `; rejected: ${one.rejected.join(", ")}` : ""}`],
       ["First byte", seconds(one.first_byte)],
       ["First call", seconds(one.first_call)],
-      ["In all", seconds(one.seconds)],
-      one.held ? ["Held at most", plural(one.held, "character")] : null,
+      ["Total time", seconds(one.seconds)],
+      one.held ? ["Most buffered", plural(one.held, "character")] : null,
       one.repairs?.length ? ["Repairs", one.repairs.join(", ")] : null,
       Object.keys(one.discarded ?? {}).length ? ["Discarded", Object.entries(one.discarded).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
       Object.keys(one.quoted ?? {}).length ? ["Quotations", Object.entries(one.quoted).map(([why, count]) => `${count} ${why}`).join(", ")] : null,
-      one.dropped?.length ? ["Left out", one.dropped.join(", ")] : null,
+      one.dropped?.length ? ["Dropped", one.dropped.join(", ")] : null,
       one.error ? ["Error", one.error.message] : null,
       ["Request", one.request_id],
     ].filter(Boolean);
@@ -106,7 +106,7 @@ export class ExchangePage {
   }
 
   fillNote() {
-    this.note.textContent = this.contents() ? "" : "Texts are replaced by dots: the setting contents = true shows them.";
+    this.note.textContent = this.contents() ? "" : "Text is replaced by dots. Set contents = true to show it.";
   }
 
   mark() {
@@ -122,8 +122,8 @@ export class ExchangePage {
     const { replies } = this.told;
     if (!replies.length) {
       const passed = this.told.summary.outcome === "passed";
-      show(this.panel, el("p", {}, passed ? "There was nothing to do: the request had no tools, so it passed as it was."
-        : this.told.summary.outcome === "open" ? "Nothing has come yet." : "The model wrote nothing that was read."));
+      show(this.panel, el("p", {}, passed ? "The request had no tools and was forwarded unchanged."
+        : this.told.summary.outcome === "open" ? "Nothing has arrived yet." : "No reply was parsed."));
       return;
     }
     this.which = Math.min(this.which, replies.length - 1);
@@ -134,8 +134,8 @@ export class ExchangePage {
       `Attempt ${reply.attempt}${reply.choice ? `, choice ${reply.choice}` : ""}${reply.rejected ? `: ${reply.rejected}` : ""}`)));
     const reply = replies[this.which];
     const notes = [
-      reply.rejected && el("p", { class: "why rejected" }, `This attempt was not accepted: ${reply.rejected}. The client saw nothing of it.`),
-      ...reply.quoted.map((why) => el("p", { class: "why quotation" }, `A call is a quotation, and text for the client: ${why}.`)),
+      reply.rejected && el("p", { class: "why rejected" }, `This attempt was rejected: ${reply.rejected}. The client did not see it.`),
+      ...reply.quoted.map((why) => el("p", { class: "why quotation" }, `A call was recognized as a quotation and sent as text: ${why}.`)),
     ];
     if (first || !this.panel.contains(this.picture.element)) show(this.panel, this.replies, el("div", { class: "notes" }), this.picture.element);
     show(this.panel.querySelector(".notes"), notes);
@@ -178,7 +178,7 @@ export class ExchangePage {
     event.stopPropagation();
   }
 
-  // What a button did is told until another is pressed, however often the exchange is read again.
+  // Runs a button's action. Its result stays visible until the next action, even if the exchange is loaded again.
   async run(call) {
     this.done.textContent = "";
     try {
@@ -197,7 +197,7 @@ export class ExchangePage {
     const link = el("a", { href: URL.createObjectURL(new Blob([body], { type: "application/jsonl" })), download: `${this.told.summary.request_id}.jsonl` });
     link.click();
     URL.revokeObjectURL(link.href);
-    this.done.textContent = "The recording is saved: streamtool inspect FILE shows it, streamtool parse --replay FILE runs it again.";
+    this.done.textContent = "Recording saved. streamtool inspect FILE shows it; streamtool parse --replay FILE replays it.";
   }
 
   key(event) {

@@ -1,10 +1,10 @@
-// The list of exchanges, live.
+// The live list of exchanges.
 
 import { byId, el, plural, seconds } from "./dom.js";
 
 const WORDS = {
-  open: "open", calls: "calls", text: "text", incomplete: "cut off", unmet: "unmet", left: "client left",
-  passed: "passed on", error: "error", cut: "cut",
+  open: "open", calls: "calls", text: "text", incomplete: "cut off", unmet: "unmet", left: "disconnected",
+  passed: "forwarded", error: "error", cut: "cut",
 };
 
 export class List {
@@ -46,7 +46,7 @@ export class List {
     const facts = [
       one.first_byte != null && `first byte ${seconds(one.first_byte)}`,
       one.first_call != null && `first call ${seconds(one.first_call)}`,
-      one.held ? `held ${one.held}` : null,
+      one.held ? `buffered ${one.held}` : null,
       one.attempts > 1 ? `${one.attempts} attempts` : null,
       ...(one.rejected ?? []),
       ...Object.keys(one.quoted ?? {}).length ? ["quoted"] : [],
@@ -76,7 +76,7 @@ export class List {
       shown += fits;
     }
     const all = this.rows.size;
-    const told = all === 0 ? "No exchange yet: send a request with tools." : shown === all ? plural(all, "exchange") : `${shown} of ${all} exchanges`;
+    const told = all === 0 ? "No exchanges yet. Send a request with tools." : shown === all ? plural(all, "exchange") : `${shown} of ${all} exchanges`;
     if (byId("count").textContent !== told) byId("count").textContent = told;
   }
 
@@ -86,7 +86,7 @@ export class List {
     this.rows.get(id)?.firstElementChild.setAttribute("aria-current", "page");
   }
 
-  // Arrow keys go from one exchange to the next.
+  // Moves through the list with the arrow keys.
   move(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;

@@ -1,4 +1,4 @@
-// Which page is shown, by the address behind the #.
+// Router: shows the page named by the URL's fragment.
 
 import { watch } from "./api.js";
 import { byId, el, show } from "./dom.js";
@@ -31,18 +31,18 @@ function route() {
 function first() {
   const [id] = list.known.keys();
   if (id !== undefined) location.replace(`#/exchange/${encodeURIComponent(id)}`);
-  else show(content, el("p", { role: "status" }, "The first exchange is shown here as soon as it begins."));
+  else show(content, el("p", { role: "status" }, "The first exchange will appear here as soon as it begins."));
 }
 
 function welcome() {
   show(content, el("section", { class: "welcome" },
-    el("h2", {}, "What became of a reply"),
-    el("p", {}, "Choose an exchange. Its timeline shows what the model wrote, when the client received it, what was held back, and why."),
-    el("p", {}, "A call was not found? Look at its text in the timeline: the colours say what each character was taken for. ",
-      "The ", el("a", { href: "#/try" }, "playground"), " reads a text of your own."),
+    el("h2", {}, "Follow a reply"),
+    el("p", {}, "Choose an exchange. Its timeline shows what the model wrote, when the client received it, what was buffered, and why."),
+    el("p", {}, "Was a call missed? Check its text in the timeline: the colors show how each character was parsed. ",
+      "The ", el("a", { href: "#/try" }, "playground"), " parses any text you enter."),
     el("dl", { class: "keys" },
-      ...[["/", "search"], ["↑ ↓", "go through the list"], ["space", "play or pause"], ["← →", "one delta back or on"],
-        ["Home End", "to the beginning or the end"]].flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
+      ...[["/", "search"], ["↑ ↓", "move through the list"], ["space", "play or pause"], ["← →", "previous or next delta"],
+        ["Home End", "go to the start or end"]].flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
   ));
 }
 

@@ -1,12 +1,12 @@
-// One reply as a picture: what the model wrote above, what the client received below, and what was held back between
-// them. The canvas shows all of it over time; the two texts below show it up to the delta that is looked at.
+// Picture of one reply: the model's text above, what the client received below, and buffered text between them. The
+// canvas shows the whole reply over time; the two texts below it show the reply up to the selected delta.
 
 import { bisect, el, plural, quoted, seconds } from "./dom.js";
 
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 20, 100];
 const KINDS = {
-  text: "text", reasoning: "reasoning", syntax: "call syntax", argument: "call, arguments", repair: "repaired",
-  discard: "discarded", quotation: "a quotation: text", held: "not known yet",
+  text: "text", reasoning: "reasoning", syntax: "call syntax", argument: "call arguments", repair: "repaired",
+  discard: "discarded", quotation: "quotation, sent as text", held: "not yet known",
 };
 const LANES = { top: 20, written: 40, gap: 44, received: 40 };
 const HEIGHT = LANES.top + LANES.written + LANES.gap + LANES.received + 22;
@@ -25,25 +25,25 @@ export class Picture {
     this.speed = el("select", { "aria-label": "Speed" },
       SPEEDS.map((speed) => el("option", { value: speed, selected: speed === 1 }, `${speed} ×`)));
     this.scale = el("select", { "aria-label": "Scale", on: { input: () => { this.byDelta = this.scale.value === "delta"; this.paint(); } } },
-      el("option", { value: "time" }, "true times"), el("option", { value: "delta" }, "delta by delta"));
+      el("option", { value: "time" }, "by time"), el("option", { value: "delta" }, "by delta"));
     this.step = el("dl", { class: "step" });
-    const told = el("div", { class: "told", tabindex: 0, role: "region", "aria-label": "The delta that is looked at" }, this.step);
+    const told = el("div", { class: "told", tabindex: 0, role: "region", "aria-label": "Selected delta" }, this.step);
     this.spoken = el("p", { class: "unseen", role: "status" });
     this.written = el("pre", { class: "written", tabindex: 0, role: "region", "aria-label": "What the model wrote" });
     this.received = el("pre", { class: "received", tabindex: 0, role: "region", "aria-label": "What the client received" });
     const button = (label, what, call) => el("button", { type: "button", "aria-label": what, title: what, on: { click: call } }, label);
     this.element = el("div", { class: "picture" },
-      el("div", { class: "controls", role: "group", "aria-label": "Play back" },
-        button("|◀", "To the beginning", () => this.seek(0)),
-        button("◀", "One delta back", () => this.seek(this.at - 1)),
+      el("div", { class: "controls", role: "group", "aria-label": "Playback" },
+        button("|◀", "Go to the start", () => this.seek(0)),
+        button("◀", "Previous delta", () => this.seek(this.at - 1)),
         this.play,
-        button("▶", "One delta on", () => this.seek(this.at + 1)),
-        button("▶|", "To the end", () => this.seek(this.last)),
+        button("▶", "Next delta", () => this.seek(this.at + 1)),
+        button("▶|", "Go to the end", () => this.seek(this.last)),
         el("label", {}, "Speed ", this.speed), el("label", {}, "Scale ", this.scale)),
       this.canvas, this.slider, this.spoken,
-      el("ul", { class: "legend", "aria-label": "Colours" },
+      el("ul", { class: "legend", "aria-label": "Colors" },
         Object.entries(KINDS).map(([kind, word]) => el("li", {}, el("i", { class: `swatch ${kind}` }), word)),
-        el("li", {}, el("i", { class: "swatch waited" }), "held back, then let go")),
+        el("li", {}, el("i", { class: "swatch waited" }), "buffered, then released")),
       told,
       el("div", { class: "texts" },
         el("section", {}, el("h3", {}, "The model wrote"), this.written),
@@ -73,7 +73,7 @@ export class Picture {
     return Math.max(this.steps.length - 1, 0);
   }
 
-  // Shows a reply; one that has grown keeps what is drawn of it.
+  // Shows a reply. If it continues the current one, existing elements are kept.
   load(reply, { follow = true } = {}) {
     const before = this.reply;
     const grows = before && before.parser === reply.parser && reply.text.startsWith(before.text);
@@ -89,7 +89,7 @@ export class Picture {
     this.go(follow || !grows ? this.last : Math.min(Number(this.slider.value), this.last));
   }
 
-  // The call that each step belongs to, for what is told of it.
+  // Returns, for each step, the call that it belongs to. Used to describe the step.
   callsOf(reply) {
     const found = [];
     let current = null;
@@ -115,7 +115,7 @@ export class Picture {
       const [start, end, kind, came, left, why] = segments[i];
       const waited = left !== came;
       const span = el("span", { class: `${kind}${waited ? " waited" : ""}`, "data-step": came, "data-segment": i,
-        title: why ? `held: ${why}` : KINDS[kind] }, text.slice(start, end));
+        title: why ? `buffered: ${why}` : KINDS[kind] }, text.slice(start, end));
       this.spans.push(span);
       made.append(span);
     }
@@ -155,10 +155,10 @@ export class Picture {
     const { steps, sent, segments } = this.reply;
     const held = segments.filter(([, , , came, left]) => left !== came).length;
     this.canvas.setAttribute("aria-label",
-      `${plural(steps.length, "step")} in ${seconds(this.end)}: ${plural(sent.length, "event")} to the client, ${plural(held, "stretch")} held back. The slider below goes through them.`);
+      `${plural(steps.length, "step")} in ${seconds(this.end)}: ${plural(sent.length, "event")} to the client, ${plural(held, "passage")} buffered. Use the slider below to step through them.`);
   }
 
-  // --- where time is
+  // --- positions
 
   get end() {
     return Math.max(this.steps.at(-1)?.[0] ?? 0, this.reply.sent.at(-1)?.[0] ?? 0);
@@ -221,7 +221,7 @@ export class Picture {
     draw.fillRect(0, LANES.top + LANES.written + LANES.gap, this.width, LANES.received);
   }
 
-  // A hold: from the first step after which something waits to the one at which nothing does any more.
+  // Returns the intervals in which text was buffered: from the step that buffers text to the step that releases it.
   holds() {
     const found = [];
     let open = null;
@@ -249,7 +249,7 @@ export class Picture {
       draw.rect(from, top, width - 4, LANES.gap);
       draw.clip();
       draw.fillStyle = this.colours.ink;
-      draw.fillText("held back:", from + 5, top + 18);
+      draw.fillText("buffered:", from + 5, top + 18);
       draw.fillText(hold.why, from + 5, top + 34);
       draw.restore();
     }
@@ -301,7 +301,7 @@ export class Picture {
     draw.fillRect(Math.round(this.xOf(Math.max(step, 0))) - 1, LANES.top - 4, 2, HEIGHT - LANES.top - 14);
   }
 
-  // --- moving
+  // --- navigation
 
   seek(step) {
     this.stop();
@@ -318,7 +318,7 @@ export class Picture {
     this.showReceived(from, to);
     this.slider.value = to;
     const [time, start, end, , held] = this.steps[to] ?? [0, 0, 0, "", 0];
-    this.slider.setAttribute("aria-valuetext", `${to + 1} of ${this.steps.length}, ${seconds(time)}, ${end - start} characters, ${held} held`);
+    this.slider.setAttribute("aria-valuetext", `${to + 1} of ${this.steps.length}, ${seconds(time)}, ${end - start} characters, ${held} buffered`);
     if (this.colours) this.paintHead();
     this.describe(to);
   }
@@ -383,13 +383,13 @@ export class Picture {
     event.preventDefault();
   }
 
-  // --- telling
+  // --- description
 
   say() {
     const [time, start, end, state, held, why, waits] = this.steps[this.at] ?? [];
     if (time === undefined) return;
     const reason = why || waits;
-    this.spoken.textContent = `Delta ${this.at + 1} at ${seconds(time)}: ${quoted(this.reply.text.slice(start, end), 60)}, ${state}${held || waits ? `, held back: ${reason}` : ""}`;
+    this.spoken.textContent = `Delta ${this.at + 1} at ${seconds(time)}: ${quoted(this.reply.text.slice(start, end), 60)}, ${state}${held || waits ? `, buffered: ${reason}` : ""}`;
   }
 
   hover(event) {
@@ -410,9 +410,9 @@ export class Picture {
     const rows = [
       ["Delta", `${index + 1} of ${this.steps.length}, at ${seconds(time)}`],
       ["Text", state === "closed" ? "(the end)" : quoted(this.reply.text.slice(start, end))],
-      segment && ["Taken for", `${KINDS[segment[2]]}${segment[4] === null ? "; it never reached the client" : segment[4] !== segment[3] ? `; held for ${seconds(this.steps[Math.min(segment[4], this.last)][0] - this.steps[segment[3]][0])}` : ""}`],
+      segment && ["Parsed as", `${KINDS[segment[2]]}${segment[4] === null ? "; never sent to the client" : segment[4] !== segment[3] ? `; buffered for ${seconds(this.steps[Math.min(segment[4], this.last)][0] - this.steps[segment[3]][0])}` : ""}`],
       ["State", state],
-      ["Held back", held || waits ? `${held ? plural(held, "character") : "text"}: ${[why, waits].filter(Boolean).join("; ")}` : "nothing"],
+      ["Buffered", held || waits ? `${held ? plural(held, "character") : "text"}: ${[why, waits].filter(Boolean).join("; ")}` : "nothing"],
       ["Events", events.map((event) => `${event.type}${event.text !== undefined ? ` ${quoted(event.text, 40)}` : event.name ? ` ${event.name}` : ""}${event.repairs?.length ? ` repaired: ${event.repairs.join(", ")}` : ""}${event.reason ? ` (${event.reason})` : ""}`).join(" · ") || "none"],
       form && ["Format", `${form.name}: ${form.openers.slice(0, 4).join(" ") || "no marker"}${form.closers.length ? ` … ${form.closers[0]}` : ""}`],
     ].filter(Boolean);

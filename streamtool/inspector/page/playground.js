@@ -1,4 +1,4 @@
-// A text of one's own through the parser.
+// Playground: parses text entered by the user.
 
 import { formats, json, post } from "./api.js";
 import { el, plural, show } from "./dom.js";
@@ -21,13 +21,13 @@ export class Playground {
     this.result = el("div", {});
     this.sums = el("p", { role: "status" });
     const form = el("form", { class: "playground", on: { input: () => this.soon(), submit: (event) => { event.preventDefault(); this.run(); } } },
-      el("label", { for: "try-text" }, "What the model wrote"), this.text,
-      el("label", { for: "try-tools" }, "The tools (JSON; empty: any name is a tool)"), this.tools,
+      el("label", { for: "try-text" }, "Model text"), this.text,
+      el("label", { for: "try-tools" }, "Tools (JSON; empty: any name is accepted)"), this.tools,
       el("div", { class: "options" },
-        el("div", {}, el("label", { for: "try-formats" }, "Listen for (none chosen: all that are on)"), this.formats),
-        el("div", {}, el("label", { for: "try-cut" }, "Characters in a delta (0: all at once)"), this.cut)));
+        el("div", {}, el("label", { for: "try-formats" }, "Formats (none selected: all default formats)"), this.formats),
+        el("div", {}, el("label", { for: "try-cut" }, "Characters per delta (0: all in one)"), this.cut)));
     show(place, el("article", {}, el("p", { class: "back" }, el("a", { href: "#/" }, "← all exchanges")), el("h2", {}, "Playground"),
-      el("p", {}, "The parser reads this text as if it arrived at 25 deltas a second. Nothing is sent anywhere but to this server."),
+      el("p", {}, "The parser reads this text as if it arrived at 25 deltas per second. The text is sent only to this server."),
       form, this.error, this.sums, this.result));
     this.begin();
   }
@@ -62,7 +62,7 @@ export class Playground {
       this.error.textContent = "";
       this.fill(told.replies[0]);
     } catch (error) {
-      this.error.textContent = error instanceof SyntaxError ? `The tools are no JSON: ${error.message}` : error.message;
+      this.error.textContent = error instanceof SyntaxError ? `The tools are not valid JSON: ${error.message}` : error.message;
     }
   }
 

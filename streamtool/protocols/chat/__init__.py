@@ -1,16 +1,15 @@
-"""OpenAI Chat Completions (`POST /v1/chat/completions`), both sides: the client's and the upstream's.
+"""OpenAI Chat Completions (`POST /v1/chat/completions`), for both clients and upstreams.
 
-`request` reads what a client asks (its tools in `tools`), `upstream` writes the request to an upstream, `reader` reads
-the upstream's reply, `writer` writes the reply to the client. Names of this protocol's fields appear in this package
-only.
-Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node 6.49; the rules
-under which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
+`request` reads a client's request (its tools in `tools`), `upstream` writes a request to an upstream, `reader` reads
+the upstream's reply, and `writer` writes the reply to the client. Field names of this protocol appear only in this
+package. Sources: the OpenAI API reference; the request and response types of openai-python 3.52 and openai-node 6.49;
+the stream handling of their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM.
 """
 
-from streamtool.protocols.body_sniffer import read_error, read_models
 from streamtool.protocols.chat.complete import write_complete, write_error
 from streamtool.protocols.chat.reader import ReplyReader
-from streamtool.protocols.chat.request import FIELDS, read_messages, read_request, read_unread
+from streamtool.protocols.chat.request import read_messages, read_request, read_unread
+from streamtool.protocols.chat.request_fields import REQUEST_FIELDS
 from streamtool.protocols.chat.upstream import (
     HEADERS,
     KEY_HEADER,
@@ -20,16 +19,17 @@ from streamtool.protocols.chat.upstream import (
     write_request,
 )
 from streamtool.protocols.chat.writer import ReplyWriter
-from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
+from streamtool.protocols.shared.body_sniffer import read_error, read_models
+from streamtool.protocols.shared.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "chat"
 REPLY_ID = "chatcmpl-"
-"""How the id of a reply begins."""
+"""Prefix of a reply's id."""
 CALL_ID = "call_"
-"""How the id of a call begins."""
+"""Prefix of a call's id."""
 REQUEST_ID = b"x-request-id"
-"""The header that bears the id of the request."""
+"""Header that carries the request id."""
 STREAMED_ERRORS = frozenset[str]()
-"""Codes of errors for which clients look in a stream only, and in no body with a status of its own."""
-memories = None
-"""No request of this protocol refers to an earlier reply."""
+"""Error codes that clients recognize only inside a stream, not in an HTTP error response."""
+store_entries = None
+"""Requests of this protocol never refer to an earlier reply."""

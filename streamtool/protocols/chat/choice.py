@@ -1,33 +1,32 @@
-"""Reads what one choice of an upstream's reply says: text, reasoning, and calls that the upstream made natively."""
+"""Reader for the content of one choice of an upstream's reply: text, reasoning and native calls."""
 
-from typing import Any, Final
+from typing import Final
 
 from attrs import Factory, define
 
-from streamtool.protocols import wire
-from streamtool.protocols.chat.signature import signature_of
-from streamtool.reply import (
+from streamtool.core.json_value import Json
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
-    ReplyEvent,
     ReplyReasoningDelta,
     ReplyTextDelta,
 )
+from streamtool.protocols.chat.signature import signature_of
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import Events
 
-Json = Any  # a decoded JSON value
-Key = int | str | None
-Events = list[ReplyEvent]
+CallKey = int | str | None
 
-_LEGACY: Final = "function_call"  # the key of the one call that has neither index nor id
+_LEGACY: Final = "function_call"  # key of the single legacy call, which has neither an index nor an id
 
 
 @define(eq=False)
 class _Call:
-    """A call whose end has not been seen. `number` None: not announced yet, its name or its turn has not come."""
+    """Unfinished call. `number` stays None until the call has a name and can be announced."""
 
-    key: Key
+    key: CallKey
     id: str | None
     name: str | None = None
     custom: bool = False
@@ -38,33 +37,44 @@ class _Call:
 
 
 class ChoiceReader:
-    """Reads the deltas of one choice.
+    """Reader for the deltas of one choice.
 
-    `plain` says that text may pass: no call is open, no half of a character is held, nothing is over. `kept` counts
-    the characters of what was kept: arguments, to tell whether they are whole, and what waits for the end of a call.
+    `plain` means that text may be forwarded: no call is open, no incomplete character is buffered, and the choice has
+    not ended. `buffered` is the number of buffered characters: the open call's arguments, which are kept to detect when
+    they are complete, and everything queued until that call ends.
     """
 
     __slots__ = (
-        "_calls", "_keys", "_late", "_late_text", "_open", "_reasoning", "_text",
-        "finished", "index", "kept", "plain", "reason",
-    )  # fmt: skip
+        "_calls",
+        "_keys",
+        "_open",
+        "_queued_calls",
+        "_queued_text",
+        "_reasoning",
+        "_text",
+        "buffered",
+        "finished",
+        "index",
+        "plain",
+        "reason",
+    )
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.plain = True
         self.finished = False
-        self.kept = 0
+        self.buffered = 0
         self.reason: Reason | None = None
         self._text = wire.Joiner()
         self._reasoning = wire.Joiner()
         self._open: _Call | None = None
         self._calls = 0
-        self._keys: set[Key] = set()
-        self._late: list[_Call] = []  # calls that came while the open one was unfinished
-        self._late_text: list[ReplyTextDelta | ReplyReasoningDelta] = []
+        self._keys: set[CallKey] = set()
+        self._queued_calls: list[_Call] = []  # calls that began before the open one was complete
+        self._queued_text: list[ReplyTextDelta | ReplyReasoningDelta] = []
 
     def read(self, choice: dict[str, Json], events: Events) -> None:
-        """One entry of a chunk's `choices`, or of a whole reply's."""
+        """Read one entry of `choices`, from a chunk or a whole reply."""
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = choice.get("message")
@@ -85,15 +95,15 @@ class ChoiceReader:
         self.plain = self._open is None and not self._text.holds
 
     def close(self, events: Events, *, cut: bool) -> None:
-        """The choice is over; `cut` says that the upstream stopped it."""
+        """End the choice; `cut` means that the upstream truncated it."""
         self.finished = True
         self.plain = False
-        self._end_call(events, cut=cut and not self._late)
-        for call in self._late:
+        self._end_call(events, cut=cut and not self._queued_calls)
+        for call in self._queued_calls:
             self._open = call
             self._announce(events)
-            self._end_call(events, cut=cut and call is self._late[-1])
-        events.extend(self._late_text)
+            self._end_call(events, cut=cut and call is self._queued_calls[-1])
+        events.extend(self._queued_text)
         for joiner, kind in ((self._reasoning, ReplyReasoningDelta), (self._text, ReplyTextDelta)):
             rest = joiner.close()
             if rest:
@@ -102,11 +112,11 @@ class ChoiceReader:
     # --- text and reasoning
 
     def _content(self, content: Json, events: Events) -> None:
-        """A string, or a list of parts, or anything else, which is nothing."""
+        """Read content that is a string or a list of parts; anything else is ignored."""
         if isinstance(content, str):
             text = self._text.feed(content)
             if text:
-                self._say(ReplyTextDelta(self.index, text), events)
+                self._emit_or_queue(ReplyTextDelta(self.index, text), events)
         elif isinstance(content, list):
             for part in content:
                 self._part(part, events)
@@ -127,19 +137,19 @@ class ChoiceReader:
     def _think(self, text: str, events: Events) -> None:
         text = self._reasoning.feed(text)
         if text:
-            self._say(ReplyReasoningDelta(self.index, text), events)
+            self._emit_or_queue(ReplyReasoningDelta(self.index, text), events)
 
-    def _say(self, event: ReplyTextDelta | ReplyReasoningDelta, events: Events) -> None:
+    def _emit_or_queue(self, event: ReplyTextDelta | ReplyReasoningDelta, events: Events) -> None:
         if self._may_leave(events):
             events.append(event)
         else:
-            self._late_text.append(event)
-            self.kept += len(event.text)
+            self._queued_text.append(event)
+            self.buffered += len(event.text)
 
     # --- calls
 
     def _fragment(self, item: dict[str, Json], events: Events) -> None:
-        """One entry of `tool_calls`: the beginning of a call, or more of its arguments."""
+        """Read one entry of `tool_calls`: the beginning of a call, or more of its arguments."""
         inner = item.get("function")
         custom = not isinstance(inner, dict) and isinstance(item.get("custom"), dict)
         if custom:
@@ -160,7 +170,7 @@ class ChoiceReader:
         if arguments is not None and not isinstance(arguments, str):
             arguments = wire.encode(arguments).decode()
         if isinstance(arguments, str) and arguments:
-            self.kept += len(arguments)
+            self.buffered += len(arguments)
             call.pieces.append(call.joiner.feed(arguments))
         if call is not self._open:
             return
@@ -170,14 +180,14 @@ class ChoiceReader:
             events.extend(ReplyArgumentsDelta(self.index, call.number, text) for text in call.pieces[pieces:] if text)
 
     def _find(self, index: Json, identity: str | None, name: str | None, events: Events) -> _Call | None:
-        """The call that a fragment belongs to, opened if it is new; None if it has already ended."""
-        known = [*self._late, self._open] if self._open is not None else []
-        key: Key = index if isinstance(index, int | str) else None
+        """Return the call that a fragment belongs to, creating it if it is new; None if the call has already ended."""
+        known = [*self._queued_calls, self._open] if self._open is not None else []
+        key: CallKey = index if isinstance(index, int | str) else None
         for call in reversed(known):
             same = (
                 call.key == key if key is not None else name is None or (identity is not None and identity == call.id)
             )
-            # some number all calls 0, and only the id tells them apart
+            # Some upstreams give every call the index 0, so only the id distinguishes them.
             if same and not (name and identity and call.id and identity != call.id):
                 return call
         if key in self._keys and not (name and (identity or key is None)):
@@ -187,14 +197,16 @@ class ChoiceReader:
         if self._may_leave(events):
             self._open = call
         else:
-            self._late.append(call)
+            self._queued_calls.append(call)
         return call
 
     def _may_leave(self, events: Events) -> bool:
-        """Whether what is not of the open call may leave now; ends the call if its arguments are whole."""
+        """Return whether events outside the open call may be emitted now. If the open call's arguments are complete,
+        end the call.
+        """
         if self._open is None:
             return True
-        if self._late or self._late_text or not _is_object(self._open.pieces):
+        if self._queued_calls or self._queued_text or not wire.is_object("".join(self._open.pieces)):
             return False
         self._end_call(events, cut=False)
         return True
@@ -214,18 +226,11 @@ class ChoiceReader:
             return
         rest = call.joiner.close()
         self._open = None
-        if call.number is None:  # a call that never had a name
+        if call.number is None:  # a call that never received a name
             return
         if rest:
             call.pieces.append(rest)
             events.append(ReplyArgumentsDelta(self.index, call.number, rest))
         unchecked = call.custom or not any(map(str.strip, call.pieces))
-        complete = not cut if unchecked else _is_object(call.pieces)
+        complete = not cut if unchecked else wire.is_object("".join(call.pieces))
         events.append(ReplyCallEnd(self.index, call.number, complete))
-
-
-def _is_object(pieces: list[str]) -> bool:
-    try:
-        return isinstance(wire.decode("".join(pieces)), dict)
-    except wire.UNREADABLE:
-        return False

@@ -1,19 +1,18 @@
-"""Writes a whole reply, and errors; and what a whole reply and a streamed one must agree on."""
+"""Writer for complete replies and errors, with helpers shared by complete and streamed replies."""
 
-from typing import Any
-
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.chat.signature import signed
-from streamtool.protocols.stream import spoken
-from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyText, Usage
-
-Json = Any  # a JSON value
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Choice, Reason, Reply, ReplyCall, ReplyText, Usage
+from streamtool.protocols.chat.signature import add_signature
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import drop_blank_text
 
 
 def finish_reason(reason: Reason, *, calls: bool, cut: bool, legacy: bool) -> str:
-    """The word for why a choice ended. `cut`: a call is incomplete, which is never called a tool stop."""
+    """Return the finish reason of a choice. `cut` means that a call is incomplete; an incomplete call is never reported
+    as `tool_calls`.
+    """
     if reason is Reason.FILTER:
         return "content_filter"
     if cut or reason is Reason.LENGTH:
@@ -24,7 +23,7 @@ def finish_reason(reason: Reason, *, calls: bool, cut: bool, legacy: bool) -> st
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
-    """The token counts as an object; what is unknown is 0."""
+    """Return the token usage as an object; unknown counts are 0."""
     return {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,
@@ -36,9 +35,9 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
 
 
 def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:
-    """The JSON body of a reply that is not streamed; the reply's own id, time and model win over those given.
+    """Return the JSON body of a complete reply; the reply's own id, time and model override the arguments.
 
-    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
     """
     choices = reply.whole(conversation.options.n)
     body = {
@@ -83,7 +82,7 @@ def _call(call: ReplyCall, *, custom: bool) -> dict[str, Json]:
     if custom:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     function = {"name": call.name, "arguments": _arguments(call)}
-    return signed({"id": call.id, "type": "function", "function": function}, call.signature)
+    return add_signature({"id": call.id, "type": "function", "function": function}, call.signature)
 
 
 def _arguments(call: ReplyCall) -> str:
@@ -91,15 +90,15 @@ def _arguments(call: ReplyCall) -> str:
 
 
 def _text(choice: Choice) -> str:
-    """The text of a choice, without white space that stands alone behind a call."""
-    return "".join(part.text for part in spoken(choice.parts) if isinstance(part, ReplyText))
+    """Return the text of a choice, without whitespace-only text after a call."""
+    return "".join(part.text for part in drop_blank_text(choice.parts) if isinstance(part, ReplyText))
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:
-    """The error object of this protocol."""
+    """Return the error object of this protocol."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
 
 
-def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001 — stands in a header
-    """The JSON body of an error; its HTTP status is `error.status`, and the request's id travels in a header."""
+def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001  sent in a header
+    """Return the JSON body of an error; its HTTP status is `error.status`, and the request id is sent in a header."""
     return wire.encode(error_fields(error))

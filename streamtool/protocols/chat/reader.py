@@ -1,18 +1,19 @@
-"""Reads an upstream's Chat Completions reply, in whatever shape it really comes, into reply events.
+"""Reader for an upstream's Chat Completions reply, tolerant of deviations.
 
-Theory of operation. `ChoicesReader` does what all replies of choices need; here is what makes the common chunk cheap. A
-whole reply goes through the same code as a chunk: a `message` is read like a `delta`. A chunk is decoded as a whole,
-which takes half a microsecond; the common one, which holds a piece of text and nothing else, is recognised first and
-leaves with its own bytes in `TextDelta.raw`. The events of one reply differ in nothing but their text, as a rule: once
-one was read and recognised, what stands before and behind its text is remembered, and of an event that begins and ends
-so only the text is decoded.
+Theory of operation. `ChoicesReader` handles everything common to replies with choices; this module makes the common
+chunk cheap. A whole reply takes the same path as a chunk: its `message` is read like a `delta`. Decoding a whole chunk
+takes half a microsecond. The common chunk, which contains only a piece of text, is therefore recognized first and
+emitted with its own bytes in `ReplyTextDelta.raw`. The events of one reply usually differ only in their text. Once one
+of them has been decoded and recognized, the bytes before and after its text are remembered. In later events that begin
+and end with the same bytes, only the text is decoded.
 
-What is worth knowing about upstreams:
-- Native calls may come although text was asked for. One call is open at a time: what belongs elsewhere while its
-  arguments are no whole object is queued until the end. An upstream that finishes one call before the next, as all
-  should, never meets the queue.
-- Half a character may stand at the end of a piece (`wire.Joiner`).
-Nothing here raises on what an upstream sends.
+Facts about upstreams:
+- Native calls may arrive even if text was requested. Only one call is open at a time: anything else that arrives before
+  its arguments form a complete object is queued until the call ends. The queue stays empty if the upstream finishes
+  each call before the next, as it should.
+- A piece may end in the middle of a character (`wire.Joiner`).
+
+Nothing here raises an exception because of what an upstream sends.
 """
 
 import re
@@ -20,26 +21,27 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from streamtool import sse
-from streamtool.errors import UpstreamError
-from streamtool.protocols import wire
+from streamtool.core import sse
+from streamtool.core.errors import UpstreamError
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.core.reply import Reason, ReplyTextDelta
 from streamtool.protocols.chat.choice import ChoiceReader
-from streamtool.protocols.choices import ChoicesReader
-from streamtool.protocols.stream import Events, Fields, Json
-from streamtool.reply import Reason, ReplyTextDelta
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.choices import ChoicesReader
+from streamtool.protocols.shared.stream import Events
 
-_new: Final = object.__new__  # `__init__` costs as much as all else of an event, since C calls it
+_new: Final = object.__new__  # bypasses `__init__`, because calling it from C would double the cost of an event
 _decode: Final = wire.decode
 _string: Final = msgspec.json.Decoder(str).decode
 _content: Final = re.compile(rb'"content":[ ]?"').search
 _escaped: Final = re.compile(rb'["\\\x00-\x1f]').search
-_LOOKS: Final = 4  # how often the shape of an event is remembered; an upstream whose events all differ has none
+_MAX_SHAPES: Final = 4  # maximum number of event shapes to learn, in case an upstream's events all differ
 
 
 class ReplyReader(ChoicesReader[ChoiceReader]):
-    """Reads one reply with `n` choices."""
+    """Reader for one reply with `n` choices."""
 
-    __slots__ = ("_before", "_behind", "_looks", "_named", "_quick", "_speaker")
+    __slots__ = ("_after", "_before", "_fast_choice", "_named", "_shapes_learned", "_speaker")
 
     REASONS: ClassVar = {
         "length": Reason.LENGTH,
@@ -48,25 +50,25 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         "safety": Reason.FILTER,
         "stop_sequence": Reason.STOP_SEQUENCE,
     }
-    """Everything else (`stop`, `tool_calls`, `function_call`, `eos`, …) is a stop."""
+    """All other reasons (`stop`, `tool_calls`, `function_call`, `eos`, …) count as a plain stop."""
 
     def __init__(self, *, n: int = 1) -> None:
         super().__init__(n=n)
-        self._named = False  # the reply has an id, a time and a model of its own, which a forwarded event repeats
-        self._before = self._behind = b""  # the shape of an event of nothing but text
-        self._speaker: ChoiceReader | None = None  # the choice whose text it is
-        self._quick: ChoiceReader | None = None  # the same, while an event begins next and its text may pass
-        self._looks = 0
+        self._named = False  # whether the reply has its own id, time and model, which a forwarded event repeats
+        self._before = self._after = b""  # bytes around the text of an event that contains only text
+        self._speaker: ChoiceReader | None = None  # the choice that this event belongs to
+        self._fast_choice: ChoiceReader | None = None  # the same choice, as long as its next event may be forwarded
+        self._shapes_learned = 0
 
     def _new_choice(self, index: int) -> ChoiceReader:
         return ChoiceReader(index)
 
     def feed(self, data: bytes) -> Events:
-        """What `data` says."""
-        quick = self._quick
-        if quick is not None and data.startswith(self._before) and data.endswith(self._behind):
-            try:  # with its quotes it is one string, or else something that only looked like this event
-                text = _string(data[len(self._before) - 1 : 1 - len(self._behind)])
+        """Return the reply events that `data` completes."""
+        quick = self._fast_choice
+        if quick is not None and data.startswith(self._before) and data.endswith(self._after):
+            try:  # the bytes between the quotes are one string, unless the event only looks similar
+                text = _string(data[len(self._before) - 1 : 1 - len(self._after)])
             except wire.UNREADABLE:
                 text = ""
             if text:
@@ -78,27 +80,29 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         events = super().feed(data)
         speaker, stream = self._speaker, self._answer.stream
         idle = speaker is not None and speaker.plain and stream is not None and stream.idle
-        self._quick = speaker if idle else None
+        self._fast_choice = speaker if idle else None
         return events
 
     def close(self) -> Events:
-        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
-        self._quick = None
+        """Return the events at the end of the answer; a truncated reply ends in a `ReplyFailure`."""
+        self._fast_choice = None
         return super().close()
 
-    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:
+    def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:
         if event is not None and event.raw is not None and event.name is None and self._named:
             text = self._forwardable(fields)
             if text is not None:
                 text.raw = event.raw
                 events.append(text)
-                if self._looks < _LOOKS:
+                if self._shapes_learned < _MAX_SHAPES:
                     self._remember(text, event.raw)
                 return
         super()._read(fields, event, events)
 
     def _forwardable(self, chunk: dict[str, Json]) -> ReplyTextDelta | None:
-        """The text of a chunk that holds nothing else: the common case, and what may be forwarded as it came."""
+        """Return the text of a chunk that contains nothing else and may be forwarded verbatim, which is the common
+        case; None for any other chunk.
+        """
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:
             return None
@@ -125,21 +129,21 @@ class ReplyReader(ChoicesReader[ChoiceReader]):
         return None
 
     def _remember(self, event: ReplyTextDelta, raw: bytes) -> None:
-        """Keep what stands before and behind the text of this event, if that is all there is to it."""
+        """Remember the bytes around the text of this event, if the event contains nothing else."""
         text, content = event.text.encode(), _content(raw)
         known = self._speaker is not None and raw.startswith(self._before)
         if known or content is None or _escaped(text) is not None:
             return
-        self._looks += 1
+        self._shapes_learned += 1
         before, behind = raw[: content.end()], raw[content.end() + len(text) :]
         try:
             again = self._forwardable(_decode(before[6:] + b"x" + behind))
         except wire.UNREADABLE:
             return
         if before + text + behind == raw and again == ReplyTextDelta(event.choice, "x"):
-            self._before, self._behind, self._speaker = before, behind, self._choices[event.choice]
+            self._before, self._after, self._speaker = before, behind, self._choices[event.choice]
 
-    def _start(self, fields: Fields, events: Events) -> None:
+    def _start(self, fields: JsonObject, events: Events) -> None:
         super()._start(fields, events)
         name = self._name
         self._named = name.id is not None and name.created is not None and name.model is not None

@@ -1,16 +1,16 @@
-"""Reads the body of a Chat Completions request into a `Conversation`.
+"""Reader for Chat Completions request bodies.
 
-The reading is as tolerant as real agents need and as strict as honesty needs: what is merely odd (null content, empty
-arguments, a result without its call, unknown keys) is taken, what cannot be honoured is a `RequestError` whose `param`
-names the place.
-Source: the OpenAI API reference and the request types of openai-python 3.52.
+The reader is as tolerant as real agents require and as strict as honesty requires: oddities (null content, empty
+arguments, a result without its call, unknown keys) are accepted, and anything that cannot be honored is a
+`RequestError` whose `param` names the place. Source: the OpenAI API reference and the request types of openai-python
+3.52.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     Conversation,
     MediaPart,
     Message,
@@ -21,38 +21,32 @@ from streamtool.conversation import (
     ToolCall,
     ToolResult,
 )
-from streamtool.generation_prompt import THINKS
-from streamtool.protocols import wire
-from streamtool.protocols.chat.request_fields import REQUEST_FIELDS
+from streamtool.core.json_value import Fields, Json
+from streamtool.models.generation_prompt import THINKS
 from streamtool.protocols.chat.signature import signature_of
 from streamtool.protocols.chat.tools import read_tools, with_choice
-from streamtool.protocols.fields import (
-    Fields,
+from streamtool.protocols.options import reading
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import (
     body_fields,
     flag,
-    integer,
     list_of,
     media,
     model_name,
-    number,
     object_at,
+    read_options,
     refused,
     shown,
     string,
-    strings,
 )
 from streamtool.settings import LimitSettings
 
-Json = Any  # a decoded JSON value
-
-FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
-"""The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
+_OPTIONS: Final = reading("chat")
 _MEDIA: Final = {"image_url": "image", "input_audio": "audio", "file": "file"}
-_MOST_CHOICES: Final = 128
 
 
 def read_request(body: bytes, limits: LimitSettings) -> Conversation:
-    """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
     raw = body_fields(body, limits)
     model = model_name(raw)
     messages = read_messages(raw.get("messages"))
@@ -78,9 +72,9 @@ def read_request(body: bytes, limits: LimitSettings) -> Conversation:
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
+    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
 
-    What has nothing to do with tools passes as it came: whoever answers it may know what it means.
+    A request without tools is forwarded verbatim, because the upstream may understand it.
     """
     raw = body_fields(body, limits)
     if any(raw.get(key) not in (None, []) for key in ("tools", "functions")):
@@ -101,52 +95,58 @@ def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
 
 
 def read_messages(value: Json) -> tuple[Message, ...]:
-    """The messages of a request. Neighbouring results become one message, whose `raw` holds all of them."""
+    """Return the messages of a request. Adjacent results become one message, whose `raw` contains all of them."""
     if not isinstance(value, list) or not value:
-        raise refused("messages", "Give at least one message in a list.")
+        raise refused("messages", "A non-empty list of messages is required.")
     messages: list[Message] = []
-    names: dict[str, str] = {}  # of the calls seen so far, by id
-    results: list[tuple[ToolResult, Fields]] = []  # that stand together
+    names: dict[str, str] = {}  # names of the calls seen so far, by id
+    results: list[tuple[ToolResult, Fields]] = []  # adjacent results
     for position, item in enumerate(value):
         place = f"messages[{position}]"
-        fields = object_at(item, place)
+        fields: Fields = item if type(item) is dict else object_at(item, place)
         match fields.get("role"):
-            case "system" | "developer":
-                message = Message("system", _content(fields, place), raw=(fields,))
-            case "user":
-                message = Message("user", _content(fields, place), raw=(fields,))
+            case "system" | "developer" | "user" as role:
+                text = fields.get("content")
+                content = (TextPart(text),) if type(text) is str and text else _content(fields, place)
+                message = Message("user" if role == "user" else "system", content, raw=(fields,))
             case "assistant":
                 message = _assistant(fields, place)
-                names.update((call.id, call.name) for call in message.calls)
+                for call in message.calls:
+                    names[call.id] = call.name
             case "tool" | "function" as role:
                 result = _result(fields, place, names, legacy=role == "function")
                 results.append((result, fields))
                 continue
             case role:
                 known = "developer, system, user, assistant, tool or function"
-                raise refused(f"{place}.role", f"A message's role is {known}, not {shown(role)}.")
-        messages += _gathered(results)
-        results.clear()
+                raise refused(f"{place}.role", f"A message's role must be {known}, not {shown(role)}.")
+        if results:
+            messages.append(_results_message(results))
+            results.clear()
         messages.append(message)
-    return (*messages, *_gathered(results))
+    return (*messages, _results_message(results)) if results else tuple(messages)
 
 
-def _gathered(results: Sequence[tuple[ToolResult, Fields]]) -> list[Message]:
-    """The results as one message; [] for none."""
-    return (
-        [Message("user", results=tuple(one for one, _ in results), raw=tuple(f for _, f in results))] if results else []
-    )
+def _results_message(results: Sequence[tuple[ToolResult, Fields]]) -> Message:
+    """Return the results as one message."""
+    if len(results) == 1:
+        [(result, fields)] = results
+        return Message("user", results=(result,), raw=(fields,))
+    made, raw = zip(*results, strict=True)
+    return Message("user", results=made, raw=raw)
 
 
 def _assistant(fields: Fields, place: str) -> Message:
-    content = _content(fields, place, optional=True)
+    text = fields.get("content")
+    content = (TextPart(text),) if type(text) is str and text else _content(fields, place, optional=True)
     refusal = fields.get("refusal")
     if isinstance(refusal, str) and refusal:
         content = (*content, TextPart(refusal))
-    calls = [
-        _call(object_at(item, f"{place}.tool_calls[{i}]"), f"{place}.tool_calls[{i}]")
-        for i, item in enumerate(list_of(fields, "tool_calls", place))
-    ]
+    calls: list[ToolCall] = []
+    given = fields.get("tool_calls")
+    if given is not None:
+        for i, item in enumerate(given if type(given) is list else list_of(fields, "tool_calls", place)):
+            calls.append(_plain_call(item) or _call(item, f"{place}.tool_calls[{i}]"))
     legacy = fields.get("function_call")
     if legacy is not None:
         function = object_at(legacy, f"{place}.function_call")
@@ -162,17 +162,30 @@ def _assistant(fields: Fields, place: str) -> Message:
     )
 
 
-def _call(fields: Fields, place: str) -> ToolCall:
+def _plain_call(item: Json) -> ToolCall | None:
+    """Return the call if it has the usual form, which nearly all calls have; None if it needs a closer look."""
+    match item:
+        case {
+            "id": str(identity),
+            "type": "function",
+            "function": {"name": str(name), "arguments": str(arguments)},
+        } if identity and name and len(item) == 3:
+            return ToolCall(identity, name, arguments if arguments.strip() else "{}")
+    return None
+
+
+def _call(item: Json, place: str) -> ToolCall:
+    fields = object_at(item, place)
     identity = string(fields, "id", place)
     kind = fields.get("type") or ("custom" if "custom" in fields else "function")
     if kind == "custom":
         custom = object_at(fields.get("custom"), f"{place}.custom")
         text = custom.get("input", "")
         if not isinstance(text, str):
-            raise refused(f"{place}.custom.input", "The input of a custom tool is a string.")
+            raise refused(f"{place}.custom.input", "The input of a custom tool must be a string.")
         return ToolCall(identity, string(custom, "name", f"{place}.custom"), text, custom=True)
     if kind != "function":
-        raise refused(f"{place}.type", f"A call's type is function or custom, not {shown(kind)}.")
+        raise refused(f"{place}.type", f"A call's type must be function or custom, not {shown(kind)}.")
     function = object_at(fields.get("function"), f"{place}.function")
     name = string(function, "name", f"{place}.function")
     arguments = _arguments(function, "arguments", f"{place}.function")
@@ -186,16 +199,19 @@ def _arguments(fields: Fields, key: str, place: str) -> str:
     if value is None:
         return "{}"
     if not isinstance(value, str):
-        raise refused(f"{place}.{key}", "Arguments are a string that holds a JSON object.")
+        raise refused(f"{place}.{key}", "Arguments must be a string containing a JSON object.")
     return value if value.strip() else "{}"
 
 
 def _result(fields: Fields, place: str, names: Mapping[str, str], *, legacy: bool) -> ToolResult:
-    content = _content(fields, place, optional=True)
+    text = fields.get("content")
+    content = (TextPart(text),) if type(text) is str and text else _content(fields, place, optional=True)
     if legacy:
         name = string(fields, "name", place)
         return ToolResult(name, content, name=name)
-    identity = string(fields, "tool_call_id", place)
+    identity = fields.get("tool_call_id")
+    if type(identity) is not str or not identity:
+        identity = string(fields, "tool_call_id", place)
     given = fields.get("name")
     return ToolResult(
         identity, content, name=names.get(identity) or (given if isinstance(given, str) and given else None)
@@ -209,24 +225,24 @@ def _content(fields: Fields, place: str, *, optional: bool = False) -> tuple[Par
     if value is None and optional:
         return ()
     if not isinstance(value, list):
-        raise refused(f"{place}.content", "A message's content is a string or a list of parts.")
+        raise refused(f"{place}.content", "A message's content must be a string or a list of parts.")
     return tuple(_part(item, f"{place}.content[{i}]") for i, item in enumerate(value))
 
 
 def _part(value: Json, place: str) -> Part:
-    if isinstance(value, str):  # not legal at the origin, but its meaning is plain
+    if isinstance(value, str):  # not valid at the origin, but unambiguous
         return TextPart(value)
     fields = object_at(value, place)
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A part says what it is in `type`: text, image_url, input_audio or file.")
+        raise refused(f"{place}.type", "A part needs a `type`: text, image_url, input_audio or file.")
     if kind in ("text", "refusal", "input_text", "output_text"):
         return TextPart(string(fields, "refusal" if kind == "refusal" else "text", place, empty=True))
     return _media(fields, kind)
 
 
 def _media(fields: Fields, kind: str) -> MediaPart:
-    """The part, with what another protocol needs to write it."""
+    """Return the part with everything that another protocol needs to write it."""
     inner = fields.get(kind)
     match kind, inner:
         case "image_url", {"url": str(url)} | str(url):
@@ -243,7 +259,7 @@ def _media(fields: Fields, kind: str) -> MediaPart:
 
 
 def _no_open_calls(messages: Sequence[Message]) -> None:
-    """Refuse a conversation that ends while a call waits for its result: there is nothing that could be answered."""
+    """Reject a conversation that ends with unanswered calls, because there is nothing to reply to."""
     results = Counter[str]()
     for message in reversed(messages):
         if message.calls:
@@ -251,8 +267,8 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
                 if not results[call.id]:
                     raise refused(
                         "messages",
-                        f"The call {shown(call.id)} of {shown(call.name)} has no result: answer it with a message "
-                        f"of role `tool` before asking for the next reply.",
+                        f"The call {shown(call.id)} to {shown(call.name)} has no result: answer it with a message "
+                        f"of role `tool` before requesting the next reply.",
                     )
                 results[call.id] -= 1
             return
@@ -265,29 +281,19 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
 
 
 def _options(raw: Fields) -> Options:
-    most = integer(raw, "max_completion_tokens")
-    effort, user = (raw.get(key) for key in ("reasoning_effort", "user"))
+    effort = raw.get("reasoning_effort")
     return Options(
-        n=_count(raw),
-        stop=strings(raw, "stop"),
-        max_tokens=integer(raw, "max_tokens") if most is None else most,
-        temperature=number(raw, "temperature"),
-        top_p=number(raw, "top_p"),
-        top_k=integer(raw, "top_k"),
-        seed=integer(raw, "seed", least=-(2**63)),
-        presence_penalty=number(raw, "presence_penalty"),
-        frequency_penalty=number(raw, "frequency_penalty"),
+        **read_options(raw, _OPTIONS),
         effort=effort if isinstance(effort, str) else None,
         thinking=_thinking(raw.get("chat_template_kwargs")),
-        user=user if isinstance(user, str) else None,
         output=_output(raw),
     )
 
 
 def _thinking(variables: Json) -> bool | None:
-    """What the variables for the chat template say of reasoning, in the words of Qwen, GLM and DeepSeek.
+    """Return whether the chat template's variables enable reasoning, under the names used by Qwen, GLM and DeepSeek.
 
-    vLLM, SGLang and llama.cpp take them.
+    vLLM, SGLang and llama.cpp accept these variables. None if the request sets none of them.
     """
     if not isinstance(variables, dict):
         return None
@@ -309,14 +315,5 @@ def _output(raw: Fields) -> OutputFormat | None:
             return OutputFormat(foreign=True)
         case _:
             raise refused(
-                "response_format", "`response_format` is an object with a `type`: text, json_object or json_schema."
+                "response_format", "`response_format` must be an object with `type` text, json_object or json_schema."
             )
-
-
-def _count(raw: Fields) -> int:
-    value = raw.get("n")
-    if value is None:
-        return 1
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_CHOICES:
-        raise refused("n", f"`n` is a number from 1 to {_MOST_CHOICES}.")
-    return value

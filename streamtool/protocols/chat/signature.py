@@ -1,25 +1,23 @@
-"""The signature of a call, where the protocol as Google speaks it has its place: `extra_content` beside the function.
+"""Call signatures in Google's dialect, which puts them into `extra_content` next to the function.
 
-A client that drops fields which it does not know loses the signature; `exchange/signatures.py` brings it back.
-Source: the reference of Gemini's OpenAI compatibility (thought signatures).
+A client that drops unknown fields loses the signature; `streamtool/exchange/signatures.py` restores it. Source: the
+reference of Gemini's OpenAI compatibility layer (thought signatures).
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-from streamtool.protocols import wire
-
-Json = Any  # a decoded JSON value
+from streamtool.core.json_value import Json
+from streamtool.protocols.shared import wire
 
 
 def signature_of(call: Mapping[str, Json]) -> str | None:
-    """The signature that an entry of `tool_calls` bears, if it bears one."""
+    """Return the signature in an entry of `tool_calls`; None if the entry has none."""
     match call.get("extra_content"):
         case {"google": {"thought_signature": str(signature)}} if signature:
-            return wire.repaired(signature)  # type: ignore[no-any-return]  # of a string it makes a string
+            return wire.repaired(signature)  # type: ignore[no-any-return]  # a string stays a string
     return None
 
 
-def signed(call: dict[str, Json], signature: str | None) -> dict[str, Json]:
-    """The entry, with the signature if there is one."""
+def add_signature(call: dict[str, Json], signature: str | None) -> dict[str, Json]:
+    """Return the entry with the signature added, if there is one."""
     return call if signature is None else {**call, "extra_content": {"google": {"thought_signature": signature}}}

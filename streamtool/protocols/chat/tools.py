@@ -1,6 +1,6 @@
-"""Reads the tools that a request offers, as `tools` or as the older `functions`, and which of them may be called.
+"""Reader for the tools of a request, in `tools` or the older `functions`, and for its tool choice.
 
-Tools that only the origin can run (`web_search`) are left out and recorded.
+Tools that only the origin can run (`web_search`) are dropped, with a note for the log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,11 @@ from typing import Any
 
 from attrs import evolve
 
-from streamtool.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
-from streamtool.errors import TooLargeError
-from streamtool.protocols.fields import (
-    Fields,
+from streamtool.core.bounded_cache import SharedList
+from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.shared.fields import (
+    check_tool_count,
     custom_description,
     flag,
     list_of,
@@ -24,21 +25,28 @@ from streamtool.protocols.fields import (
 )
 from streamtool.settings import LimitSettings
 
-Json = Any  # a decoded JSON value
-
 
 def read_tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, ...], bool, list[str]]:
-    """The tools, whether they came as `functions`, and what was left out."""
+    """Return the tools, whether they were sent as `functions`, and notes about dropped tools."""
+    offered = raw.get("tools")
+    if type(offered) is not SharedList or raw.get("functions") or size > limits.schema:
+        return _read_tools(raw, limits, size)
+    key = ("chat", limits.tools, limits.name)
+    known: tuple[tuple[Tool, ...], bool, list[str]] | None = offered.made.get(key)
+    if known is None:
+        known = _read_tools(raw, limits, size)
+        offered.keep(key, known)
+    return known
+
+
+def _read_tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, ...], bool, list[str]]:
     given, functions = list_of(raw, "tools"), list_of(raw, "functions")
     if given and functions:
-        raise refused("functions", "Give `tools` or the older `functions`, not both.")
+        raise refused("functions", "Use either `tools` or the older `functions`, not both.")
     tools: dict[str, Tool] = {}
     dropped: list[str] = []
     key = "functions" if functions else "tools"
-    if len(given or functions) > limits.tools:
-        raise TooLargeError(
-            f"More than {limits.tools} tools in one request (limits.tools).", param=key, code="too_many_tools"
-        )
+    check_tool_count(len(given or functions), limits, key)
     for i, item in enumerate(given or functions):
         place = f"{key}[{i}]"
         fields = object_at(item, place)
@@ -54,7 +62,7 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Too
             dropped.append(f"{HOSTED}{kind}")
             continue
         else:
-            raise refused(f"{place}.type", "A tool says what it is in `type`: function or custom.")
+            raise refused(f"{place}.type", "A tool needs a `type`: function or custom.")
         if tools.setdefault(tool.name, tool) != tool:
             raise refused(place, f"Two different tools are named {shown(tool.name)}.")
     return tuple(tools.values()), bool(functions), dropped
@@ -69,11 +77,11 @@ def _function(fields: Fields, place: str, limits: LimitSettings, size: int) -> T
     )
 
 
-# --- which calls are allowed ------------------------------------------------------------------------------------------
+# --- tool choice ------------------------------------------------------------------------------------------------------
 
 
 def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Conversation:
-    """`conversation` with its `ToolChoice`; the choice is checked against its tools."""
+    """Return `conversation` with its `ToolChoice`, after checking that it names only tools of the request."""
     key, other = ("function_call", "tool_choice") if conversation.legacy_functions else ("tool_choice", "function_call")
     value = raw.get(key)
     if value is None and raw.get(other) is not None and not conversation.tools:
@@ -82,12 +90,12 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
     dropped = conversation.dropped
     if unknown:
         if not hosted:
-            raise refused(key, f"{shown(value)} is no tool choice: none, auto, required, or the tool by name.")
+            raise refused(key, f"{shown(value)} is not a valid tool choice: use auto, none, required or a named tool.")
         dropped = (*dropped, HOSTED_CHOICE)
     if not conversation.tools and not conversation.has_tool_history:
         if choice.mode == "required" or choice.names:
             if not hosted:
-                raise refused(key, f"`{key}` asks for a tool, but the request offers none.")
+                raise refused(key, f"`{key}` requires a tool, but the request has none.")
             dropped = (*dropped, HOSTED_CHOICE)
         choice = ToolChoice()
     elif choice.names:
@@ -95,11 +103,17 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
         if missing:
             raise refused(key, f"`{key}` names {shown(missing[0])}, which is not among the tools.")
     parallel = flag(raw, "parallel_tool_calls", default=True) and not conversation.legacy_functions
-    return evolve(conversation, choice=evolve(choice, parallel=parallel), dropped=dropped)
+    if choice.parallel is not parallel:
+        choice = evolve(choice, parallel=parallel)
+    if choice == conversation.choice and dropped is conversation.dropped:
+        return conversation
+    return evolve(conversation, choice=choice, dropped=dropped)
 
 
 def _choice(value: Json, key: str) -> tuple[ToolChoice, bool]:
-    """What `tool_choice` or `function_call` says, and whether it is of a kind that only the origin knows."""
+    """Return the value of `tool_choice` or `function_call`, and whether it is of a kind that only the origin
+    understands.
+    """
     match value:
         case None | "auto":
             return ToolChoice(), False
@@ -115,7 +129,7 @@ def _choice(value: Json, key: str) -> tuple[ToolChoice, bool]:
             return _allowed(mode, tools)
         case {"type": "allowed_tools"}:
             raise refused(
-                f"{key}.allowed_tools", "Allowed tools are a `mode` (auto or required) and a list of `tools`."
+                f"{key}.allowed_tools", "`allowed_tools` needs a `mode` (auto or required) and a list of `tools`."
             )
         case {"type": "function" | "custom"}:
             named = _named(value)
@@ -125,7 +139,7 @@ def _choice(value: Json, key: str) -> tuple[ToolChoice, bool]:
         case {"type": str()}:
             return ToolChoice(), True
         case _:
-            raise refused(key, f"{shown(value)} is no tool choice: none, auto, required, or the tool by name.")
+            raise refused(key, f"{shown(value)} is not a valid tool choice: use auto, none, required or a named tool.")
 
 
 def _allowed(mode: Any, tools: Sequence[Json]) -> tuple[ToolChoice, bool]:
@@ -134,7 +148,7 @@ def _allowed(mode: Any, tools: Sequence[Json]) -> tuple[ToolChoice, bool]:
         place = f"tool_choice.allowed_tools.tools[{i}]"
         fields = object_at(item, place)
         if fields.get("type", "function") not in ("function", "custom"):
-            continue  # a hosted tool, which was left out of the tools as well
+            continue  # a hosted tool, which was dropped from the tools
         allowed = _named(fields)
         if allowed is None:
             raise refused(place, "Name the tool that is allowed.")
@@ -145,7 +159,7 @@ def _allowed(mode: Any, tools: Sequence[Json]) -> tuple[ToolChoice, bool]:
 
 
 def _named(fields: Fields) -> str | None:
-    """The name in `{"type": T, T: {"name": …}}`, or in the flat form of the Responses protocol."""
+    """Return the name in `{"type": T, T: {"name": …}}`, or in the flat form of the Responses protocol."""
     nested = fields.get(fields.get("type", "function"))
     name = nested.get("name") if isinstance(nested, Mapping) else fields.get("name")
     return name if isinstance(name, str) and name else None

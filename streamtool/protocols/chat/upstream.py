@@ -1,77 +1,90 @@
-"""Writes a `Conversation` as the body of a Chat Completions request to an upstream.
+"""Writer for Chat Completions request bodies to an upstream.
 
-What the client sent travels on where nobody changed it: a message with `raw` is written as it came, and so are the
-fields of the body that we do not read, if the client spoke this protocol. Tools are written only if the conversation
-still has them; a conversation whose tools became text has none, and then no field that has to do with tools is written.
+Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written verbatim, and
+so are unknown body fields. Tools are written only if the conversation still has them; once they have been turned into
+text, none of the fields that concern tools is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     Conversation,
     Forcing,
     MediaPart,
     Message,
-    Options,
     OutputFormat,
     Part,
     TextPart,
     ToolCall,
     ToolChoice,
 )
-from streamtool.protocols import wire
-from streamtool.protocols.chat.signature import signed
+from streamtool.core.json_value import Json
+from streamtool.protocols.chat.signature import add_signature
+from streamtool.protocols.options import writing
+from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
-Json = Any  # a decoded JSON value
-
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""What every request bears."""
+"""Headers of every request."""
 KEY_HEADER: Final = b"authorization"
-"""The header that bears the key."""
+"""Header that carries the key."""
 MODELS_PATH: Final = "/v1/models"
 
 _OURS: Final = frozenset(
-    {"model", "messages", "stream", "stream_options", "n", "stop", "response_format"}
+    {"model", "messages", "stream", "stream_options", "stop", "response_format"}
     | {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"}
 )
-"""Fields that are written from the conversation."""
+"""Body fields built from the conversation; all others are forwarded."""
+_OPTIONS: Final = writing("chat")
 _TEXT_PART: Final = {"type", "text"}
 _EFFORTS: Final = {"none": "minimal", "xhigh": "high"}
-"""Words of other protocols for the effort of reasoning."""
+"""This protocol's equivalents for reasoning efforts that it lacks."""
 
 
 def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
-    """Where requests go."""
+    """Return the request path."""
     return "/v1/chat/completions"
 
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
-    """The JSON body that asks the model of the upstream for the next reply."""
+    """Return the JSON body of the request for the next reply."""
     raw, options = conversation.raw, conversation.options
     same = conversation.protocol == "chat"
-    if same and not conversation.messages:  # a request that nobody here could read
+    if same and not conversation.messages:  # the request could not be parsed
         return wire.encode_request({**raw, "model": model.name})
     body: dict[str, Json] = {"model": model.name}
-    wired = [wired for message in conversation.messages for wired in _message(message, same=same)]
-    body["messages"] = wired if conversation.tools else list(map(_with_string, wired))
+    wired: list[Mapping[str, Json]] = []
+    for message in conversation.messages:
+        if same and message.raw:
+            wired += message.raw
+        elif (
+            len(message.content) == 1
+            and type(part := message.content[0]) is TextPart
+            and not (message.calls or message.results or message.reasoning)
+        ):  # as nearly all messages of a prompt are
+            wired.append({"role": message.role, "content": part.text})
+        else:
+            wired += _message(message, same=same)
+    if not conversation.tools:
+        wired = [_with_string(item) if type(item.get("content")) is list else item for item in wired]
+    body["messages"] = wired
     if same:
         body.update((key, value) for key, value in raw.items() if key not in _OURS)
         most = options.max_tokens
         if most is not None:
             limits = {"max_tokens", "max_completion_tokens"} & body.keys()
             body.update((key, min(body[key] or most, most)) for key in limits)
+        if options.stop:
+            body["stop"] = list(options.stop)
     else:
-        body.update(_options(options))
+        body.update(wire.write_options(options, _OPTIONS))
+        if options.effort is not None:
+            body["reasoning_effort"] = _EFFORTS.get(options.effort, options.effort)
     if options.output is not None:
         body["response_format"] = raw["response_format"] if same else _output(options.output)
     if conversation.forcing is not None:
         body.update(_forcing(conversation.forcing))
-    if options.n > 1:
-        body["n"] = options.n
-    if options.stop:
-        body["stop"] = list(options.stop)
     body["stream"] = stream
     if stream:
         given = raw.get("stream_options") if same else None
@@ -86,22 +99,8 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
 
 
 def write_messages(messages: Iterable[Message]) -> list[Mapping[str, Json]]:
-    """The messages as those of a request."""
+    """Return the messages in the format of a request."""
     return [wired for message in messages for wired in _message(message, same=True)]
-
-
-def _options(options: Options) -> dict[str, Json]:
-    fields = {
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "max_tokens": options.max_tokens,
-        "seed": options.seed,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-        "user": options.user,
-        "reasoning_effort": options.effort and _EFFORTS.get(options.effort, options.effort),
-    }
-    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _output(output: OutputFormat) -> Json:
@@ -112,10 +111,10 @@ def _output(output: OutputFormat) -> Json:
 
 
 def _forcing(forcing: Forcing) -> dict[str, Json]:
-    """What holds the model to a call.
+    """Return the fields that force a call.
 
-    Sources: vLLM's documentation of chat extra parameters, the server of llama.cpp (which reads the triggers of a
-    grammar in other requests only).
+    Sources: vLLM's documentation of extra chat parameters; llama.cpp's server, which ignores a grammar's triggers in
+    chat requests.
     """
     if forcing.way == "prefill":
         return {"add_generation_prompt": False, "continue_final_message": True}
@@ -161,7 +160,7 @@ def _tools(conversation: Conversation) -> dict[str, Json]:
 
 
 def _choice(choice: ToolChoice, custom: set[str]) -> Json:
-    """The value of `tool_choice`; None where it would only say the default."""
+    """Return the value of `tool_choice`; None for the default."""
     if not choice.names:
         return None if choice.mode == "auto" else choice.mode
     named = [
@@ -177,7 +176,9 @@ def _choice(choice: ToolChoice, custom: set[str]) -> Json:
 
 
 def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
-    """The wire messages of one message: what it was read from, if that was this protocol (`same`), else its own."""
+    """Yield the wire messages for one message: verbatim if it was read from this protocol (`same`), otherwise built
+    from its parts.
+    """
     if same and message.raw:
         yield from message.raw
         return
@@ -198,7 +199,7 @@ def _message(message: Message, *, same: bool) -> Iterator[Mapping[str, Json]]:
 
 
 def _with_string(wired: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The same message, its content one string if it was a list of nothing but text: many chat templates want that."""
+    """Return the message with text-only content joined into one string, which many chat templates require."""
     parts = wired.get("content")
     if not isinstance(parts, list) or any(not isinstance(part, dict) or part.keys() != _TEXT_PART for part in parts):
         return wired
@@ -209,16 +210,16 @@ def _call(call: ToolCall) -> dict[str, Json]:
     if call.custom:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments or "{}"}
-    return signed({"id": call.id, "type": "function", "function": function}, call.signature)
+    return add_signature({"id": call.id, "type": "function", "function": function}, call.signature)
 
 
 def _joined(parts: Sequence[Part]) -> str:
-    """Content where only text is legal; what is not text is named."""
+    """Return content as text, with a placeholder for anything that is not text."""
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.kind}]" for part in parts)
 
 
 def _parts(parts: Sequence[Part], *, same: bool) -> Json:
-    """Content as one string, or as a list of parts if some are not text."""
+    """Return content as one string, or as a list of parts if some are not text."""
     written = [
         {"type": "text", "text": part.text} if isinstance(part, TextPart) else _media(part, same=same) for part in parts
     ]

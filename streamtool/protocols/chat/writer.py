@@ -1,28 +1,25 @@
-"""Writes reply events as a Chat Completions stream.
+"""Writer for a Chat Completions stream.
 
-What a client may rely on, whatever the upstream did (each is needed by the strictest of the clients in use): the role
-once, in the first delta of a choice; choices first appear in order; id, type and name of a call once, in its first
-fragment, together and with empty arguments, and after that nothing but argument text; calls counted from 0, one
-finished before the next; the finish reason alone in its chunk, after everything else, and `tool_calls` exactly when
-there is a call; a usage chunk exactly when it was asked for; `[DONE]` last; a broken reply ends in an error instead.
+Guarantees to the client, whatever the upstream did (the strictest of the clients in use needs each of them): the role
+appears once, in the first delta of a choice; choices first appear in order; a call's id, type and name appear once,
+together, in its first fragment with empty arguments, and only argument text follows; calls are numbered from 0, and
+each is finished before the next begins; the finish reason is alone in its chunk, after everything else, and is
+`tool_calls` exactly when there is a call; a usage chunk is sent exactly when requested; `[DONE]` is last. If the reply
+fails, an error takes the place of this ending.
 
-Theory of operation. A chunk is a constant prefix, one JSON string and a constant suffix; the prefix of a choice's text
-and that of the open call's arguments are made once. A piece of text that carries the upstream's own event is forwarded
-as it came when the choice has begun, no call stands before it, and the reply still has the upstream's own id, time and
-model. White space after a call waits until it is known whether text follows.
+Theory of operation. A chunk is a constant prefix, one JSON string and a constant suffix; the prefixes of a choice's
+text and of the open call's arguments are built once. A text delta that carries the upstream's own event is forwarded
+verbatim if the choice has begun, no call precedes it, and the reply still has the upstream's own id, time and model.
+Whitespace after a call is buffered until text follows.
 """
 
 from typing import Final
 
 from attrs import Factory, define
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.chat.complete import error_fields, finish_reason, usage_fields
-from streamtool.protocols.chat.signature import signed
-from streamtool.protocols.stream import Out, SpaceAfterCall, StreamWriter, named, no_reason, string
-from streamtool.reply import (
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.reply import (
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
@@ -32,6 +29,17 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+from streamtool.protocols.chat.complete import error_fields, finish_reason, usage_fields
+from streamtool.protocols.chat.signature import add_signature
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import (
+    Out,
+    SpaceAfterCall,
+    StreamWriter,
+    json_string,
+    merge_start,
+    no_reason_error,
+)
 
 _DONE: Final = b"data: [DONE]\n\n"
 _CONTENT: Final = b'"content":'
@@ -39,40 +47,49 @@ _CONTENT: Final = b'"content":'
 
 @define(eq=False)
 class _Choice:
-    """Where one choice stands."""
+    """State of one choice."""
 
     prefix: bytes
-    """Of a chunk, up to and with the brace that opens the delta."""
+    """Beginning of a chunk, up to and including the brace that opens the delta."""
     text: bytes
-    """Prefix of a chunk of text."""
+    """Prefix of a text chunk."""
     calls: int = 0
     plain: bool = True
-    """No call yet and not finished: text may pass."""
+    """Whether text may be forwarded: the choice has no call yet and is not finished."""
     finished: bool = False
     cut: bool = False
-    """A call is incomplete."""
+    """Whether a call is incomplete."""
     arguments: bytes | None = None
-    """Prefix of an argument chunk of the open call; None without one."""
+    """Prefix of an argument chunk of the open call; None if no call is open."""
     index: int = -1
-    """The open call's number in the events."""
+    """Index of the open call in the reply events."""
     custom: bool = False
-    """The open call is of a custom tool."""
+    """Whether the open call is of a custom tool."""
     blank: bool = True
-    """The open call has no arguments yet but white space."""
+    """Whether the open call's arguments are only whitespace so far."""
     space: SpaceAfterCall = Factory(SpaceAfterCall)
 
 
 class ReplyWriter(StreamWriter):
-    """Writes one streamed reply.
+    """Writer for one streamed reply.
 
-    `id`, `created` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's.
-    `forwards` says that what the upstream sent is of this protocol too, so that its own events may be passed on.
+    `id`, `created` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange. `forwards`
+    means that the upstream speaks this protocol too, so that its events may be forwarded.
     """
 
     __slots__ = (
-        "_call_suffix", "_choices", "_conversation", "_custom", "_forwards", "_name", "_same", "_started", "_suffix",
-        "_tail", "_usage",
-    )  # fmt: skip
+        "_call_suffix",
+        "_choices",
+        "_conversation",
+        "_custom",
+        "_forwards",
+        "_name",
+        "_same",
+        "_started",
+        "_suffix",
+        "_tail",
+        "_usage",
+    )
 
     def __init__(
         self,
@@ -87,10 +104,10 @@ class ReplyWriter(StreamWriter):
         self._conversation = conversation
         self._name = ReplyStart(id, created, model)
         self._custom = frozenset(tool.name for tool in conversation.tools if tool.custom)
-        self._choices: list[_Choice] = []  # those that have begun
+        self._choices: list[_Choice] = []  # the choices that have begun
         self._usage = Usage()
         self._same = forwards
-        self._forwards = False  # and id, created and model are the upstream's own
+        self._forwards = False  # whether id, time and model are the upstream's own
         self._started = False
         self._tail = b',"usage":null}\n\n' if conversation.include_usage else b"}\n\n"
         self._suffix = b'},"logprobs":null,"finish_reason":null}]' + self._tail
@@ -107,35 +124,37 @@ class ReplyWriter(StreamWriter):
             if event.raw is not None and self._forwards:
                 out.append(event.raw)
             elif event.text:
-                out += (choice.text, string(event.text), self._suffix)
+                out += (choice.text, json_string(event.text), self._suffix)
         elif event.text and not choice.finished:
             self._text_after_call(choice, event.text, out)
 
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
         choice = self._choices[event.choice]
         if choice.arguments is None or event.index != choice.index or not event.text:
-            return  # of a call that this protocol cannot express, or empty
+            return  # a call that this protocol cannot express, or an empty delta
         if choice.blank:
             choice.blank = event.text.isspace()
-        out += (choice.arguments, string(event.text), self._call_suffix)
+        out += (choice.arguments, json_string(event.text), self._call_suffix)
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         choice = self._choice(event.choice, out)
         if event.text and not choice.finished:
-            out += (choice.prefix, b'"reasoning_content":', string(event.text), self._suffix)
+            out += (choice.prefix, b'"reasoning_content":', json_string(event.text), self._suffix)
 
     # --- the beginning
 
     def _start(self, event: ReplyStart, out: Out) -> None:
-        if self._started:  # another attempt: the reply keeps its name, and what this one sends is written anew
+        if self._started:  # another attempt: the reply keeps its id, and this attempt's events are not forwarded
             self._forwards = self._forwards and event == self._name
         else:
             self._forwards = self._same and None not in (event.id, event.created, event.model)
-            self._name = named(event, self._name)
+            self._name = merge_start(event, self._name)
         self._choice(0, out)
 
     def _choice(self, index: int, out: Out) -> _Choice:
-        """The choice, begun; those before it are begun first, because clients count them by their appearance."""
+        """Return the choice, beginning it and any earlier ones first, because clients number choices by their first
+        appearance.
+        """
         self._started = True
         while index >= len(self._choices):
             prefix = self._head() + b'"choices":[{"index":%d,"delta":{' % len(self._choices)
@@ -158,7 +177,7 @@ class ReplyWriter(StreamWriter):
     def _open_call(self, event: ReplyCallStart, out: Out) -> None:
         choice = self._choice(event.choice, out)
         if choice.finished or (self._conversation.legacy_functions and choice.calls):
-            return  # the older protocol has room for one call
+            return  # the older protocol has room for only one call
         if choice.arguments is not None:
             self._close(choice, out, complete=False)
         number = choice.calls
@@ -166,9 +185,9 @@ class ReplyWriter(StreamWriter):
         choice.index = event.index
         choice.plain = False
         choice.blank = True
-        choice.space.begin()
+        choice.space.call_written()
         choice.custom = event.name in self._custom
-        name = string(event.name)
+        name = json_string(event.name)
         if self._conversation.legacy_functions:
             choice.arguments = choice.prefix + b'"function_call":{"arguments":'
             out += (choice.prefix, b'"function_call":{"name":', name, b',"arguments":""}', self._suffix)
@@ -179,7 +198,7 @@ class ReplyWriter(StreamWriter):
         choice.arguments = choice.prefix + entry + b'"%b":{"%b":' % (kind, value)
         fields = b'"id":%b,"type":"%b","%b":{"name":%b,"%b":""}' % (identity, kind, kind, name, value)
         if event.signature is not None:
-            fields += b"," + wire.encode(signed({}, event.signature))[1:-1]
+            fields += b"," + wire.encode(add_signature({}, event.signature))[1:-1]
         opener = entry + fields + b"}]"
         out += (choice.prefix, opener, self._suffix)
 
@@ -200,7 +219,7 @@ class ReplyWriter(StreamWriter):
             self._close(choice, out, complete=False)
         text = choice.space.feed(text)
         if text:
-            out += (choice.text, string(text), self._suffix)
+            out += (choice.text, json_string(text), self._suffix)
 
     # --- the end
 
@@ -222,7 +241,7 @@ class ReplyWriter(StreamWriter):
 
     def _end(self, out: Out) -> None:
         if len(self._choices) < self._conversation.options.n or not all(choice.finished for choice in self._choices):
-            self._fail(no_reason(), out)
+            self._fail(no_reason_error(), out)
             return
         self._stop()
         if self._conversation.include_usage:
@@ -234,7 +253,7 @@ class ReplyWriter(StreamWriter):
         out += (b"data: ", wire.encode(error_fields(error)), b"\n\n")
 
     def _stop(self) -> None:
-        """Nothing more leaves."""
+        """Stop writing, and discard all later events."""
         self._ended = True
         for choice in self._choices:
             choice.finished, choice.plain, choice.arguments = True, False, None

@@ -1,11 +1,10 @@
-"""Legacy completions (`POST /v1/completions`), the upstream's side: one prompt in, text out.
+"""Legacy completions (`POST /v1/completions`), for upstreams only: one prompt in, text out.
 
-`request` writes the conversation as a prompt, `templates` holds the chat templates for it, `reader` reads the reply.
-Names of this protocol's fields appear in this package only.
-Sources: the OpenAI API reference; what vLLM and the server of llama.cpp accept and send.
+`request` writes the conversation as a prompt, `templates` contains the chat templates, and `reader` reads the reply.
+Field names of this protocol appear only in this package. Sources: the OpenAI API reference; the behavior of vLLM and of
+llama.cpp's server.
 """
 
-from streamtool.protocols.body_sniffer import read_error, read_models
 from streamtool.protocols.completions.reader import ReplyReader
 from streamtool.protocols.completions.request import (
     HEADERS,
@@ -15,5 +14,6 @@ from streamtool.protocols.completions.request import (
     write_request,
 )
 from streamtool.protocols.completions.templates import TEMPLATES, Template
+from streamtool.protocols.shared.body_sniffer import read_error, read_models
 
 NAME = "completions"

@@ -1,52 +1,53 @@
-"""Reads the reply of a legacy completions upstream, in whatever shape it really comes, into reply events.
+"""Reader for the reply of a legacy completions upstream, tolerant of deviations.
 
-Theory of operation. `ChoicesReader` does what all replies of choices need. Here a choice has nothing but text, whose
-last character may be cut in half at the end of a piece (`wire.Joiner`).
+Theory of operation. `ChoicesReader` handles everything common to replies with choices. In this protocol, a choice
+consists only of text, and a piece of text may end in the middle of a character (`wire.Joiner`).
 """
 
 from typing import ClassVar
 
 from attrs import Factory, define
 
-from streamtool.protocols import wire
-from streamtool.protocols.choices import ChoicesReader
-from streamtool.protocols.stream import Events, Fields
-from streamtool.reply import Reason, ReplyTextDelta
+from streamtool.core.json_value import JsonObject
+from streamtool.core.reply import Reason, ReplyTextDelta
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.choices import ChoicesReader
+from streamtool.protocols.shared.stream import Events
 
 
 @define
 class ChoiceReader:
-    """One of the replies, as far as it came."""
+    """State of one choice while its reply arrives."""
 
     index: int
     reason: Reason | None = None
     finished: bool = False
-    kept: int = 0
-    """Always 0: text is never kept."""
+    buffered: int = 0
+    """Always 0, because text is never buffered."""
     _text: wire.Joiner = Factory(wire.Joiner)
 
-    def read(self, fields: Fields, events: Events) -> None:
-        """One entry of a chunk's `choices`, or of a whole reply's."""
+    def read(self, fields: JsonObject, events: Events) -> None:
+        """Read one entry of `choices`, from a chunk or a whole reply."""
         text = fields.get("text")
         if type(text) is str and text:
             text = self._text.feed(text)
             if text:
                 events.append(ReplyTextDelta(self.index, text))
 
-    def close(self, events: Events, *, cut: bool) -> None:  # noqa: ARG002  text that was cut is text
-        """The choice is over."""
+    def close(self, events: Events, *, cut: bool) -> None:  # noqa: ARG002  truncated text is still text
+        """End the choice."""
         self.finished = True
         if rest := self._text.close():
             events.append(ReplyTextDelta(self.index, rest))
 
 
 class ReplyReader(ChoicesReader[ChoiceReader]):
-    """Reads one reply with `n` choices."""
+    """Reader for one reply with `n` choices."""
 
     __slots__ = ()
 
     REASONS: ClassVar = {"length": Reason.LENGTH, "max_tokens": Reason.LENGTH, "content_filter": Reason.FILTER}
-    """Everything else (`stop`, `eos_token`, …) is a stop."""
+    """All other reasons (`stop`, `eos_token`, …) count as a plain stop."""
 
     def _new_choice(self, index: int) -> ChoiceReader:
         return ChoiceReader(index)

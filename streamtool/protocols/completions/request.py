@@ -1,50 +1,50 @@
-"""Writes a `Conversation` as the body of a legacy completions request: the messages become one prompt.
+"""Writer for legacy completions request bodies, in which the messages become one prompt.
 
-The model's template (`ModelSettings.template`) marks the turns. A conversation that ends with the assistant's words is
-left open, for the model to go on. This protocol has no tools of its own; what else it cannot say is named in the text.
+The model's template (`ModelSettings.template`) marks the turns. If the conversation ends with an assistant message,
+that turn is left open for the model to continue. The protocol has no tools. Any other content that it cannot express is
+replaced with a placeholder such as `[image]`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import Conversation, Forcing, Message, Options, Part, TextPart
-from streamtool.errors import RequestError
-from streamtool.protocols import wire
+from streamtool.core.conversation import Conversation, Forcing, Message, Part, TextPart
+from streamtool.core.errors import RequestError
+from streamtool.core.json_value import Json
 from streamtool.protocols.completions.templates import TEMPLATES, Template
+from streamtool.protocols.options import writing
+from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
-Json = Any  # a decoded JSON value
-
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""What every request bears."""
+"""Headers of every request."""
 KEY_HEADER: Final = b"authorization"
-"""The header that bears the key."""
+"""Header that carries the key."""
 MODELS_PATH: Final = "/v1/models"
 
-_TOKENS: Final = 4096
-"""The limit if the client names none: the protocol's own default is 16."""
+_OPTIONS: Final = writing("completions")
 _STOPS: Final = 4
-"""Stop sequences that every server takes; the template's come first, and the exchange looks for the caller's itself."""
+"""Number of stop sequences that every server accepts. The template's sequences have priority; the exchange itself
+applies the caller's.
+"""
 
 
 def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
-    """Where requests go."""
+    """Return the request path."""
     return "/v1/completions"
 
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
-    """The JSON body that asks the model of the upstream for the next reply."""
+    """Return the JSON body of the request for the next reply."""
     if not conversation.messages:
-        raise RequestError("A request without messages cannot be written as a prompt.", param="messages")
+        raise RequestError("A request without messages cannot be converted to a prompt.", param="messages")
     if conversation.tools:
-        raise RequestError("This upstream has no tools of its own; they have to be emulated.", param="tools")
+        raise RequestError("This upstream has no native tools; they must be emulated.", param="tools")
     template = TEMPLATES[model.template]
     body: dict[str, Json] = {"model": model.name, "prompt": prompt(conversation.messages, template)}
-    body.update(_options(conversation.options))
+    body.update(wire.write_options(conversation.options, _OPTIONS))
     if conversation.forcing is not None:
         body.update(_forcing(conversation.forcing))
-    if conversation.options.n > 1:
-        body["n"] = conversation.options.n
     body["stop"] = list(dict.fromkeys((*template.stop, *conversation.options.stop)))[:_STOPS]
     body["stream"] = stream
     if stream and conversation.include_usage:
@@ -52,26 +52,14 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
     return wire.encode_request(body)
 
 
-def _options(options: Options) -> dict[str, Json]:
-    fields = {
-        "max_tokens": _TOKENS if options.max_tokens is None else options.max_tokens,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "seed": options.seed,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-    }
-    return {key: value for key, value in fields.items() if value is not None}
-
-
 _WORD: Final = 1
-"""The type of a trigger that is a word, as llama.cpp numbers them."""
+"""llama.cpp's number for a trigger that is a word."""
 
 
 def _forcing(forcing: Forcing) -> dict[str, Json]:
-    """What holds the model to a call; a beginning of the reply stands at the end of the prompt already.
+    """Return the fields that force a call; a prefill needs none, because it is already at the end of the prompt.
 
-    Source: the server of llama.cpp: a trigger that is one token has to be among the preserved ones.
+    Source: llama.cpp's server, in which a trigger that is one token must also be a preserved token.
     """
     if forcing.way == "prefill":
         return {}
@@ -83,9 +71,9 @@ def _forcing(forcing: Forcing) -> dict[str, Json]:
 
 
 def prompt(messages: Sequence[Message], template: Template) -> str:
-    """The messages as one text, up to where the model speaks next."""
+    """Return the messages as one prompt that ends where the model's turn begins."""
     pieces: list[str] = []
-    waiting = ""  # what the system has said and no turn of the user has taken up
+    waiting = ""  # system text that has not been put into a user turn yet
     for message in messages:
         before, behind = getattr(template, message.role)
         text = _text(message)
@@ -103,7 +91,7 @@ def prompt(messages: Sequence[Message], template: Template) -> str:
 
 
 def _text(message: Message) -> str:
-    """What the message says, with everything named that is no text."""
+    """Return the message as text, with a placeholder for anything that is not text."""
     lines = [_joined(result.content) for result in message.results]
     if message.content or not (message.results or message.calls):
         lines.append(_joined(message.content))

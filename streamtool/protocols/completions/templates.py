@@ -1,7 +1,7 @@
-"""The chat templates: how turns are marked in a prompt. A table of data.
+"""Chat templates: a table of the markers around each turn in a prompt.
 
-A turn is a prefix, the text, a suffix. The token that begins a prompt (`<s>`, `<|begin_of_text|>`) is not here: the
-server adds it. Each row follows the template that the models' makers publish.
+A turn is a prefix, the text and a suffix. The token at the beginning of a prompt (`<s>`, `<|begin_of_text|>`) is not
+included, because the server adds it. Each row follows the template published by the model's makers.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,20 @@ Marks = tuple[str, str]
 
 @frozen
 class Template:
-    """How one family of models marks turns."""
+    """Turn markers of one model family."""
 
     user: Marks
-    """What stands before and behind what the user says."""
+    """Text before and after a user message."""
     assistant: Marks
     reply: str
-    """What the prompt ends with, so that the model speaks next."""
+    """End of the prompt; the model continues from here."""
     stop: tuple[str, ...]
-    """What ends the model's turn; at most three, since some servers take four in all."""
+    """Sequences that end the model's turn; at most three, because some servers accept only four in total."""
     system: Marks = ("", "\n\n")
     inside: bool = False
-    """There is no turn of the system: what it says, with its marks, begins the next turn of the user."""
+    """Whether the system text, with its markers, is put at the start of the next user turn instead of having its own
+    turn.
+    """
 
 
 TEMPLATES: Final[Mapping[str, Template]] = MappingProxyType(

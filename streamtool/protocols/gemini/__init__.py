@@ -1,19 +1,18 @@
-"""Gemini (`POST /v1beta/models/…:generateContent`, `:streamGenerateContent`), both sides: the client's and the
-upstream's.
+"""Gemini (`POST /v1beta/models/…:generateContent`, `:streamGenerateContent`), for both clients and upstreams.
 
-`addresses` reads the path, which names the model; `request` reads what a client asks (its turns in `parts`, types of
-tools in `schemas`), `upstream` writes the request to an upstream, `reader` reads the upstream's reply: an event stream,
-or a JSON array that is streamed (`array`); `writer` and `complete` write the reply to the client, `models` tells which
-models there are. Names of this protocol's fields appear in this package only.
-Sources: the reference of the Gemini API; the types of google-genai 3.4 and @google/genai 3.1, and how they read a
-stream.
+`addresses` reads the path, which names the model; `request` reads a client's request (its turns in `parts`, its schemas
+in `schemas`); `upstream` writes a request to an upstream; `reader` reads the upstream's reply, which is an event stream
+or a streamed JSON array (`array`); `writer` and `complete` write the reply to the client; `models` lists the models.
+Field names of this protocol appear only in this package. Sources: the reference of the Gemini API; the types and stream
+handling of google-genai 3.4 and @google/genai 3.1.
 """
 
 from streamtool.protocols.gemini.addresses import at
 from streamtool.protocols.gemini.complete import write_complete, write_count, write_error
-from streamtool.protocols.gemini.models import asked_model, write_models
+from streamtool.protocols.gemini.models import requested_model, write_models
 from streamtool.protocols.gemini.reader import ReplyReader, read_error
-from streamtool.protocols.gemini.request import FIELDS, read_count, read_request, read_unread
+from streamtool.protocols.gemini.request import read_count, read_request, read_unread
+from streamtool.protocols.gemini.request_fields import REQUEST_FIELDS
 from streamtool.protocols.gemini.upstream import (
     HEADERS,
     KEY_HEADER,
@@ -26,16 +25,16 @@ from streamtool.protocols.gemini.upstream import (
     write_request,
 )
 from streamtool.protocols.gemini.writer import KEEPALIVE, ReplyWriter
-from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, STREAM_HEADERS
+from streamtool.protocols.shared.stream import BREAK, COMPLETE_HEADERS, STREAM_HEADERS
 
 NAME = "gemini"
 REPLY_ID = "gemini-"
-"""How the id of a reply begins."""
+"""Prefix of a reply's id."""
 CALL_ID = "call_"
-"""How the id of a call begins."""
+"""Prefix of a call's id."""
 REQUEST_ID = b"x-request-id"
-"""The header that bears the id of the request."""
+"""Header that carries the request id."""
 STREAMED_ERRORS = frozenset[str]()
-"""Codes of errors for which clients look in a stream only, and in no body with a status of its own."""
-memories = None
-"""No request of this protocol refers to an earlier reply."""
+"""Error codes that clients recognize only inside a stream, not in an HTTP error response."""
+store_entries = None
+"""Requests of this protocol never refer to an earlier reply."""

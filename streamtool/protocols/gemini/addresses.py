@@ -1,7 +1,8 @@
-"""Reads the path of a request: it names the model, and says what is asked of it and how the reply is streamed.
+"""Reader for request paths, which name the model, the method and the kind of stream.
 
-`…/models/{model}:streamGenerateContent?alt=sse` gives an event stream, without `alt=sse` a JSON array whose elements
-come one by one; `…:generateContent` gives a whole reply. The names that depend on it are bound here (`at`).
+`…/models/{model}:streamGenerateContent?alt=sse` returns an event stream; without `alt=sse` it returns a JSON array that
+is sent element by element. `…:generateContent` returns a complete reply. `at` returns the package names whose values
+depend on the path.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from attrs import frozen
 from streamtool.protocols.gemini.request import read_count, read_request, read_unread
 from streamtool.protocols.gemini.upstream import request_path
 from streamtool.protocols.gemini.writer import ArrayWriter
-from streamtool.protocols.stream import COMPLETE_HEADERS
+from streamtool.protocols.shared.stream import COMPLETE_HEADERS
 from streamtool.settings import ModelSettings
 
 _ARRAY: Final[Mapping[str, Any]] = {
@@ -22,12 +23,12 @@ _ARRAY: Final[Mapping[str, Any]] = {
     "STREAM_HEADERS": (*COMPLETE_HEADERS, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")),
     "BREAK": b"",
 }
-"""What is different where the reply is an array; a blank line may stand between its elements, too."""
+"""Names that differ when the reply is an array. A blank line may appear between array elements too."""
 
 
 @frozen
 class _Address:
-    """Where a client sent its request: `{before}/models/{model}:{verb}?{query}`."""
+    """Target of a client request: `{before}/models/{model}:{verb}?{query}`."""
 
     before: str
     model: str
@@ -36,16 +37,18 @@ class _Address:
 
     @property
     def streams(self) -> bool:
-        """The reply is to come in pieces."""
+        """Whether the reply is streamed."""
         return self.verb == "streamGenerateContent"
 
     @property
     def array(self) -> bool:
-        """As elements of an array."""
+        """Whether the stream is an array."""
         return self.streams and "alt=sse" not in self.query.split("&")
 
     def path(self, model: ModelSettings, *, stream: bool) -> str:
-        """Where the request goes: where the client sent it, if the reply is to come as the client asked for it."""
+        """Return the path of the upstream request: the client's own path, unless only one of the two replies is
+        streamed.
+        """
         if stream is not self.streams:
             return request_path(model, stream=stream)
         written = f"{self.before}/models/{quote(model.name, safe='')}:{self.verb}"
@@ -53,7 +56,7 @@ class _Address:
 
 
 def at(target: str) -> Mapping[str, Any]:
-    """The names of this package that mean something else at the path that a client asked for."""
+    """Return the names of this package that have other values at this request target."""
     path, _, query = target.partition("?")
     before, _, rest = path.partition("/models/")
     model, _, verb = rest.rpartition(":")

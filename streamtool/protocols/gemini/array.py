@@ -1,11 +1,10 @@
-"""Takes apart the JSON array in which Gemini streams its chunks when nobody asked for an event stream."""
+"""Incremental reader for the JSON array that Gemini streams unless an event stream is requested."""
 
 import re
-from typing import Any, Final
+from typing import Final
 
-from streamtool.protocols import wire
-
-Json = Any  # a decoded JSON value
+from streamtool.core.json_value import Json
+from streamtool.protocols.shared import wire
 
 _BETWEEN: Final = re.compile(rb'["{}\[\],]').search
 _WITHIN: Final = re.compile(rb'["{}\[\]]').search
@@ -14,24 +13,25 @@ _QUOTE: Final = ord('"')
 
 
 class ArrayReader:
-    """The elements of a JSON array that comes in pieces.
+    """Incremental splitter of a JSON array into its elements.
 
-    Only strings and brackets are looked at until an element is whole; so no byte is looked at twice, and nothing is
-    built of what is nested without end. `broken` says that what came is no JSON; the elements before were returned.
+    Until an element is complete, only its strings and brackets are scanned, so each byte is scanned once and deep
+    nesting costs nothing. `broken` means that the input is not valid JSON; the elements before the error have already
+    been returned.
     """
 
     __slots__ = ("_depth", "_escaped", "_pieces", "_string", "broken", "held")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []  # of the element that is open, and what stands before it
-        self._depth = 0  # brackets that are open, that of the array included; -1: the array is over
-        self._string = False  # a string is open
-        self._escaped = False  # its next character is escaped
+        self._pieces: list[bytes] = []  # pieces of the open element, and any bytes before it
+        self._depth = 0  # open brackets, including the array's own; -1 after the array
+        self._string = False  # inside a string
+        self._escaped = False  # the next character of the string is escaped
         self.broken = False
         self.held = 0
 
     def feed(self, data: bytes, *, last: bool = False) -> list[Json]:
-        """The elements that end in `data`; `last` says that nothing follows."""
+        """Return the elements completed by `data`; `last` means that no more data follows."""
         found: list[Json] = []
         at = begin = 0
         while at < len(data) and not self.broken and self._depth >= 0:
@@ -50,11 +50,11 @@ class ArrayReader:
             else:
                 self._depth -= char != b","
                 if self._depth <= 1:
-                    # what closes an element belongs to it, what stands behind one does not
+                    # a closing bracket belongs to its element, but a comma does not
                     self._element(data[begin : at - (self._depth == 0 or char == b",")], found)
                     begin = at
                     self._depth = self._depth or -1
-        if self._depth < 0:  # nothing stands behind the array
+        if self._depth < 0:  # nothing may follow the array
             self.broken = self.broken or bool(data[begin:].strip())
             return found
         self._pieces.append(data[begin:])
@@ -64,9 +64,9 @@ class ArrayReader:
         return found
 
     def _in_string(self, data: bytes, at: int) -> int:
-        """The place behind the string, or the end of `data`."""
+        """Return the position after the string, or the end of `data`."""
         if not self._escaped:
-            at = _STRING(data, at).end()  # type: ignore[union-attr]  # it matches nothing as well
+            at = _STRING(data, at).end()  # type: ignore[union-attr]  # also matches an empty string
             if at == len(data):
                 return at
             self._string = data[at] != _QUOTE
@@ -76,7 +76,7 @@ class ArrayReader:
         return at + 1
 
     def _element(self, rest: bytes, found: list[Json]) -> None:
-        """Whatever stands between two commas; nothing is nothing."""
+        """Decode the bytes between two commas, unless they are blank."""
         data = b"".join((*self._pieces, rest)).strip()
         self._pieces.clear()
         self.held = 0

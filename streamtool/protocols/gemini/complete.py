@@ -1,20 +1,21 @@
-"""Writes a whole reply, errors and counts; and what a whole reply and a streamed one must agree on."""
+"""Writer for complete replies, errors and token counts, with helpers shared by complete and streamed replies."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.stream import spoken
-from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyPart, ReplyReasoning, ReplyText, Usage
-
-Json = Any  # a JSON value
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Choice, Reason, Reply, ReplyCall, ReplyPart, ReplyReasoning, ReplyText, Usage
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import drop_blank_text
 
 EMPTY: Final = {"text": ""}
-"""The part of a candidate that says nothing more; chats of SDKs forget a reply without parts."""
+"""Last part of a streamed candidate, and only part of an empty one: chat sessions of the SDKs drop a reply without
+parts.
+"""
 _STATUSES: Final = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -31,7 +32,9 @@ _STATUSES: Final = {
 
 
 def finish_reason(reason: Reason, *, cut: bool) -> str:
-    """The word for why a candidate ended; calls are a plain stop. `cut`: a call is incomplete, and not shown."""
+    """Return the finish reason of a candidate; a reply with calls ends in a plain stop. `cut` means that an incomplete
+    call was dropped.
+    """
     if reason is Reason.FILTER:
         return "SAFETY"
     if reason is Reason.LENGTH:
@@ -40,7 +43,9 @@ def finish_reason(reason: Reason, *, cut: bool) -> str:
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
-    """The token counts as an object; what is unknown is 0. Here thoughts are not among the candidates' tokens."""
+    """Return the token usage as an object; unknown counts are 0. In this protocol, candidate tokens exclude
+    thoughts.
+    """
     told = {"cachedContentTokenCount": usage.cached, "thoughtsTokenCount": usage.reasoning}
     return {
         "promptTokenCount": usage.input,
@@ -52,15 +57,15 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
 
 
 def call_part(id: str | None, name: str, arguments: str, signature: str | None) -> dict[str, Json]:
-    """A whole call."""
+    """Return the part for a complete call."""
     call = {"id": id, "name": name, "args": msgspec.Raw(wire.object_of(arguments))}
     return {"functionCall": call} if signature is None else {"functionCall": call, "thoughtSignature": signature}
 
 
-def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:  # noqa: ARG001  this protocol does not tell the time
-    """The JSON body of a reply that is not streamed; the reply's own id and model win over those given.
+def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:  # noqa: ARG001  this protocol has no creation time
+    """Return the JSON body of a complete reply; the reply's own id and model override the arguments.
 
-    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
     """
     choices = reply.whole(conversation.options.n)
     body = {
@@ -81,7 +86,7 @@ def _candidate(choice: Choice) -> dict[str, Json]:
 
 def _parts(parts: Sequence[ReplyPart]) -> list[Json]:
     written: list[Json] = []
-    for part in spoken(parts):
+    for part in drop_blank_text(parts):
         match part:
             case ReplyText(text):
                 written.append({"text": text})
@@ -95,18 +100,18 @@ def _parts(parts: Sequence[ReplyPart]) -> list[Json]:
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:
-    """The error object of this protocol. It has no field for the place that an error names: the sentence tells it."""
+    """Return the error object of this protocol. It has no field for `error.param`, so the message includes it."""
     named = error.param and error.status < 500 and error.param not in error.message
     message = f"{error.param}: {error.message}" if named else error.message
     known = _STATUSES.get(error.status, "INTERNAL" if error.status >= 500 else "INVALID_ARGUMENT")
     return {"error": {"code": error.status, "message": message, "status": known}}
 
 
-def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001  stands in a header
-    """The JSON body of an error; its HTTP status is `error.status`, and the request's id travels in a header."""
+def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001  sent in a header
+    """Return the JSON body of an error; its HTTP status is `error.status`, and the request id is sent in a header."""
     return wire.encode(error_fields(error))
 
 
 def write_count(tokens: int) -> bytes:
-    """The JSON body that tells how many tokens a conversation has."""
+    """Return the JSON body of a token count."""
     return wire.encode({"totalTokens": tokens})

@@ -1,29 +1,30 @@
-"""Tells a client of Gemini which models there are."""
+"""Model lists in Gemini's format."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.errors import NotFoundError
-from streamtool.protocols import wire
+from streamtool.core.errors import NotFoundError
+from streamtool.core.json_value import Json
 from streamtool.protocols.interfaces import ListedModel
-
-Json = Any  # a JSON value
+from streamtool.protocols.shared import wire
 
 _METHODS: Final = ["generateContent", "countTokens"]
 
 
-def asked_model(path: str, body: bytes) -> str | None:  # noqa: ARG001  other protocols name it there
-    """The model that a request asks about; None: all of them."""
+def requested_model(path: str, body: bytes) -> str | None:  # noqa: ARG001  other protocols name the model in the body
+    """Return the requested model; None if the request asks for all models."""
     return path.partition("/models/")[2] or None
 
 
-def write_models(path: str, wanted: str | None, models: Sequence[ListedModel]) -> bytes:  # noqa: ARG001  there is one list
-    """The list, or what is told of one model. Raises NotFoundError for one that there is not."""
+def write_models(path: str, wanted: str | None, models: Sequence[ListedModel]) -> bytes:  # noqa: ARG001  there is only one list
+    """Return the JSON body with all models, or with the requested one. Raises NotFoundError for an unknown model."""
     if wanted is None:
         return wire.encode({"models": [_entry(model) for model in models]})
     found = next((model for model in models if model.name == wanted), None)
     if found is None:
-        raise NotFoundError(f"models/{wanted[:80]} is not found; GET /v1beta/models lists them", code="model_not_found")
+        raise NotFoundError(
+            f"models/{wanted[:80]} not found; GET /v1beta/models lists all models", code="model_not_found"
+        )
     return wire.encode(_entry(found))
 
 
@@ -36,4 +37,4 @@ def _entry(model: ListedModel) -> dict[str, Json]:
         "supportedGenerationMethods": _METHODS,
     }
     window = {} if model.context is None else {"inputTokenLimit": model.context, "outputTokenLimit": model.context}
-    return {**made, **model.told, **window}
+    return {**made, **model.upstream_fields, **window}

@@ -1,28 +1,29 @@
-"""Reads the turns of a request: texts, thoughts, media, calls, results.
+"""Reader for the turns of a request: text, thoughts, media, calls and results.
 
-Chats of SDKs send each chunk of a streamed reply back as a turn of its own, so neighbouring turns of the model are one
-message, and neighbouring texts in it one text. What is merely odd is taken (a turn without a role, a result that is no
-object), what has no meaning is a `RequestError` whose `param` names the place.
+Chat sessions of the SDKs send each chunk of a streamed reply back as a separate turn. Adjacent model turns therefore
+become one message, and adjacent pieces of text in it are joined. Oddities are accepted (a turn without a role, a result
+that is not an object); meaningless input is a `RequestError` whose `param` names the place.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, list_of, object_at, refused, shown, string, words
-from streamtool.protocols.pairing import CallIds
-
-Json = Any  # a decoded JSON value
+from streamtool.core.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import list_of, object_at, refused, shown, string, words
+from streamtool.protocols.shared.pairing import PairedCallIds
 
 _KINDS: Final = ("image", "audio", "video")
-_WORDS: Final = ("output", "result")
-"""The keys of a result under which clients put what a function returned."""
+_RESULT_KEYS: Final = ("output", "result")
+"""Keys in which clients put a function's return value."""
 
 
-def camel(fields: Mapping[str, Json]) -> dict[str, Json]:
-    """The fields with their keys in camel case; the API takes snake case as well. What they hold stays as it is."""
+def camel_case_keys(fields: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fields with keys in camel case, because the API also accepts snake case. Nested values are
+    unchanged.
+    """
     return {_camel(key) if "_" in key else key: value for key, value in fields.items()}
 
 
@@ -32,28 +33,30 @@ def _camel(key: str) -> str:
 
 
 def _given_ids(turns: Iterable[Fields]) -> Iterator[str]:
-    """The ids that calls of these turns bear."""
+    """Yield the call ids that the client sent in these turns."""
     for turn in turns:
         parts = turn.get("parts")
         for part in parts if isinstance(parts, list) else ():
-            call = camel(part).get("functionCall") if isinstance(part, dict) else None
+            call = camel_case_keys(part).get("functionCall") if isinstance(part, dict) else None
             if isinstance(call, dict) and isinstance(call.get("id"), str):
                 yield call["id"]
 
 
 def read_system(value: Json) -> tuple[Message, ...]:
-    """The message that `systemInstruction` is, if it says anything. Its `raw` is that field of the body, alone."""
+    """Return the message in `systemInstruction`; () if it has no content. The message's `raw` contains only that body
+    field.
+    """
     if value is None:
         return ()
     place = "systemInstruction"
-    fields = {"parts": [{"text": value}]} if isinstance(value, str) else camel(object_at(value, place))
+    fields = {"parts": [{"text": value}]} if isinstance(value, str) else camel_case_keys(object_at(value, place))
     content = tuple(part for item, inside in _parts(fields, place) for part in _part(item, inside))
     return (Message("system", content, raw=({place: value},)),) if content else ()
 
 
 def read_contents(turns: Sequence[Fields]) -> Iterator[Message]:
-    """The messages that the turns are."""
-    ids = CallIds(_given_ids(turns))
+    """Yield the messages of the turns."""
+    ids = PairedCallIds(_given_ids(turns))
     placed = [(fields, f"contents[{position}]") for position, fields in enumerate(turns)]
     for role, run in groupby(placed, lambda one: _role(*one)):
         if role == "assistant":
@@ -69,15 +72,15 @@ def _role(fields: Fields, place: str) -> str:
         case None | "" | "user" | "function" | "tool":
             return "user"
         case role:
-            raise refused(f"{place}.role", f"A turn's role is user or model, not {shown(role)}.")
+            raise refused(f"{place}.role", f"A turn's role must be user or model, not {shown(role)}.")
 
 
-def _user(fields: Fields, place: str, ids: CallIds) -> Message:
+def _user(fields: Fields, place: str, ids: PairedCallIds) -> Message:
     content: list[Part] = []
     results: list[ToolResult] = []
     for part, inside in _parts(fields, place):
         if "functionCall" in part:
-            raise refused(f"{inside}.functionCall", "A functionCall stands in a turn of the model.")
+            raise refused(f"{inside}.functionCall", "A functionCall belongs in a model turn.")
         if "functionResponse" in part:
             results.append(_result(part["functionResponse"], f"{inside}.functionResponse", ids))
         else:
@@ -85,15 +88,15 @@ def _user(fields: Fields, place: str, ids: CallIds) -> Message:
     return Message("user", tuple(content), results=tuple(results), raw=(fields,))
 
 
-def _model(turns: Sequence[tuple[Fields, str]], ids: CallIds) -> Message:
-    """Neighbouring turns of the model."""
+def _model(turns: Sequence[tuple[Fields, str]], ids: PairedCallIds) -> Message:
+    """Return the message for adjacent model turns."""
     content: list[Part] = []
-    pieces: list[str] = []  # of the text that is being said
+    pieces: list[str] = []  # pieces of the current text
     calls: list[ToolCall] = []
     reasoning: list[str] = []
     for part, inside in (found for fields, place in turns for found in _parts(fields, place)):
         if "functionResponse" in part:
-            raise refused(f"{inside}.functionResponse", "A functionResponse stands in a turn of the user.")
+            raise refused(f"{inside}.functionResponse", "A functionResponse belongs in a user turn.")
         if part.get("thought") is True:
             reasoning.append(words(part, "text", inside))
         elif isinstance(part.get("text"), str):
@@ -115,7 +118,7 @@ def _text(pieces: Iterable[str]) -> tuple[TextPart, ...]:
     return (TextPart(text),) if text else ()
 
 
-def _call(part: Fields, place: str, ids: CallIds) -> ToolCall:
+def _call(part: Fields, place: str, ids: PairedCallIds) -> ToolCall:
     inside = f"{place}.functionCall"
     call = object_at(part["functionCall"], inside)
     name = string(call, "name", inside)
@@ -125,15 +128,17 @@ def _call(part: Fields, place: str, ids: CallIds) -> ToolCall:
     return ToolCall(ids.call(words(call, "id", inside) or None, name), name, arguments, signature=signature)
 
 
-def _result(value: Json, place: str, ids: CallIds) -> ToolResult:
-    """A result: what stands under `output`, `result` or `error` alone, else the whole object as JSON."""
-    fields = camel(object_at(value, place))
+def _result(value: Json, place: str, ids: PairedCallIds) -> ToolResult:
+    """Return a result: the value of `output`, `result` or `error` if that is the only key, otherwise the whole object
+    as JSON.
+    """
+    fields = camel_case_keys(object_at(value, place))
     identity, name = ids.result(words(fields, "id", place) or None, string(fields, "name", place))
     response, error = fields.get("response"), False
     if isinstance(response, dict) and len(response) == 1:
         (key,) = response
         error = key == "error"
-        if error or key in _WORDS:
+        if error or key in _RESULT_KEYS:
             response = response[key]
     text = response if isinstance(response, str) else "" if response is None else wire.encode(response).decode()
     media = tuple(part for item, inside in _parts(fields, place) for part in _part(item, inside))
@@ -144,24 +149,24 @@ def _result(value: Json, place: str, ids: CallIds) -> ToolResult:
 
 
 def _parts(fields: Fields, place: str) -> Iterator[tuple[Fields, str]]:
-    """The parts of a turn, each with its place; a text may stand for a part."""
+    """Yield the parts of a turn, each with its place; a part may be a plain string."""
     for number, item in enumerate(list_of(fields, "parts", place)):
         inside = f"{place}.parts[{number}]"
-        yield {"text": item} if isinstance(item, str) else camel(object_at(item, inside)), inside
+        yield {"text": item} if isinstance(item, str) else camel_case_keys(object_at(item, inside)), inside
 
 
 def _part(part: Fields, place: str) -> tuple[Part, ...]:
-    """What a part says that is no call and no result; none if it is empty."""
+    """Return the content of a part that is neither a call nor a result; () if it is empty."""
     match part:
         case {"text": value} if value is not None:
             text = string(part, "text", place, empty=True)
             return (TextPart(text),) if text else ()
         case {"inlineData": dict(value)}:
-            value = camel(value)
+            value = camel_case_keys(value)
             kind = words(value, "mimeType", f"{place}.inlineData")
             return (MediaPart(_kind(kind), part, kind, string(value, "data", f"{place}.inlineData")),)
         case {"fileData": dict(value)}:
-            value = camel(value)
+            value = camel_case_keys(value)
             kind = words(value, "mimeType", f"{place}.fileData")
             return (MediaPart(_kind(kind), part, kind, url=string(value, "fileUri", f"{place}.fileData")),)
         case {"executableCode": {"code": str(code)}}:

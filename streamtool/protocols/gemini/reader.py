@@ -1,21 +1,21 @@
-"""Reads Gemini's reply, an event stream or a JSON array that is streamed, into reply events.
+"""Reader for Gemini's reply: an event stream, or a streamed JSON array.
 
-Theory of operation. With `alt=sse` the chunks are events; a server that ignores it sends one array whose elements are
-the chunks, printed over many lines. The first byte tells: `[` is an array, which is parsed as its bytes come; the rest
-(a stream, one document, a page) is told apart by `BodySniffer`. A chunk is the same object in all of them, and so is a
-whole reply. Its keys are in camel case or in snake case, as the server was built.
+Theory of operation. With `alt=sse` the chunks are events; a server that ignores this parameter sends one array, whose
+elements are the chunks, printed over many lines. The first byte decides: `[` starts an array, which is parsed as its
+bytes arrive; anything else (a stream, a document, a web page) is left to `BodySniffer`. A chunk is the same object in
+every case, and so is a whole reply. Its keys are in camel case or snake case, depending on the server.
 
-What is worth knowing about Gemini:
-- There is no end mark. The reply is whole if each candidate has given a reason by the end of the answer.
-- A prompt that is blocked has no candidate at all, but a reason for that.
-- Thoughts are parts of text like others, marked. Calls come whole in one part, often without an id. The part of a call
-  may bear a signature; newer models refuse the next request if the call comes back without it. Of calls that are made
-  at once only the first one has it.
-- Counts stand on every chunk, and the last ones are right. They count thoughts beside the answer, not in it.
-- An error in the middle of a stream may come as bare JSON over several lines, between the events, where the rules of
-  event streams throw it away. What came since the last event is therefore kept, within bounds, to be looked at when the
-  answer breaks off.
-Nothing here raises on what an upstream sends.
+Facts about Gemini:
+- It sends no end marker. The reply is complete if every candidate has a finish reason when the answer ends.
+- If the prompt is blocked, the reply contains no candidates, only the block reason.
+- Thoughts are marked text parts. A call is sent complete in one part, often without an id. The call's part may have a
+  signature, and newer models reject the next request if the call is returned without it. Among parallel calls, only the
+  first one has a signature.
+- Every chunk reports usage, and the last report is the correct one. Thoughts are counted separately from the answer.
+- An error in the middle of a stream may be bare JSON over several lines between the events, which event stream rules
+  discard. The bytes since the last event are therefore kept, up to a limit, and searched if the answer is truncated.
+
+Nothing here raises an exception because of what an upstream sends.
 """
 
 import re
@@ -23,13 +23,10 @@ from typing import Final
 
 from attrs import Factory, define
 
-from streamtool import sse
-from streamtool.errors import UpstreamError
-from streamtool.protocols import body_sniffer, wire
-from streamtool.protocols.body_sniffer import Beginning, broken_off, tokens, too_large, unreadable
-from streamtool.protocols.gemini.array import ArrayReader
-from streamtool.protocols.stream import Events, Fields, Json, StreamReader, choices_missing, flush, later, word
-from streamtool.reply import (
+from streamtool.core import sse
+from streamtool.core.errors import UpstreamError
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -40,6 +37,23 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+from streamtool.protocols.gemini.array import ArrayReader
+from streamtool.protocols.shared import body_sniffer, wire
+from streamtool.protocols.shared.body_sniffer import (
+    LeadingBytesFilter,
+    token_count,
+    too_large_error,
+    truncated_error,
+    unreadable_error,
+)
+from streamtool.protocols.shared.stream import (
+    Events,
+    StreamReader,
+    choices_missing_error,
+    flush_joiners,
+    nonempty_string,
+    stronger_reason,
+)
 
 _REASONS: Final = {
     "MAX_TOKENS": Reason.LENGTH,
@@ -48,19 +62,21 @@ _REASONS: Final = {
         Reason.FILTER,
     ),
 }
-"""Everything else (`STOP`, `OTHER`, `MALFORMED_FUNCTION_CALL`, …) is a stop."""
-_BLANK: Final = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)").search  # a line without anything ends an event
-_AFTER: Final = 64 * 1024  # bytes since the last event that are kept
+"""All other reasons (`STOP`, `OTHER`, `MALFORMED_FUNCTION_CALL`, …) count as a plain stop."""
+_BLANK: Final = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)").search  # an empty line ends an event
+_AFTER: Final = 64 * 1024  # maximum number of bytes kept since the last event
 
 
 def read_error(status: int, body: bytes) -> UpstreamError:
-    """The error that the upstream answered with; a key that it does not know (400) is ours, like a 401."""
+    """Return the error in an upstream answer. Gemini reports an unknown API key with status 400; like a 401, this is
+    our error and not the client's.
+    """
     return body_sniffer.read_error(401 if b"API_KEY_INVALID" in body else status, body)
 
 
 @define
-class _Candidate:
-    """One of the replies, as far as it came."""
+class _IncomingCandidate:
+    """State of one candidate while its reply arrives."""
 
     index: int
     calls: int = 0
@@ -69,29 +85,29 @@ class _Candidate:
     reasoning: wire.Joiner = Factory(wire.Joiner)
 
 
-class Remainder:
-    """What came of an event stream with its last event and since, within bounds: a bare error may stand there."""
+class TrailingBytes:
+    """Bytes of an event stream from its last event on, up to a limit. They may contain a bare error."""
 
-    __slots__ = ("_behind", "_kept", "_pieces")
+    __slots__ = ("_ends_event", "_kept", "_pieces")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._kept = 0  # bytes in `_pieces`
-        self._behind = False  # the first piece holds the end of an event
+        self._ends_event = False  # whether the first piece contains the end of an event
 
     def feed(self, data: bytes, *, ends: bool) -> None:
-        """A piece of the stream; `ends`: an event ends in it."""
+        """Add a piece of the stream; `ends` means that an event ends in this piece."""
         if ends or self._kept > _AFTER:
             self._pieces.clear()
             self._kept = 0
-            self._behind = ends
+            self._ends_event = ends
         self._pieces.append(data)
         self._kept += len(data)
 
     def error(self) -> UpstreamError | None:
-        """The error that stands between the events, if one does."""
+        """Return the bare error after the last event, if there is one."""
         since = self._pieces
-        if self._behind and since[0][:1] not in (b"\r", b"\n"):
+        if self._ends_event and since[0][:1] not in (b"\r", b"\n"):
             begun = max(0, since[0].rfind(b"\ndata:"), since[0].rfind(b"\rdata:"))
             over = _BLANK(since[0], begun)
             since = [since[0][over.end() if over else 0 :], *since[1:]]
@@ -104,22 +120,22 @@ class Remainder:
 
 
 class ReplyReader(StreamReader):
-    """Reads one reply with `n` candidates."""
+    """Reader for one reply with `n` candidates."""
 
     __slots__ = ("_array", "_beginning", "_blocked", "_candidates", "_n", "_remainder", "_started")
 
     def __init__(self, *, n: int = 1) -> None:
         super().__init__()
         self._n = n
-        self._beginning: Beginning | None = Beginning()  # until the kind of the answer is known
-        self._array: ArrayReader | None = None  # the answer, if it is an array
-        self._remainder = Remainder()
-        self._candidates: dict[int, _Candidate] = {}
+        self._beginning: LeadingBytesFilter | None = LeadingBytesFilter()  # None once the kind of answer is known
+        self._array: ArrayReader | None = None  # set if the answer is an array
+        self._remainder = TrailingBytes()
+        self._candidates: dict[int, _IncomingCandidate] = {}
         self._blocked = False
         self._started = False
 
     def feed(self, data: bytes) -> Events:
-        """What `data` says."""
+        """Return the reply events that `data` completes."""
         events: Events = []
         if self._beginning is not None:
             data = self._begin(self._beginning, data)
@@ -132,22 +148,24 @@ class ReplyReader(StreamReader):
         found = answer.feed(data)
         for event in found:
             self._event(event, events)
+        # A bare error between the events is not an event. It matters only if the answer is truncated, so `_end` looks
+        # for it.
         if answer.stream is not None:
             self._remainder.feed(data, ends=bool(found))
         if answer.error is not None:
             self._fail(answer.error, events)
         return events
 
-    def _begin(self, beginning: Beginning, data: bytes) -> bytes:
+    def _begin(self, beginning: LeadingBytesFilter, data: bytes) -> bytes:
         data = beginning.feed(data)
         if data:
             self._beginning = None
             self._array = ArrayReader() if data[:1] == b"[" else None
         return data
 
-    def _last(self, events: Events) -> None:
+    def _read_rest(self, events: Events) -> None:
         if self._array is None:
-            super()._last(events)
+            super()._read_rest(events)
         else:
             self._elements(self._array, b"", events, last=True)
 
@@ -155,8 +173,8 @@ class ReplyReader(StreamReader):
         for chunk in array.feed(data, last=last):
             if isinstance(chunk, dict) and not self.ended:
                 self._read(chunk, None, events)
-        if array.broken or array.held > sse.HELD:
-            self._fail(unreadable() if array.broken else too_large(), events)
+        if array.broken or array.held > sse.MAX_BUFFERED:
+            self._fail(unreadable_error() if array.broken else too_large_error(), events)
 
     def _document(self, value: Json, events: Events) -> None:
         if isinstance(value, dict):
@@ -170,10 +188,11 @@ class ReplyReader(StreamReader):
 
     # --- a chunk, or a whole reply
 
-    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:  # noqa: ARG002
+    def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:  # noqa: ARG002
         if fields.get("error"):
             self._fail(wire.upstream_error(fields), events)
             return
+        # Later counts replace earlier ones: every chunk has counts, and only the last ones are final.
         counts = _field(fields, "usageMetadata", "usage_metadata")
         if isinstance(counts, dict):
             self._counts = counts
@@ -185,61 +204,64 @@ class ReplyReader(StreamReader):
                     self._candidate(entry, position, events)
             return
         feedback = _field(fields, "promptFeedback", "prompt_feedback")
+        # A blocked prompt is a reply without candidates. `_end` finishes it with a filter reason.
         if isinstance(feedback, dict) and _field(feedback, "blockReason", "block_reason"):
             self._start(fields, events)
             self._blocked = True
 
-    def _start(self, fields: Fields, events: Events) -> None:
+    def _start(self, fields: JsonObject, events: Events) -> None:
         if not self._started:
             self._started = True
-            identity = word(_field(fields, "responseId", "response_id"))
-            events.append(ReplyStart(identity, None, word(_field(fields, "modelVersion", "model_version"))))
+            identity = nonempty_string(_field(fields, "responseId", "response_id"))
+            events.append(ReplyStart(identity, None, nonempty_string(_field(fields, "modelVersion", "model_version"))))
 
-    def _candidate(self, fields: Fields, position: int, events: Events) -> None:
+    def _candidate(self, fields: JsonObject, position: int, events: Events) -> None:
         index = fields.get("index")
         if self._n == 1 or not isinstance(index, int) or isinstance(index, bool) or index < 0:
             index = position
         if index >= self._n:
-            return  # nobody asked for it
+            return  # not requested
         candidate = self._candidates.get(index)
         if candidate is None:
-            candidate = self._candidates[index] = _Candidate(index)
+            candidate = self._candidates[index] = _IncomingCandidate(index)
         content = fields.get("content")
         parts = content.get("parts") if isinstance(content, dict) else None
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 _part(part, candidate, events)
+        # The reason may arrive together with the last text, and more text may follow, so `_end` emits the finish.
         reason = _field(fields, "finishReason", "finish_reason")
         if isinstance(reason, str) and reason:
-            candidate.reason = later(_REASONS.get(reason, Reason.STOP), candidate.reason)
+            candidate.reason = stronger_reason(_REASONS.get(reason, Reason.STOP), candidate.reason)
 
     # --- the end
 
     def _end(self, events: Events, *, marked: bool) -> None:
         candidates = [self._candidates[index] for index in sorted(self._candidates)]
         if self._blocked and not candidates:
-            candidates = [_Candidate(index, reason=Reason.FILTER) for index in range(self._n)]
+            candidates = [_IncomingCandidate(index, reason=Reason.FILTER) for index in range(self._n)]
+        # Gemini sends no end marker: the reply is complete if every candidate has its reason.
         if not candidates or not (marked or all(candidate.reason for candidate in candidates)):
             self._fail(self._remainder.error() or self._broken_off(), events)
             return
         if len(candidates) < self._n:
-            self._fail(choices_missing(len(candidates), self._n), events)
+            self._fail(choices_missing_error(len(candidates), self._n), events)
             return
         for candidate in candidates:
-            flush(candidate.index, candidate.reasoning, candidate.text, events)
+            flush_joiners(candidate.index, candidate.reasoning, candidate.text, events)
             events.append(ReplyFinish(candidate.index, candidate.reason or Reason.STOP))
         self._done(events)
 
-    def _usage(self, counts: Fields) -> Usage:
+    def _usage(self, counts: JsonObject) -> Usage:
         return _usage(counts)
 
     def _broken_off(self) -> UpstreamError:
         silent = not self._started and self._array is None and self._beginning is None
-        return self._answer.broken_off() if silent else broken_off()
+        return self._answer.truncated_error() if silent else truncated_error()
 
 
-def _part(part: Fields, candidate: _Candidate, events: Events) -> None:
-    """One part of a candidate: text, a thought, or a call."""
+def _part(part: JsonObject, candidate: _IncomingCandidate, events: Events) -> None:
+    """Read one part of a candidate: text, a thought or a call."""
     text = part.get("text")
     if isinstance(text, str) and text:
         if part.get("thought") is True:
@@ -260,23 +282,23 @@ def _part(part: Fields, candidate: _Candidate, events: Events) -> None:
         ReplyCallStart(
             candidate.index,
             index,
-            word(call.get("id")),
+            nonempty_string(call.get("id")),
             wire.repaired(name),
-            word(_field(part, "thoughtSignature", "thought_signature")),
+            nonempty_string(_field(part, "thoughtSignature", "thought_signature")),
         ),
         ReplyArgumentsDelta(candidate.index, index, wire.encode(call.get("args") or {}).decode()),
         ReplyCallEnd(candidate.index, index),
     )
 
 
-def _field(fields: Fields, camel: str, snake: str) -> Json:
-    """What stands under either spelling of a key."""
+def _field(fields: JsonObject, camel: str, snake: str) -> Json:
+    """Return the value under the camel-case key, or under the snake-case one if the former is absent."""
     return fields[camel] if camel in fields else fields.get(snake)
 
 
-def _usage(counts: Fields) -> Usage:
+def _usage(counts: JsonObject) -> Usage:
     def count(camel: str, snake: str) -> int:
-        return tokens(counts, camel) or tokens(counts, snake)
+        return token_count(counts, camel) or token_count(counts, snake)
 
     thoughts = count("thoughtsTokenCount", "thoughts_token_count")
     return Usage(

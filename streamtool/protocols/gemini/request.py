@@ -1,17 +1,17 @@
-"""Reads the body of a request to Gemini's `generateContent` into a `Conversation`; also that of a count of its tokens.
+"""Reader for the request bodies of Gemini's `generateContent` and `countTokens`.
 
-The model, and whether the reply is streamed, stand in the path (`addresses`); a body may name the model too. Keys are
-in camel case or in snake case, as clients write them. Calls and results may lack ids; a result names its function, and
-answers the first open call of it (`pairing`). The parts of a turn are in `parts`, schemas of types in `schemas`.
-Source: the reference of the Gemini API and the request types of google-genai 3.4.
+The path names the model and selects streaming (`addresses`); a body may name the model too. Keys may be in camel case
+or snake case. Calls and results may lack ids; a result then names its function and answers the oldest unanswered call
+to it (`pairing`). The parts of a turn are read in `parts`, and schemas in `schemas`. Source: the reference of the
+Gemini API and the request types of google-genai 3.4.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from attrs import evolve
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     HOSTED,
     HOSTED_CHOICE,
     Conversation,
@@ -21,14 +21,17 @@ from streamtool.conversation import (
     Tool,
     ToolChoice,
 )
-from streamtool.errors import TooLargeError
-from streamtool.protocols.fields import (
-    Fields,
+from streamtool.core.json_value import Fields, Json
+from streamtool.core.turns import unanswered_calls
+from streamtool.protocols.gemini.parts import camel_case_keys, read_contents, read_system
+from streamtool.protocols.gemini.schemas import json_schema
+from streamtool.protocols.options import reading
+from streamtool.protocols.shared.fields import (
     body_fields,
-    integer,
+    check_tool_count,
     list_of,
-    number,
     object_at,
+    read_options,
     refused,
     shown,
     strings,
@@ -36,52 +39,48 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
-from streamtool.protocols.gemini.parts import camel, read_contents, read_system
-from streamtool.protocols.gemini.request_fields import REQUEST_FIELDS
-from streamtool.protocols.gemini.schemas import json_schema
 from streamtool.settings import LimitSettings
-from streamtool.turns import unanswered
 
-Json = Any  # a decoded JSON value
-
-FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
-"""The fields of the body that are understood, or mean nothing elsewhere; others are lost on the way to another
-protocol."""
+_OPTIONS: Final = reading("gemini")
+_CONFIG: Final = "generationConfig"
 _MODELS: Final = "models/"
-_LOW: Final = 4096  # tokens of thoughts: up to here the effort is low
+_LOW: Final = 4096  # maximum number of thought tokens for a low effort
 _MEDIUM: Final = 16384
-_MOST_CANDIDATES: Final = 128
 
 
 def read_request(body: bytes, limits: LimitSettings, *, model: str = "", stream: bool = False) -> Conversation:
-    """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
-    conversation = _conversation(camel(body_fields(body, limits)), limits, len(body), model=model, stream=stream)
-    for call in unanswered(conversation.messages):
-        sentence = f"The call of {shown(call.name)} has no result: answer it with a `functionResponse` part."
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
+    conversation = _conversation(
+        camel_case_keys(body_fields(body, limits)), limits, len(body), model=model, stream=stream
+    )
+    for call in unanswered_calls(conversation.messages):
+        sentence = f"The call to {shown(call.name)} has no result: answer it with a `functionResponse` part."
         raise refused("contents", sentence)
     return conversation
 
 
 def read_count(body: bytes, limits: LimitSettings, *, model: str = "") -> Conversation:
-    """The conversation whose tokens are to be counted; its calls may lack their results. Raises as `read_request`."""
-    raw = camel(body_fields(body, limits))
+    """Return the conversation to count tokens for; its calls may be unanswered. Raises the same errors as
+    `read_request`.
+    """
+    raw = camel_case_keys(body_fields(body, limits))
     given = raw.get("generateContentRequest")
-    raw = raw if given is None else camel(object_at(given, "generateContentRequest"))
+    raw = raw if given is None else camel_case_keys(object_at(given, "generateContentRequest"))
     return _conversation(raw, limits, len(body), model=model, stream=False)
 
 
 def read_unread(body: bytes, limits: LimitSettings, *, model: str = "", stream: bool = False) -> Conversation | None:
-    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
+    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
 
-    What has nothing to do with tools passes as it came: whoever answers it may know what it means.
+    A request without tools is forwarded verbatim, because the upstream may understand it.
     """
-    raw = camel(body_fields(body, limits))
+    raw = camel_case_keys(body_fields(body, limits))
     if raw.get("tools"):
         return None
     for content in _contents(raw.get("contents")):
         parts = content.get("parts") if isinstance(content, dict) else None
         for part in parts if isinstance(parts, list) else ():
-            if isinstance(part, dict) and not {"functionCall", "functionResponse"}.isdisjoint(camel(part)):
+            if isinstance(part, dict) and not {"functionCall", "functionResponse"}.isdisjoint(camel_case_keys(part)):
                 return None
     return Conversation("gemini", _model(raw, model), (), stream=stream, raw=raw)
 
@@ -95,6 +94,8 @@ def _conversation(raw: Fields, limits: LimitSettings, size: int, *, model: str, 
     name = _model(raw, model)
     if not name:
         raise refused("model", "Name the model in the path: /v1beta/models/{model}:generateContent.")
+    if raw.get(_CONFIG) is not None:
+        raw = {**raw, _CONFIG: camel_case_keys(object_at(raw[_CONFIG], _CONFIG))}
     tools, dropped = _tools(raw, limits, size)
     conversation = Conversation(
         protocol="gemini",
@@ -110,7 +111,7 @@ def _conversation(raw: Fields, limits: LimitSettings, size: int, *, model: str, 
 
 
 def _contents(value: Json) -> Sequence[Json]:
-    """The turns; a single one may come without its list, and a text without its turn."""
+    """Return the turns. A single turn may be given without a list, and text without a turn."""
     if isinstance(value, str):
         return [{"parts": [{"text": value}]}]
     return [value] if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -119,8 +120,8 @@ def _contents(value: Json) -> Sequence[Json]:
 def _messages(value: Json) -> Iterator[Message]:
     contents = _contents(value)
     if not contents:
-        raise refused("contents", "Give at least one turn in a list.")
-    turns = [camel(object_at(item, f"contents[{position}]")) for position, item in enumerate(contents)]
+        raise refused("contents", "A non-empty list of turns is required.")
+    turns = [camel_case_keys(object_at(item, f"contents[{position}]")) for position, item in enumerate(contents)]
     return read_contents(turns)
 
 
@@ -128,22 +129,19 @@ def _messages(value: Json) -> Iterator[Message]:
 
 
 def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The functions, and what was left out: a tool that only the origin can run."""
+    """Return the functions, and notes about the tools that were dropped because only the origin can run them."""
     tools: dict[str, Tool] = {}
     dropped: list[str] = []
     for position, item in enumerate(list_of(raw, "tools")):
         place = f"tools[{position}]"
-        group = camel(object_at(item, place))
+        group = camel_case_keys(object_at(item, place))
         dropped += (f"{HOSTED}{kind}" for kind in group if kind != "functionDeclarations")
         for number_, declared in enumerate(list_of(group, "functionDeclarations", place)):
             inside = f"{place}.functionDeclarations[{number_}]"
-            tool = _tool(camel(object_at(declared, inside)), inside, limits, size)
+            tool = _tool(camel_case_keys(object_at(declared, inside)), inside, limits, size)
             if tools.setdefault(tool.name, tool) != tool:
                 raise refused(inside, f"Two different tools are named {shown(tool.name)}.")
-    if len(tools) > limits.tools:
-        raise TooLargeError(
-            f"More than {limits.tools} tools in one request (limits.tools).", param="tools", code="too_many_tools"
-        )
+    check_tool_count(len(tools), limits, "tools")
     return tuple(tools.values()), tuple(dropped)
 
 
@@ -156,10 +154,10 @@ def _tool(fields: Fields, place: str, limits: LimitSettings, size: int) -> Tool:
 
 
 def _with_choice(conversation: Conversation, value: Json) -> Conversation:
-    """`conversation` with its `ToolChoice`; the choice is checked against its tools."""
+    """Return `conversation` with its `ToolChoice`, after checking that it names only functions of the request."""
     place = "toolConfig.functionCallingConfig"
-    config = camel(object_at(value, "toolConfig")).get("functionCallingConfig") if value is not None else None
-    given = camel(object_at(config, place)) if config is not None else {}
+    config = camel_case_keys(object_at(value, "toolConfig")).get("functionCallingConfig") if value is not None else None
+    given = camel_case_keys(object_at(config, place)) if config is not None else {}
     mode, names = given.get("mode"), strings(given, "allowedFunctionNames", place)
     match mode.upper() if isinstance(mode, str) else mode:
         case None | "MODE_UNSPECIFIED" | "AUTO":
@@ -171,11 +169,11 @@ def _with_choice(conversation: Conversation, value: Json) -> Conversation:
         case "NONE":
             choice = ToolChoice("none")
         case _:
-            raise refused(f"{place}.mode", f"{shown(mode)} is no mode: AUTO, ANY, NONE or VALIDATED.")
+            raise refused(f"{place}.mode", f"{shown(mode)} is not a valid mode: use AUTO, ANY, NONE or VALIDATED.")
     if not conversation.tools and not conversation.has_tool_history:
         if choice.mode == "required":
             if not conversation.dropped:
-                raise refused(f"{place}.mode", "`ANY` asks for a call, but the request offers no function.")
+                raise refused(f"{place}.mode", "`ANY` requires a call, but the request has no functions.")
             conversation = evolve(conversation, dropped=(*conversation.dropped, HOSTED_CHOICE))
         choice = ToolChoice()
     missing = [name for name in choice.names if name not in conversation.known_names]
@@ -185,28 +183,14 @@ def _with_choice(conversation: Conversation, value: Json) -> Conversation:
     return evolve(conversation, choice=choice)
 
 
-# --- how the reply is to be made --------------------------------------------------------------------------------------
+# --- options of the reply ---------------------------------------------------------------------------------------------
 
 
 def _options(raw: Fields) -> Options:
-    place = "generationConfig"
-    value = raw.get(place)
-    given: Fields = {} if value is None else camel(object_at(value, place))
+    given: Fields = raw.get(_CONFIG) or {}
     effort, thinking = _thinking(given.get("thinkingConfig"))
-    candidates = integer(given, "candidateCount", place) or 1
-    if candidates > _MOST_CANDIDATES:
-        raise refused(f"{place}.candidateCount", f"At most {_MOST_CANDIDATES} candidates are made at once.")
-    top_k = number(given, "topK", place)
     return Options(
-        n=candidates,
-        stop=strings(given, "stopSequences", place),
-        max_tokens=integer(given, "maxOutputTokens", place),
-        temperature=number(given, "temperature", place),
-        top_p=number(given, "topP", place),
-        top_k=None if top_k is None else int(top_k),
-        seed=integer(given, "seed", place, least=-(2**63)),
-        presence_penalty=number(given, "presencePenalty", place),
-        frequency_penalty=number(given, "frequencyPenalty", place),
+        **read_options(given, _OPTIONS, _CONFIG),
         effort=effort,
         thinking=thinking,
         output=_output(given),
@@ -214,8 +198,8 @@ def _options(raw: Fields) -> Options:
 
 
 def _thinking(value: Json) -> tuple[str | None, bool | None]:
-    """The effort that a level or a budget for thoughts amounts to, and whether there are to be any."""
-    config = camel(value) if isinstance(value, dict) else {}
+    """Return the effort equivalent to a thinking level or budget, and whether thinking is enabled."""
+    config = camel_case_keys(value) if isinstance(value, dict) else {}
     match config:
         case {"thinkingLevel": str(level)} if level.upper() in ("MINIMAL", "LOW", "MEDIUM", "HIGH"):
             return level.lower(), None

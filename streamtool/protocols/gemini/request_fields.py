@@ -1,60 +1,53 @@
-"""What becomes of each field of a request, and of a function in it. A test compares the names with those of the SDK.
+"""Decisions about the fields of a request, and of a function in it. A test compares the names with the SDK's.
 
-Fields of `generationConfig` bear its name. Source: the request types of google-genai 3.4.
+Members of `generationConfig` are named `generationConfig.member`. Fields that hold options are added from the option
+table. Source: the request types of google-genai 3.4.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from streamtool.protocols.fields import NATIVE, PASSED, SAME
+from streamtool.protocols.decisions import HONORED, NATIVE, PASSED, Field, RequestFields
 
-REQUEST_FIELDS: Final[Mapping[str, str]] = {
-    "model": "read; the path names it",
-    "contents": "read",
-    "systemInstruction": "read",
-    "tools": "read",
-    "toolConfig": "`functionCallingConfig` is read",
-    "safetySettings": SAME,
-    "generationConfig": "read",
-    "generationConfig.candidateCount": "read",
-    "generationConfig.stopSequences": "read; ends the visible text",
-    "generationConfig.maxOutputTokens": "read",
-    "generationConfig.temperature": "read",
-    "generationConfig.topP": "read",
-    "generationConfig.topK": "read",
-    "generationConfig.seed": "read",
-    "generationConfig.presencePenalty": "read",
-    "generationConfig.frequencyPenalty": "read",
-    "generationConfig.thinkingConfig": "read, as the effort of reasoning",
-    "generationConfig.responseMimeType": "read",
-    "generationConfig.responseSchema": "read",
-    "generationConfig.responseJsonSchema": "read",
-    "generationConfig.responseFormat": SAME,
-    "generationConfig.responseLogprobs": SAME,
-    "generationConfig.logprobs": SAME,
-    "generationConfig.responseModalities": SAME,
-    "generationConfig.mediaResolution": SAME,
-    "generationConfig.speechConfig": SAME,
-    "generationConfig.imageConfig": SAME,
-    "generationConfig.audioTimestamp": SAME,
-    "generationConfig.audioTranscriptionConfig": SAME,
-    "generationConfig.translationConfig": SAME,
-    "generationConfig.enableAffectiveDialog": SAME,
-    "generationConfig.enableEnhancedCivicAnswers": SAME,
-    "generationConfig.modelSelectionConfig": SAME,
-    "generationConfig.routingConfig": SAME,
-    "cachedContent": PASSED,
-    "continuationToken": PASSED,
-    "labels": PASSED,
-    "modelArmorConfig": PASSED,
-    "serviceTier": PASSED,
-    "store": PASSED,
-}
-TOOL_FIELDS: Final[Mapping[str, str]] = {
-    "name": "read",
-    "description": "read",
-    "parameters": "read",
-    "parametersJsonSchema": "read",
+REQUEST_FIELDS: Final = RequestFields(
+    "gemini",
+    {
+        "model": HONORED.with_note("the path names it"),
+        "contents": HONORED,
+        "systemInstruction": HONORED,
+        "tools": HONORED,
+        "toolConfig": HONORED.with_note("only `functionCallingConfig`"),
+        "safetySettings": PASSED,
+        "generationConfig": HONORED,
+        "generationConfig.responseSchema": HONORED,
+        "generationConfig.responseJsonSchema": HONORED,
+        "generationConfig.responseFormat": PASSED,
+        "generationConfig.responseLogprobs": PASSED,
+        "generationConfig.logprobs": PASSED,
+        "generationConfig.responseModalities": PASSED,
+        "generationConfig.mediaResolution": PASSED,
+        "generationConfig.speechConfig": PASSED,
+        "generationConfig.imageConfig": PASSED,
+        "generationConfig.audioTimestamp": PASSED,
+        "generationConfig.audioTranscriptionConfig": PASSED,
+        "generationConfig.translationConfig": PASSED,
+        "generationConfig.enableAffectiveDialog": PASSED,
+        "generationConfig.enableEnhancedCivicAnswers": PASSED,
+        "generationConfig.modelSelectionConfig": PASSED,
+        "generationConfig.routingConfig": PASSED,
+        "cachedContent": PASSED,
+        "continuationToken": PASSED,
+        "labels": PASSED,
+        "modelArmorConfig": PASSED,
+        "serviceTier": PASSED,
+        "store": PASSED,
+    },
+)
+TOOL_FIELDS: Final[Mapping[str, Field]] = {
+    "name": HONORED,
+    "description": HONORED,
+    "parameters": HONORED,
+    "parametersJsonSchema": HONORED,
     "response": NATIVE,
     "responseJsonSchema": NATIVE,
     "behavior": NATIVE,

@@ -1,28 +1,26 @@
-"""Turns the schemas of Gemini's API, whose types are words in capitals, into JSON Schema.
+"""Conversion of Gemini's schemas, which write types in capitals, to JSON Schema.
 
-They are the schemas of OpenAPI 3.0: `nullable` stands in the place of a type `null`, and numbers that bound a length
-come as strings, since they have 64 bits.
-Source: the type `Schema` of google-genai 3.4.
+They follow OpenAPI 3.0: `nullable` replaces the type `null`, and length limits are strings because they are 64-bit
+integers. Source: the type `Schema` of google-genai 3.4.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from streamtool.protocols.gemini.parts import camel
+from streamtool.core.json_value import Json
+from streamtool.protocols.gemini.parts import camel_case_keys
 
-Json = Any  # a decoded JSON value
-
-_NOWHERE: Final = frozenset({"propertyOrdering", "example", "nullable"})
-"""Fields without a counterpart, or with one elsewhere."""
+_NO_COUNTERPART: Final = frozenset({"propertyOrdering", "example", "nullable"})
+"""Keys that are dropped or converted, because JSON Schema has no key of that name."""
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
 _NAMED: Final = frozenset({"properties", "$defs", "defs"})
-"""Fields that hold a schema for each name."""
+"""Fields that map names to schemas."""
 
 
 def json_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """The schema as JSON Schema. What is JSON Schema already stays as it is."""
-    fields = camel(schema)
-    written = {key: _field(key, value) for key, value in fields.items() if key not in _NOWHERE}
+    """Return the schema as JSON Schema. A schema that already is JSON Schema is unchanged."""
+    fields = camel_case_keys(schema)
+    written = {key: _field(key, value) for key, value in fields.items() if key not in _NO_COUNTERPART}
     if written.get("type") == "type_unspecified":
         del written["type"]
     if fields.get("nullable") is True and isinstance(written.get("type"), str):

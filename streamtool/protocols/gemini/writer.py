@@ -1,14 +1,14 @@
-"""Writes reply events as a stream of Gemini's `generateContent` replies.
+"""Writer for a stream of Gemini's `generateContent` replies.
 
-What a client may rely on, whatever the upstream did: every chunk has candidates with content, role and index, and bears
-model and id; a part is text, a thought or one whole call; the last chunk alone has the finish reasons, one for each
-candidate, and the token counts; a broken reply ends in an error instead. A call whose arguments were cut is not shown;
-the reason says `MALFORMED_FUNCTION_CALL`, or why the reply was cut.
+Guarantees to the client, whatever the upstream did: every chunk has the model, the id, and candidates with content,
+role and index; a part is text, a thought or one complete call; only the last chunk has the usage and the finish
+reasons, one for each candidate; a failed reply ends in an error instead. A call with truncated arguments is dropped;
+the finish reason is then `MALFORMED_FUNCTION_CALL`, or the cause of the truncation.
 
-Theory of operation. A chunk of text is a constant prefix, one JSON string and a constant suffix. A call is kept until
-it is whole, since its arguments are an object; text flows in the meantime. White space after a call waits until it is
-known whether text follows. The end waits as well, for the token counts that come after it. An array has the same chunks
-between brackets and commas in the place of events.
+Theory of operation. A text chunk is a constant prefix, one JSON string and a constant suffix. A call is buffered until
+it is complete, because its arguments are sent as an object; text continues to flow meanwhile. Whitespace after a call
+is buffered until text follows. The last chunk waits for the usage, which arrives after the finish. An array contains
+the same chunks, separated by commas and enclosed in brackets instead of being sent as events.
 """
 
 from collections.abc import Iterable
@@ -16,12 +16,9 @@ from typing import ClassVar, Final
 
 from attrs import Factory, define
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.gemini.complete import EMPTY, call_part, error_fields, finish_reason, usage_fields
-from streamtool.protocols.stream import Out, SpaceAfterCall, StreamWriter, named, no_reason, string
-from streamtool.reply import (
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.reply import (
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
@@ -32,46 +29,58 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+from streamtool.protocols.gemini.complete import EMPTY, call_part, error_fields, finish_reason, usage_fields
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import (
+    Out,
+    SpaceAfterCall,
+    StreamWriter,
+    json_string,
+    merge_start,
+    no_reason_error,
+)
 
 KEEPALIVE: Final = b"\n"
-"""What may be sent while the upstream is silent: a blank line. Google's client for Python takes comments for JSON."""
+"""Bytes that may be sent while the upstream is silent: a blank line, because Google's Python client parses comments as
+JSON.
+"""
 
 
 @define(eq=False)
-class _Candidate:
-    """Where one candidate stands."""
+class _OutgoingCandidate:
+    """State of one candidate."""
 
     index: int
     plain: bool = False
-    """Text may leave at once: it has begun, and the last thing that it said is no call."""
+    """Whether text may be written immediately: the candidate has begun, and its last content was not a call."""
     call: ReplyCallStart | None = None
-    """The open call."""
+    """Call that is being buffered, if any."""
     arguments: bytearray = Factory(bytearray)
-    """Of it; in one buffer, since a list of pieces takes ten times the memory."""
+    """Arguments of that call, in one buffer, because a list of pieces takes ten times the memory."""
     cut: bool = False
-    """A call is incomplete."""
+    """Whether a call is incomplete."""
     finish: ReplyFinish | None = None
     space: SpaceAfterCall = Factory(SpaceAfterCall)
     suffix: bytes = b""
-    """Behind its parts, in each chunk."""
+    """Bytes that follow the candidate's parts in each chunk."""
 
     def drop_call(self) -> None:
-        """The open call, if there is one, was cut."""
+        """Drop the open call, if any, as truncated."""
         if self.call is not None:
             self.cut, self.call = True, None
             self.arguments = bytearray()
 
 
 class ReplyWriter(StreamWriter):
-    """Writes one streamed reply as events.
+    """Writer for one streamed reply, as events.
 
-    `id` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's.
+    `id` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange.
     """
 
     __slots__ = ("_candidates", "_name", "_started", "_tail", "_usage", "_wanted")
     BEFORE: ClassVar[bytes] = b"data: "
-    """Before a chunk."""
-    BEHIND: ClassVar[bytes] = b"\n\n"
+    """Bytes before a chunk."""
+    AFTER: ClassVar[bytes] = b"\n\n"
 
     def __init__(
         self,
@@ -80,18 +89,18 @@ class ReplyWriter(StreamWriter):
         id: str,
         created: int,
         model: str,
-        forwards: bool = False,  # noqa: ARG002  a chunk of the upstream's may say more than text
+        forwards: bool = False,  # noqa: ARG002  an upstream chunk may contain more than text
     ) -> None:
         super().__init__()
         self._name = ReplyStart(id, created, model)
         self._wanted = conversation.options.n
-        self._candidates: dict[int, _Candidate] = {}
+        self._candidates: dict[int, _OutgoingCandidate] = {}
         self._started = False
-        self._tail = b""  # of a chunk, behind its candidates
+        self._tail = b""  # bytes after the candidates of a chunk
         self._usage = Usage()
 
     def keepalive(self) -> bytes:
-        """What may be sent between two feeds while the upstream is silent."""
+        """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""
         return KEEPALIVE
 
     def _text(self, event: ReplyTextDelta, out: Out) -> None:
@@ -101,13 +110,14 @@ class ReplyWriter(StreamWriter):
             candidate = self._candidate(event.choice)
             if not text or self._ended or candidate.finish is not None:
                 return
+            # Text truncates a call that is still open: a call is written as one part and cannot be continued later.
             candidate.drop_call()
             text = candidate.space.feed(text)
             candidate.plain = bool(text)
         if text:
-            out += (self._text_prefix, string(text), candidate.suffix)
+            out += (self._text_prefix, json_string(text), candidate.suffix)
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call leaves when it is whole
+    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call is written when it is complete
         candidate = self._candidates[event.choice]
         if candidate.call is not None and event.index == candidate.call.index:
             candidate.arguments += event.text.encode("utf-8", "surrogatepass")
@@ -115,40 +125,41 @@ class ReplyWriter(StreamWriter):
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         candidate = self._candidate(event.choice)
         if event.text and candidate.finish is None:
-            self._part(b'"thought":true,"text":' + string(event.text), candidate, out)
+            self._part(b'"thought":true,"text":' + json_string(event.text), candidate, out)
 
     # --- the beginning
 
     _text_prefix: ClassVar[bytes] = BEFORE + b'{"candidates":[{"content":{"parts":[{"text":'
 
-    def _part(self, fields: bytes, candidate: _Candidate, out: Out) -> None:
-        """A chunk of one part, of which these are the fields."""
+    def _part(self, fields: bytes, candidate: _OutgoingCandidate, out: Out) -> None:
+        """Write a chunk with one part, which has these fields."""
         out += (self._text_prefix.removesuffix(b'"text":'), fields, candidate.suffix)
 
-    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  there is no chunk for it
+    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent for it
         if not self._started:
             self._started = True
-            name = named(event, self._name)
+            name = merge_start(event, self._name)
             fields = wire.encode({"modelVersion": name.model, "responseId": name.id})
-            self._tail = b"]," + fields[1:] + self.BEHIND
+            self._tail = b"]," + fields[1:] + self.AFTER
 
-    def _candidate(self, index: int) -> _Candidate:
+    def _candidate(self, index: int) -> _OutgoingCandidate:
         candidate = self._candidates.get(index)
         if candidate is None:
             self._start(ReplyStart(), [])
             suffix = b'}],"role":"model"},"index":%d}' % index + self._tail
-            candidate = self._candidates[index] = _Candidate(index, suffix=suffix)
+            candidate = self._candidates[index] = _OutgoingCandidate(index, suffix=suffix)
         return candidate
 
     # --- calls
 
     def _open_call(self, event: ReplyCallStart, out: Out) -> None:  # noqa: ARG002  as above
         candidate = self._candidate(event.choice)
+        # Calls never overlap: a new call drops one that has not ended.
         if candidate.finish is None:
             candidate.drop_call()
             candidate.call = event
             candidate.plain = False
-            candidate.space.begin()
+            candidate.space.call_written()
 
     def _close_call(self, event: ReplyCallEnd, out: Out) -> None:
         candidate = self._candidate(event.choice)
@@ -165,7 +176,7 @@ class ReplyWriter(StreamWriter):
 
     # --- the end
 
-    def _finish(self, event: ReplyFinish, out: Out) -> None:  # noqa: ARG002  the last chunk waits for the counts
+    def _finish(self, event: ReplyFinish, out: Out) -> None:  # noqa: ARG002  the last chunk needs the usage
         candidate = self._candidate(event.choice)
         if candidate.finish is None:
             candidate.drop_call()
@@ -176,14 +187,17 @@ class ReplyWriter(StreamWriter):
         self._usage = usage
 
     def _end(self, out: Out) -> None:
+        # The last chunk contains all finish reasons and the usage, so the candidates are finished here and not in
+        # `_finish`.
         last = []
         for index, candidate in sorted(self._candidates.items()):
             if candidate.finish is None:
                 break
             reason = finish_reason(candidate.finish.reason, cut=candidate.cut)
+            # The last chunk has an empty text part, because chat sessions of the SDKs drop a reply without parts.
             last.append({"content": {"parts": [EMPTY], "role": "model"}, "finishReason": reason, "index": index})
         if not last or len(last) < max(self._wanted, len(self._candidates)):
-            self._fail(no_reason(), out)
+            self._fail(no_reason_error(), out)
             return
         self._stop()
         usage = b'],"usageMetadata":' + wire.encode(usage_fields(self._usage)) + b","
@@ -192,22 +206,22 @@ class ReplyWriter(StreamWriter):
 
     def _fail(self, error: StreamtoolError, out: Out) -> None:
         self._stop()
-        out += (self.BEFORE, wire.encode(error_fields(error)), self.BEHIND)
+        out += (self.BEFORE, wire.encode(error_fields(error)), self.AFTER)
 
     def _stop(self) -> None:
-        """Nothing more leaves."""
+        """Stop writing, and discard all later events."""
         self._ended = True
         for candidate in self._candidates.values():
             candidate.plain, candidate.call = False, None
 
 
 class ArrayWriter(ReplyWriter):
-    """Writes one streamed reply as the elements of an array."""
+    """Writer for one streamed reply, as the elements of an array."""
 
     __slots__ = ("_begun",)
     BEFORE = b",\n"
     BEHIND = b""
-    _text_prefix = BEFORE + ReplyWriter._text_prefix.removeprefix(ReplyWriter.BEFORE)  # noqa: SLF001  it is its own
+    _text_prefix = BEFORE + ReplyWriter._text_prefix.removeprefix(ReplyWriter.BEFORE)  # noqa: SLF001  its own class
 
     def __init__(
         self, conversation: Conversation, *, id: str, created: int, model: str, forwards: bool = False
@@ -216,9 +230,13 @@ class ArrayWriter(ReplyWriter):
         self._begun = False
 
     def feed(self, events: Iterable[ReplyEvent]) -> bytes:
-        """As the base class; the first element has no comma before it, and the last one closes the array."""
+        """Return the bytes for `events`; see the base class. The first element has no comma before it, and the last one
+        closes the array.
+        """
         over = self._ended
         data = super().feed(events)
+        # Every chunk begins with a comma, including an error, so the opening bracket replaces the comma of the first
+        # chunk.
         if data and not self._begun:
             self._begun = True
             data = b"[" + data.removeprefix(self.BEFORE)

@@ -1,17 +1,16 @@
-"""Anthropic Messages (`POST /v1/messages`), both sides: the client's and the upstream's.
+"""Anthropic Messages (`POST /v1/messages`), for both clients and upstreams.
 
-`request` reads what a client asks (its messages in `content`, tools that a type names in `typed_tools`,
-those of `toolsets` among them), `upstream` writes
-the request to an upstream (what stands in a message in `parts`), `reader` reads the upstream's reply, `writer` and
-`complete` write the reply to the client. Names of this protocol's fields appear in this package only.
-Sources: the Anthropic API reference; the types of anthropic-python 2.12 and @anthropic-ai/sdk 1.11; the rules under
-which their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM read a stream.
+`request` reads a client's request (its messages in `content`, its typed tools in `typed_tools`, its toolsets in
+`toolsets`), `upstream` writes a request to an upstream (message contents in `parts`), `reader` reads the upstream's
+reply, and `writer` and `complete` write the reply to the client. Field names of this protocol appear only in this
+package. Sources: the Anthropic API reference; the types of anthropic-python 2.12 and @anthropic-ai/sdk 1.11; the stream
+handling of their helpers, the AI SDK, LangChain, pydantic-ai and LiteLLM.
 """
 
-from streamtool.protocols.body_sniffer import read_error, read_models
 from streamtool.protocols.messages.complete import write_complete, write_count, write_error
 from streamtool.protocols.messages.reader import ReplyReader
-from streamtool.protocols.messages.request import FIELDS, read_count, read_request, read_unread
+from streamtool.protocols.messages.request import read_count, read_request, read_unread
+from streamtool.protocols.messages.request_fields import REQUEST_FIELDS
 from streamtool.protocols.messages.upstream import (
     HEADERS,
     KEY_HEADER,
@@ -23,16 +22,17 @@ from streamtool.protocols.messages.upstream import (
     write_request,
 )
 from streamtool.protocols.messages.writer import ReplyWriter
-from streamtool.protocols.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
+from streamtool.protocols.shared.body_sniffer import read_error, read_models
+from streamtool.protocols.shared.stream import BREAK, COMPLETE_HEADERS, KEEPALIVE, STREAM_HEADERS
 
 NAME = "messages"
 REPLY_ID = "msg_"
-"""How the id of a reply begins."""
+"""Prefix of a reply's id."""
 CALL_ID = "toolu_"
-"""How the id of a call begins."""
+"""Prefix of a call's id."""
 REQUEST_ID = b"request-id"
-"""The header that bears the id of the request."""
+"""Header that carries the request id."""
 STREAMED_ERRORS = frozenset[str]()
-"""Codes of errors for which clients look in a stream only, and in no body with a status of its own."""
-memories = None
-"""No request of this protocol refers to an earlier reply."""
+"""Error codes that clients recognize only inside a stream, not in an HTTP error response."""
+store_entries = None
+"""Requests of this protocol never refer to an earlier reply."""

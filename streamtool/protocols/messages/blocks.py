@@ -1,27 +1,23 @@
-"""Reads the content blocks of an upstream's Messages reply: text, thinking and calls.
+"""Reader for the content blocks of an upstream's Messages reply: text, thinking and calls.
 
-What is worth knowing about upstreams:
-- One call is open at a time: what belongs to other blocks while it is unfinished is queued, block by block. An upstream
-  that closes one block before the next, as all should, never meets the queue.
-- Whether a call without arguments takes none or was cut, only the next event tells; so its end waits for that.
-- Text may stand in the event that begins a block, a call's whole input too.
-- Half a character may stand at the end of a piece (`wire.Joiner`).
+Facts about upstreams:
+- Only one call is open at a time: events of other blocks that arrive before it ends are queued by block. The queue
+  stays empty if the upstream closes each block before the next, as it should.
+- A call without arguments may be complete or truncated. Only the next event shows which, so the end of such a call is
+  delayed until then.
+- The event that begins a block may contain text, or the whole input of a call.
+- A piece may end in the middle of a character (`wire.Joiner`).
 """
 
 from typing import Final
 
 from attrs import Factory, define
 
-from streamtool import sse
-from streamtool.protocols import wire
-from streamtool.protocols.stream import Events, Fields, Json, flush, word
-from streamtool.reply import (
-    ReplyArgumentsDelta,
-    ReplyCallEnd,
-    ReplyCallStart,
-    ReplyReasoningDelta,
-    ReplyTextDelta,
-)
+from streamtool.core import sse
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd, ReplyCallStart, ReplyReasoningDelta, ReplyTextDelta
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import Events, flush_joiners, nonempty_string
 
 _TEXT: Final = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":"'
@@ -29,64 +25,66 @@ _TEXT: Final = (
 
 
 @define(eq=False)
-class _OpenCall:
-    """A call whose end has not been seen."""
+class _ToolUse:
+    """Unfinished call."""
 
     block: Json
-    """The index of its block."""
+    """Index of its block."""
     number: int
     input: str
-    """The whole input, where the block began with it; it counts if nothing follows."""
+    """Complete input from the event that began the block, used if no deltas follow."""
     pieces: list[str] = Factory(list)
     joiner: wire.Joiner = Factory(wire.Joiner)
     stopped: bool = False
-    """Its block has ended, and it has no arguments yet."""
+    """Whether its block has ended without any arguments."""
 
 
 class BlockReader:
-    """Reads the events of the blocks of one reply.
+    """Reader for the block events of one reply.
 
-    `prefix` is how an event begins that holds text of the open block and nothing else; None while no text is open.
-    `full` says that more would have to be kept than anybody keeps.
+    `prefix` is the beginning of an event that contains only text of the open block; None if no text block is open.
+    `full` means that the buffer limit was exceeded.
     """
 
-    __slots__ = ("_call", "_calls", "_going_on", "_kept", "_late", "_text", "_thoughts", "full", "prefix")
+    __slots__ = ("_buffered", "_call", "_calls", "_draining", "_queued", "_text", "_thoughts", "full", "prefix")
 
     def __init__(self) -> None:
         self.prefix: bytes | None = None
         self.full = False
         self._text = wire.Joiner()
         self._thoughts = wire.Joiner()
-        self._call: _OpenCall | None = None
+        self._call: _ToolUse | None = None
         self._calls = 0
-        self._late: dict[Json, list[Fields]] = {}  # events of other blocks than the open call's, by block
-        self._going_on = False  # what waited is being read
-        self._kept = 0  # characters of what is kept: the open call's arguments, and what waits for its end
+        self._queued: dict[Json, list[JsonObject]] = {}  # events of blocks other than the open call's, by block
+        self._draining = False  # whether queued events are being read
+        self._buffered = 0  # buffered characters: the open call's arguments, and everything queued until it ends
 
     @property
-    def splits(self) -> bool:
-        """Half a character of text is held."""
+    def is_split(self) -> bool:
+        """Whether an incomplete character of text is buffered."""
         return self._text.holds
 
     def close(self, events: Events, *, cut: bool) -> None:
-        """The reply is over; `cut` says that the upstream stopped it."""
-        while self._call is not None or (self._late and not self.full):
+        """End the reply; `cut` means that the upstream truncated it."""
+        while self._call is not None or (self._queued and not self.full):
             if self._call is not None:
-                self._end_call(self._call, events, cut=cut and not self._late)
-            self._go_on(events)
+                self._end_call(self._call, events, cut=cut and not self._queued)
+            self._drain_queue(events)
         self._flush(events)
         self.prefix = None
 
-    def read(self, fields: Fields, events: Events) -> None:
-        """One event of a block, or later if another block's call is open."""
+    def read(self, fields: JsonObject, events: Events) -> None:
+        """Read one event of a block, or queue it if another block's call is open."""
         if self.full:
             return
         index = fields.get("index")
         if not isinstance(index, int | str):
             index = None
         call = self._call
+        # Reply events of a call are contiguous, so events of other blocks are queued until the call's arguments are
+        # complete.
         if call is not None and call.block != index and not self._may_leave(call, events):
-            self._late.setdefault(index, []).append(fields)
+            self._queued.setdefault(index, []).append(fields)
             self._keep(sum(len(value) for value in _strings(fields)) + 64)
             return
         match fields["type"]:
@@ -100,9 +98,9 @@ class BlockReader:
                 if isinstance(delta, dict):
                     self._delta(delta, index, events)
 
-    def _open(self, block: Fields, index: Json, events: Events) -> None:
+    def _open(self, block: JsonObject, index: Json, events: Events) -> None:
         self._flush(events)
-        if self._call is not None:  # the same index again
+        if self._call is not None:  # the same index again, without a stop event in between
             self._end_call(self._call, events, cut=False)
         kind = block.get("type")
         self.prefix = _TEXT % index if kind == "text" and isinstance(index, int) and index >= 0 else None
@@ -110,20 +108,20 @@ class BlockReader:
             self._say(block.get("text"), events)
         elif kind == "thinking":
             self._think(block.get("thinking"), block.get("signature"), events)
-        elif kind == "tool_use" and word(block.get("name")):
+        elif kind == "tool_use" and nonempty_string(block.get("name")):
             value = block.get("input")
             given = wire.repaired(value) if isinstance(value, str) else wire.encode(value).decode() if value else ""
-            self._call = _OpenCall(index, self._calls, given)
+            self._call = _ToolUse(index, self._calls, given)
             self._calls += 1
-            toolset = word(block.get("toolset_name"))
+            toolset = nonempty_string(block.get("toolset_name"))
             name = wire.repaired(block["name"])
             name = f"{toolset}.{name}" if toolset else name
-            events.append(ReplyCallStart(0, self._call.number, word(block.get("id")), name))
+            events.append(ReplyCallStart(0, self._call.number, nonempty_string(block.get("id")), name))
 
-    def _delta(self, delta: Fields, index: Json, events: Events) -> None:
+    def _delta(self, delta: JsonObject, index: Json, events: Events) -> None:
         kind = delta.get("type")
         if self._call is not None and kind in ("text_delta", "thinking_delta", "signature_delta"):
-            self._end_call(self._call, events, cut=False)  # its block goes on as another's
+            self._end_call(self._call, events, cut=False)  # the block continues as a different kind
         match kind:
             case "text_delta":
                 self._say(delta.get("text"), events)
@@ -141,12 +139,14 @@ class BlockReader:
             self.prefix = None
         elif call.input or any(map(str.strip, call.pieces)):
             self._end_call(call, events, cut=False)
-            self._go_on(events)
+            self._drain_queue(events)
         else:
+            # No arguments so far: only the next event or the stop reason shows whether the call takes none or was
+            # truncated.
             call.stopped = True
-            if self._late:
+            if self._queued:
                 self._may_leave(call, events)
-                self._go_on(events)
+                self._drain_queue(events)
 
     def _say(self, text: Json, events: Events) -> None:
         text = self._text.feed(text) if isinstance(text, str) else ""
@@ -158,39 +158,40 @@ class BlockReader:
         if text:
             events.append(ReplyReasoningDelta(0, text))
         if isinstance(signature, str) and signature:
+            # A signature closes the client's thinking block, so an incomplete character must be emitted before it.
             self._flush(events)
             events.append(ReplyReasoningDelta(0, "", wire.repaired(signature)))
 
     def _flush(self, events: Events) -> None:
-        flush(0, self._thoughts, self._text, events)
+        flush_joiners(0, self._thoughts, self._text, events)
 
     # --- calls
 
-    def _argue(self, call: _OpenCall, text: Json, events: Events) -> None:
+    def _argue(self, call: _ToolUse, text: Json, events: Events) -> None:
         text = call.joiner.feed(text) if isinstance(text, str) else ""
         if text:
             call.pieces.append(text)
             events.append(ReplyArgumentsDelta(0, call.number, text))
             self._keep(len(text))
 
-    def _may_leave(self, call: _OpenCall, events: Events) -> bool:
-        """Whether what is not of the open call may leave now; ends the call if its arguments are whole."""
-        if not call.stopped and (self._late or not _is_object(call.pieces)):
+    def _may_leave(self, call: _ToolUse, events: Events) -> bool:
+        """Return whether events outside the open call may be emitted now. If the open call is complete, end it."""
+        if not call.stopped and (self._queued or not wire.is_object("".join(call.pieces))):
             return False
         self._end_call(call, events, cut=False)
         return True
 
-    def _go_on(self, events: Events) -> None:
-        """A call is over: what waited for that leaves, block by block, until the next call is open."""
-        if self._going_on:
+    def _drain_queue(self, events: Events) -> None:
+        """Read the queue after a call has ended, block by block, until the next call is open."""
+        if self._draining:
             return
-        self._going_on = True
-        while self._late and not self.full and (self._call is None or self._call.stopped):
-            for fields in self._late.pop(next(iter(self._late))):
+        self._draining = True
+        while self._queued and not self.full and (self._call is None or self._call.stopped):
+            for fields in self._queued.pop(next(iter(self._queued))):
                 self.read(fields, events)
-        self._going_on = False
+        self._draining = False
 
-    def _end_call(self, call: _OpenCall, events: Events, *, cut: bool) -> None:
+    def _end_call(self, call: _ToolUse, events: Events, *, cut: bool) -> None:
         self._call = None
         rest = call.joiner.close()
         if not any(map(str.strip, call.pieces)):
@@ -199,21 +200,14 @@ class BlockReader:
             call.pieces.append(rest)
             events.append(ReplyArgumentsDelta(0, call.number, rest))
         blank = not any(map(str.strip, call.pieces))
-        events.append(ReplyCallEnd(0, call.number, not cut if blank else _is_object(call.pieces)))
+        events.append(ReplyCallEnd(0, call.number, not cut if blank else wire.is_object("".join(call.pieces))))
 
     def _keep(self, length: int) -> None:
-        self._kept += length
-        self.full = self._kept > sse.HELD
+        self._buffered += length
+        self.full = self._buffered > sse.MAX_BUFFERED
 
 
-def _strings(fields: Fields) -> list[str]:
-    """The texts in an event that waits."""
+def _strings(fields: JsonObject) -> list[str]:
+    """Return the strings in a queued event."""
     inner = fields.get("delta") or fields.get("content_block")
     return [value for value in inner.values() if isinstance(value, str)] if isinstance(inner, dict) else []
-
-
-def _is_object(pieces: list[str]) -> bool:
-    try:
-        return isinstance(wire.decode("".join(pieces)), dict)
-    except wire.UNREADABLE:
-        return False

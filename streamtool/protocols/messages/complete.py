@@ -1,20 +1,19 @@
-"""Writes a whole reply, errors and counts; and what a whole reply and a streamed one must agree on."""
+"""Writer for complete replies, errors and token counts, with helpers shared by complete and streamed replies."""
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
 from streamtool.protocols.messages.content import SIGNATURE
-from streamtool.protocols.stream import spoken
-from streamtool.reply import Choice, Reason, Reply, ReplyCall, ReplyReasoning, ReplyText, Usage
-
-Json = Any  # a JSON value
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import drop_blank_text
 
 _KINDS: Final = {
     400: "invalid_request_error",
@@ -32,11 +31,13 @@ _KINDS: Final = {
 }
 _SPACE: Final = r"[ \t\r\n]*"
 NO_THREADS: Final = "thread_unsupported_request"
-"""The code by which SDKs know that they have to send the whole conversation."""
+"""Error code that makes the SDKs send the whole conversation again."""
 
 
 def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool, cut: bool) -> dict[str, Json]:
-    """Why the reply ended. `cut`: a call is incomplete, which is never called a tool stop."""
+    """Return the fields that report the stop reason. `cut` means that a call is incomplete; an incomplete call is never
+    reported as `tool_use`.
+    """
     if reason is Reason.FILTER:
         word = "refusal"
     elif cut or reason is Reason.LENGTH:
@@ -51,7 +52,7 @@ def stop_fields(reason: Reason, stop_sequence: str | None, *, calls: bool, cut: 
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
-    """The token counts as an object; what is unknown is 0. Here the cached ones are not among the others."""
+    """Return the token usage as an object; unknown counts are 0. In this protocol, input tokens exclude cached ones."""
     return {
         "input_tokens": max(0, usage.input - usage.cached),
         "cache_creation_input_tokens": 0,
@@ -62,12 +63,12 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
 
 
 def toolsets_of(conversation: Conversation) -> dict[str, str]:
-    """The toolset of each tool that belongs to one."""
+    """Return the toolset of each tool that belongs to one."""
     return {tool.name: tool.namespace for tool in conversation.tools if tool.namespace}
 
 
 def call_block(id: str | None, name: str, arguments: Json, toolsets: Mapping[str, str]) -> dict[str, Json]:
-    """The block of a call; that of a tool of a toolset names both."""
+    """Return the block of a call; a call to a member of a toolset names both the member and the toolset."""
     toolset = toolsets.get(name)
     if toolset is None:
         return {"type": "tool_use", "id": id, "name": name, "input": arguments}
@@ -81,12 +82,12 @@ def write_complete(
     reply: Reply,
     *,
     id: str,
-    created: int,  # noqa: ARG001  this protocol does not tell the time
+    created: int,  # noqa: ARG001  this protocol has no creation time
     model: str,
 ) -> bytes:
-    """The JSON body of a reply that is not streamed; the reply's own id and model win over those given.
+    """Return the JSON body of a complete reply; the reply's own id and model override the arguments.
 
-    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
     """
     choice = reply.whole()[0]
     cut = any(not call.complete for call in choice.calls)
@@ -103,10 +104,10 @@ def write_complete(
 
 
 def _content(choice: Choice, conversation: Conversation) -> list[Json]:
-    """The blocks of a reply, without white space that stands alone behind a call."""
+    """Return the blocks of a reply, without whitespace-only text after a call."""
     blocks: list[Json] = []
     groups = toolsets_of(conversation)
-    for part in spoken(choice.parts):
+    for part in drop_blank_text(choice.parts):
         match part:
             case ReplyCall():
                 blocks.append(call_block(part.id, part.name, _input(part), groups))
@@ -118,7 +119,7 @@ def _content(choice: Choice, conversation: Conversation) -> list[Json]:
 
 
 def _input(call: ReplyCall) -> Json:
-    """The arguments, spelled as they came. Of a call that was cut, the members that came whole."""
+    """Return the arguments verbatim; if the call is truncated, only its complete members."""
     text = wire.repaired(call.arguments).strip()
     if not call.complete:
         return _whole_members(text)
@@ -126,7 +127,7 @@ def _input(call: ReplyCall) -> Json:
 
 
 def _whole_members(text: str) -> dict[str, Json]:
-    """The members of an object, up to the one that was cut."""
+    """Return the members of an object that precede the point of truncation."""
     members: dict[str, Json] = {}
     scan = json.JSONDecoder().raw_decode
     at = _after(text, 0, "{")
@@ -141,18 +142,18 @@ def _whole_members(text: str) -> dict[str, Json]:
             if at or _after(text, end, "}"):
                 members[str(key)] = value
     except (ValueError, RecursionError):
-        pass  # here it was cut
+        pass  # truncated here
     return members
 
 
 def _after(text: str, at: int, mark: str) -> int:
-    """The place behind the mark and the white space around it; 0 if something else stands there."""
+    """Return the position after the mark and the whitespace around it; 0 if something else is at `at`."""
     found = re.compile(_SPACE + re.escape(mark) + _SPACE).match(text, at)
     return found.end() if found else 0
 
 
 def error_fields(error: StreamtoolError) -> dict[str, Json]:
-    """The error event of this protocol. It has no field for the place that an error names: the sentence tells it."""
+    """Return the error event of this protocol. It has no field for `error.param`, so the message includes it."""
     message = f"{error.param}: {error.message}" if error.param and error.status < 500 else error.message
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     fields: dict[str, Json] = {"type": kind, "message": message}
@@ -162,7 +163,7 @@ def error_fields(error: StreamtoolError) -> dict[str, Json]:
 
 
 def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:
-    """The JSON body of an error; its HTTP status is `error.status`."""
+    """Return the JSON body of an error; its HTTP status is `error.status`."""
     fields = error_fields(error)
     if request_id is not None:
         fields["request_id"] = request_id
@@ -170,5 +171,5 @@ def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:
 
 
 def write_count(tokens: int) -> bytes:
-    """The JSON body that tells how many tokens a conversation has."""
+    """Return the JSON body of a token count."""
     return wire.encode({"input_tokens": tokens})

@@ -1,30 +1,28 @@
-"""Reads the messages of a request: texts, images, calls, results, reasoning.
+"""Reader for the messages of a request: text, images, calls, results and reasoning.
 
-What is merely odd is taken (null content, results without content, blocks of kinds that nobody here knows), what has no
-meaning is a `RequestError` whose `param` names the place. Reasoning that we signed ourselves, because its upstream had
-no signature for it, and blank text of an earlier reply are taken out of what a message was read from: the origin
-accepts neither.
+Oddities are accepted (null content, results without content, unknown kinds of blocks); meaningless input is a
+`RequestError` whose `param` names the place. Two things are removed from a message's `raw` because the origin rejects
+them: reasoning that streamtool signed because its upstream had sent no signature, and blank text of an earlier reply.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, flag, list_of, media, object_at, refused, shown, string, words
-
-Json = Any  # a decoded JSON value
+from streamtool.core.conversation import MediaPart, Message, Part, TextPart, ToolCall, ToolResult
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import flag, list_of, media, object_at, refused, shown, string, words
 
 SIGNATURE: Final = "streamtool"
-"""Signs reasoning that came without a signature; a block that bears it never reaches an upstream."""
+"""Signature given to unsigned reasoning; a block with this signature is never sent to an upstream."""
 
 
 def read_messages(value: Json) -> tuple[Message, ...]:
-    """The messages of a request, one for each of its own."""
+    """Return the messages of a request, one for each entry."""
     if not isinstance(value, list) or not value:
-        raise refused("messages", "Give at least one message in a list.")
+        raise refused("messages", "A non-empty list of messages is required.")
     messages: list[Message] = []
-    names: dict[str, str] = {}  # of the calls seen so far, by id
+    names: dict[str, str] = {}  # names of the calls so far, by id
     for position, item in enumerate(value):
         place = f"messages[{position}]"
         fields = object_at(item, place)
@@ -37,13 +35,15 @@ def read_messages(value: Json) -> tuple[Message, ...]:
             case "system":
                 message = Message("system", _parts(fields.get("content"), f"{place}.content"), raw=(fields,))
             case role:
-                raise refused(f"{place}.role", f"A message's role is user, assistant or system, not {shown(role)}.")
+                raise refused(
+                    f"{place}.role", f"A message's role must be user, assistant or system, not {shown(role)}."
+                )
         messages.append(message)
     return tuple(messages)
 
 
 def read_system(value: Json) -> tuple[Message, ...]:
-    """The message that `system` is, if it says anything. Its `raw` is that field of the body, alone."""
+    """Return the message in `system`; () if it has no content. The message's `raw` contains only that body field."""
     parts = _parts(value, "system") if value is not None else ()
     return (Message("system", parts, raw=({"system": value},)),) if parts else ()
 
@@ -56,7 +56,7 @@ def _user(fields: Fields, place: str, names: Mapping[str, str]) -> Message:
             case "tool_result":
                 results.append(_result(block, inside, names))
             case "tool_use":
-                raise refused(f"{inside}.type", "A tool_use stands in a message of the assistant.")
+                raise refused(f"{inside}.type", "A tool_use belongs in an assistant message.")
             case _:
                 content += _part(block, inside)
     return Message("user", tuple(content), results=tuple(results), raw=(fields,))
@@ -75,28 +75,30 @@ def _assistant(fields: Fields, place: str) -> Message:
                 thought = block.get("thinking")
                 reasoning.append(thought if isinstance(thought, str) else "")
             case "redacted_thinking":
-                pass  # nobody but the origin can read it
+                pass  # only the origin can read it
             case "tool_result":
-                raise refused(f"{inside}.type", "A tool_result stands in a message of the user.")
+                raise refused(f"{inside}.type", "A tool_result belongs in a user message.")
             case _:
                 content += _part(block, inside)
-    return Message("assistant", tuple(content), tuple(calls), reasoning="".join(reasoning), raw=_kept(fields))
+    return Message(
+        "assistant", tuple(content), tuple(calls), reasoning="".join(reasoning), raw=_without_own_blocks(fields)
+    )
 
 
-def _kept(fields: Fields) -> tuple[Fields, ...]:
-    """The message as it may reach the origin again; nothing if nothing of it is left."""
+def _without_own_blocks(fields: Fields) -> tuple[Fields, ...]:
+    """Return the message in a form that may be sent back to the origin; () if nothing is left of it."""
     content = fields.get("content")
     if isinstance(content, str):
         return (fields,) if content.strip() else ()
     if not isinstance(content, list):
         return (fields,) if content else ()
-    kept = [block for block in content if not _ours(block)]
+    kept = [block for block in content if not _is_own_block(block)]
     if len(kept) == len(content):
         return (fields,) if kept else ()
     return ({**fields, "content": kept},) if kept else ()
 
 
-def _ours(block: Json) -> bool:
+def _is_own_block(block: Json) -> bool:
     match block:
         case {"type": "thinking", "signature": str(signature)}:
             return signature == SIGNATURE
@@ -109,10 +111,10 @@ def _call(block: Fields, place: str) -> ToolCall:
     value = block.get("input")
     if value is None:
         arguments = "{}"
-    elif isinstance(value, str):  # not legal at the origin, but its meaning is plain
+    elif isinstance(value, str):  # not valid at the origin, but unambiguous
         arguments = value if value.strip() else "{}"
     else:
-        arguments = wire.encode(object_at(value, f"{place}.input", "The input of a tool is an object.")).decode()
+        arguments = wire.encode(object_at(value, f"{place}.input", "A tool's input must be an object.")).decode()
     toolset = words(block, "toolset_name", place)
     name = string(block, "name", place)
     return ToolCall(string(block, "id", place), f"{toolset}.{name}" if toolset else name, arguments)
@@ -129,19 +131,19 @@ def _result(block: Fields, place: str, names: Mapping[str, str]) -> ToolResult:
 
 
 def _blocks(value: Json, place: str) -> list[tuple[Fields, str]]:
-    """The blocks of a content, each with its place; a string is one block of text."""
+    """Return the content's blocks, each with its place; a string is one text block."""
     if isinstance(value, str):
         return [({"type": "text", "text": value}, place)]
-    if isinstance(value, Mapping):  # one block without its list
+    if isinstance(value, Mapping):  # one block without a list
         return [(value, place)]
     if not isinstance(value, list):
-        raise refused(place, "Content is a string or a list of blocks.")
+        raise refused(place, "Content must be a string or a list of blocks.")
     found: list[tuple[Fields, str]] = []
     for number, item in enumerate(value):
         inside = f"{place}[{number}]"
         block = {"type": "text", "text": item} if isinstance(item, str) else object_at(item, inside)
         if not isinstance(block.get("type"), str):
-            raise refused(f"{inside}.type", "A block says what it is in `type`: text, image, tool_use, tool_result …")
+            raise refused(f"{inside}.type", "A block needs a `type`: text, image, tool_use, tool_result …")
         found.append((block, inside))
     return found
 
@@ -151,7 +153,9 @@ def _parts(value: Json, place: str) -> tuple[Part, ...]:
 
 
 def _part(block: Fields, place: str) -> tuple[Part, ...]:
-    """What a block says: one part as a rule, none if it is empty, several if it holds others."""
+    """Return the content of a block: usually one part, none if the block is empty, several if it contains other
+    blocks.
+    """
     match block.get("type"):
         case "text":
             text = string(block, "text", place, empty=True)
@@ -162,8 +166,11 @@ def _part(block: Fields, place: str) -> tuple[Part, ...]:
             return _document(block, place)
         case "search_result":
             head = "\n".join(word for word in (block.get("title"), block.get("source")) if isinstance(word, str))
-            found = "\n".join(part.text for part in _parts(list_of(block, "content", place), f"{place}.content")
-                              if isinstance(part, TextPart))  # fmt: skip
+            found = "\n".join(
+                part.text
+                for part in _parts(list_of(block, "content", place), f"{place}.content")
+                if isinstance(part, TextPart)
+            )
             return (TextPart("\n\n".join(filter(None, (head, found)))),)
         case "tool_reference":
             return (TextPart(f"[tool {shown(block.get('tool_name'))}]"),)
@@ -177,7 +184,7 @@ def _part(block: Fields, place: str) -> tuple[Part, ...]:
 
 
 def _browser_state(block: Fields, place: str) -> str:
-    """The tabs of a browser, and what has changed, a line for each."""
+    """Return a browser's tabs and state changes, one per line."""
     lines = []
     for i, item in enumerate(list_of(block, "tabs", place)):
         tab = object_at(item, f"{place}.tabs[{i}]")
@@ -190,7 +197,7 @@ def _browser_state(block: Fields, place: str) -> str:
 
 
 def _document(block: Fields, place: str) -> tuple[Part, ...]:
-    """A document of text is text, with its title and context before it."""
+    """Return the parts of a document; a text document becomes text, preceded by its title and context."""
     heading = [word for word in (block.get("title"), block.get("context")) if isinstance(word, str) and word]
     head = [TextPart("\n".join(heading))] if heading else []
     match block.get("source"):

@@ -1,33 +1,34 @@
-"""Writes the parts of a message as blocks. What this protocol has no block for is named (`[audio]`)."""
+"""Writer for message parts as blocks. A part that this protocol has no block for becomes a placeholder (`[audio]`)."""
 
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import MediaPart, Part, TextPart
+from streamtool.core.conversation import MediaPart, Part, TextPart
+from streamtool.core.json_value import Json
 
-Json = Any  # a JSON value
 Block = Mapping[str, Json]
 
 _IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
-def blocks_of(parts: Iterable[Part], *, same: bool, words: bool = False) -> list[Block]:
-    """The parts as blocks; blank text is left out, because the origin refuses it.
+def blocks_of(parts: Iterable[Part], *, same: bool, text_only: bool = False) -> list[Block]:
+    """Return the parts as blocks, without blank text, which the origin rejects.
 
-    `same`: the parts came in this protocol. `words`: only text is legal here, and blocks of the origin's own kinds.
+    `same` means that the parts were read from this protocol; `text_only` means that only text and the origin's own
+    kinds of blocks are valid.
     """
-    return [block for part in parts if (block := block_of(part, same=same, words=words)) is not None]
+    return [block for part in parts if (block := block_of(part, same=same, text_only=text_only)) is not None]
 
 
-def block_of(part: Part, *, same: bool, words: bool = False) -> Block | None:
-    """The part as a block; None if it is blank."""
+def block_of(part: Part, *, same: bool, text_only: bool = False) -> Block | None:
+    """Return the part as a block; None if it is blank."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text} if part.text.strip() else None
-    if same and not (words and part.kind in ("image", "file")):
+    if same and not (text_only and part.kind in ("image", "file")):
         return part.raw
-    block = None if words else _media(part)
+    block = None if text_only else _media(part)
     return block or {"type": "text", "text": f"[{part.kind}]"}
 
 

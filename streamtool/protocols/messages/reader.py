@@ -1,22 +1,23 @@
-"""Reads an upstream's Messages reply, in whatever shape it really comes, into reply events.
+"""Reader for an upstream's Messages reply, tolerant of deviations.
 
-Theory of operation. A whole reply goes through the same code as a stream: its message begins, each of its blocks begins
-and ends, its stop reason comes. The usual event, a piece of text of the block that is open, is recognised by its first
-and last bytes, and only its text is decoded; any other spelling of it is decoded whole, and leaves with its own bytes
-as well if nothing else is in it. What stands in blocks is read by `blocks`.
+Theory of operation. A whole reply takes the same path as a stream: its message begins, each of its blocks begins and
+ends, and its stop reason arrives. The usual event, a piece of text of the open block, is recognized by its first and
+last bytes, and only its text is decoded. If such an event is spelled differently, it is decoded completely; it still
+carries its own bytes if it contains nothing else. Block contents are read by `blocks`.
 """
 
 from typing import Final
 
 import msgspec
 
-from streamtool import sse
-from streamtool.errors import UpstreamError
-from streamtool.protocols import wire
-from streamtool.protocols.body_sniffer import broken_off, tokens, too_large
+from streamtool.core import sse
+from streamtool.core.errors import UpstreamError
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.core.reply import Reason, ReplyFinish, ReplyStart, ReplyTextDelta, Usage
 from streamtool.protocols.messages.blocks import BlockReader
-from streamtool.protocols.stream import Events, Fields, Json, StreamReader, word
-from streamtool.reply import Reason, ReplyFinish, ReplyStart, ReplyTextDelta, Usage
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.body_sniffer import token_count, too_large_error, truncated_error
+from streamtool.protocols.shared.stream import Events, StreamReader, nonempty_string
 
 _REASONS: Final = {
     "max_tokens": Reason.LENGTH,
@@ -25,7 +26,7 @@ _REASONS: Final = {
     "pause_turn": Reason.PAUSE,
     "stop_sequence": Reason.STOP_SEQUENCE,
 }
-"""Everything else (`end_turn`, `tool_use`, …) is a stop."""
+"""All other reasons (`end_turn`, `tool_use`, …) count as a plain stop."""
 _COUNTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
 _BEHIND: Final = b'"}}\n\n'
@@ -33,7 +34,7 @@ _string: Final = msgspec.json.Decoder(str).decode
 
 
 class ReplyReader(StreamReader):
-    """Reads one reply. `n` is always 1 in this protocol."""
+    """Reader for one reply. `n` is always 1 in this protocol."""
 
     __slots__ = ("_blocks", "_quick", "_reason", "_started", "_stop_sequence")
 
@@ -41,15 +42,15 @@ class ReplyReader(StreamReader):
         super().__init__()
         self._started = False
         self._blocks = BlockReader()
-        self._quick: bytes | None = None  # the blocks' prefix, while an event begins next and its text may pass
+        self._quick: bytes | None = None  # prefix of text events, as long as the next event may be forwarded
         self._reason: Reason | None = None
         self._stop_sequence: str | None = None
 
     def feed(self, data: bytes) -> Events:
-        """What `data` says."""
+        """Return the reply events that `data` completes."""
         quick = self._quick
         if quick is not None and data.startswith(quick) and data.endswith(_BEHIND):
-            try:  # with its quotes it is one string, or else something that only looked like this event
+            try:  # the bytes between the quotes are one string, unless the event only looks similar
                 text = _string(data[len(quick) - 1 : 1 - len(_BEHIND)])
             except wire.UNREADABLE:
                 text = ""
@@ -57,11 +58,11 @@ class ReplyReader(StreamReader):
                 return [ReplyTextDelta(0, text, data)]
         events = super().feed(data)
         stream, blocks = self._answer.stream, self._blocks
-        self._quick = blocks.prefix if stream is not None and stream.idle and not blocks.splits else None
+        self._quick = blocks.prefix if stream is not None and stream.idle and not blocks.is_split else None
         return events
 
     def close(self) -> Events:
-        """What the end of the answer says; a reply that broke off ends in a `ReplyFailure`."""
+        """Return the events at the end of the answer; a truncated reply ends in a `ReplyFailure`."""
         self._quick = None
         return super().close()
 
@@ -79,18 +80,20 @@ class ReplyReader(StreamReader):
 
     # --- an event stream
 
-    def _forwardable(self, fields: Fields) -> str | None:
-        """The text of an event that holds nothing else, and no half of a character."""
+    def _forwardable(self, fields: JsonObject) -> str | None:
+        """Return the text of an event that contains nothing else; None for any other event, or if a character is
+        incomplete.
+        """
         delta = fields.get("delta")
         if len(fields) != 3 or type(delta) is not dict or len(delta) != 2:
             return None
         text = delta.get("text")
         canonical = fields.get("type") == "content_block_delta" and delta.get("type") == "text_delta"
-        if canonical and type(text) is str and text and type(fields.get("index")) is int and not self._blocks.splits:
+        if canonical and type(text) is str and text and type(fields.get("index")) is int and not self._blocks.is_split:
             return text
         return None
 
-    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:
+    def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:
         name = None if event is None else event.name
         if event is not None and event.raw is not None and name == "content_block_delta" and self._blocks.prefix:
             text = self._forwardable(fields)
@@ -100,6 +103,7 @@ class ReplyReader(StreamReader):
         kind = fields.setdefault("type", name)
         match kind:
             case "content_block_delta" | "content_block_start" | "content_block_stop":
+                # Some servers send blocks without `message_start`; the first block then begins the reply.
                 self._start({}, events)
                 self._block(fields, events)
             case "message_start":
@@ -107,6 +111,7 @@ class ReplyReader(StreamReader):
                 self._start(message if isinstance(message, dict) else {}, events)
             case "message_delta":
                 delta = fields.get("delta")
+                # `message_delta` carries the final usage as well as the stop reason.
                 self._count(fields)
                 if isinstance(delta, dict):
                     self._stop_reason(delta)
@@ -117,25 +122,28 @@ class ReplyReader(StreamReader):
             case _ if fields.get("error"):
                 self._fail(wire.upstream_error(fields), events)
 
-    def _start(self, message: Fields, events: Events) -> None:
+    def _start(self, message: JsonObject, events: Events) -> None:
         if self._started:
             return
         self._started = True
         identity, model = (message.get(key) for key in ("id", "model"))
         self._count(message)
+        # `message_start` already contains the input tokens, which the writer repeats in the client's `message_start`.
         usage = self.usage
-        events.append(ReplyStart(word(identity), None, word(model), 0 if usage is None else usage.input))
+        events.append(
+            ReplyStart(nonempty_string(identity), None, nonempty_string(model), 0 if usage is None else usage.input)
+        )
 
-    def _count(self, fields: Fields) -> None:
-        """Token counts so far; those that are left out, or 0 because they are not known, stay."""
+    def _count(self, fields: JsonObject) -> None:
+        """Update the usage. A count that is missing, or 0 because it is unknown, keeps its previous value."""
         usage = fields.get("usage")
         if not isinstance(usage, dict):
             return
         before = self._counts or {}
-        self._counts = {key: tokens(usage, key) or before.get(key, 0) for key in _COUNTS}
-        self._counts["thinking_tokens"] = tokens(usage.get("output_tokens_details"), "thinking_tokens")
+        self._counts = {key: token_count(usage, key) or before.get(key, 0) for key in _COUNTS}
+        self._counts["thinking_tokens"] = token_count(usage.get("output_tokens_details"), "thinking_tokens")
 
-    def _usage(self, counts: Fields) -> Usage:
+    def _usage(self, counts: JsonObject) -> Usage:
         cached = counts["cache_read_input_tokens"]
         return Usage(
             input=counts["input_tokens"] + cached + counts["cache_creation_input_tokens"],
@@ -144,30 +152,32 @@ class ReplyReader(StreamReader):
             reasoning=counts["thinking_tokens"],
         )
 
-    def _stop_reason(self, fields: Fields) -> None:
+    def _stop_reason(self, fields: JsonObject) -> None:
         reason, sequence = fields.get("stop_reason"), fields.get("stop_sequence")
         if isinstance(reason, str) and reason:
             self._reason = _REASONS.get(reason, Reason.STOP)
         if isinstance(sequence, str) and sequence:
             self._stop_sequence = wire.repaired(sequence)
 
-    def _block(self, fields: Fields, events: Events) -> None:
+    def _block(self, fields: JsonObject, events: Events) -> None:
         if not self.ended:
             self._blocks.read(fields, events)
             if self._blocks.full:
-                self._fail(too_large(), events)
+                self._fail(too_large_error(), events)
 
     # --- the end
 
     def _end(self, events: Events, *, marked: bool) -> None:
+        # Either marker is enough: a stop reason without `message_stop`, or `message_stop` without a reason.
         if not marked and (self._reason is None or not self._started):
-            self._fail(broken_off() if self._started else self._answer.broken_off(), events)
+            self._fail(truncated_error() if self._started else self._answer.truncated_error(), events)
             return
         self._start({}, events)
         reason = self._reason or Reason.STOP
+        # Open and queued blocks must end before the finish. `cut` decides whether a call without arguments is complete.
         self._blocks.close(events, cut=reason in (Reason.LENGTH, Reason.FILTER))
-        if self._blocks.full:  # too much had waited
-            self._fail(too_large(), events)
+        if self._blocks.full:  # the queue was too large
+            self._fail(too_large_error(), events)
             return
         events.append(ReplyFinish(0, reason, self._stop_sequence))
         self._done(events)

@@ -1,64 +1,52 @@
-"""Reads the body of a Messages request into a `Conversation`; also that of a request to count its tokens.
+"""Reader for Messages request bodies, including requests to count tokens.
 
-The reading is as tolerant as real agents need: `cache_control` and all keys that nobody here knows are passed over.
-Source: the API reference and the request types of anthropic-python 2.12.
+The reader is as tolerant as real agents require: `cache_control` and all unknown keys are ignored. Source: the API
+reference and the request types of anthropic-python 2.12.
 """
 
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import Conversation, Message, Options, OutputFormat
-from streamtool.protocols.fields import (
-    Fields,
-    body_fields,
-    flag,
-    integer,
-    model_name,
-    number,
-    refused,
-    shown,
-    strings,
-)
+from streamtool.core.conversation import Conversation, Message, Options, OutputFormat
+from streamtool.core.json_value import Fields
+from streamtool.core.turns import unanswered_calls
 from streamtool.protocols.messages.complete import NO_THREADS
 from streamtool.protocols.messages.content import read_messages, read_system
-from streamtool.protocols.messages.request_fields import REQUEST_FIELDS
 from streamtool.protocols.messages.tools import kind_of, read_tools, with_choice
+from streamtool.protocols.options import reading
+from streamtool.protocols.shared.fields import body_fields, flag, model_name, read_options, refused, shown
 from streamtool.settings import LimitSettings
-from streamtool.turns import unanswered
 
-Json = Any  # a decoded JSON value
-
-FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
-"""The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
+_OPTIONS: Final = reading("messages")
 _EFFORTS: Final = {"max": "xhigh"}
-_LOW: Final = 4096  # tokens of thinking: up to here the effort is low
+_LOW: Final = 4096  # maximum number of thinking tokens for a low effort
 _MEDIUM: Final = 16384
 
 
 def read_request(body: bytes, limits: LimitSettings) -> Conversation:
-    """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
     raw = body_fields(body, limits)
-    if raw.get("thread") is not None:  # SDKs send everything once more when they hear this
-        sentence = "Conversations are not kept here: send all messages and no `thread`."
+    if raw.get("thread") is not None:  # SDKs react to this error by sending the whole conversation
+        sentence = "Conversations are not stored here: send all messages and no `thread`."
         raise refused("thread", sentence, code=NO_THREADS)
     conversation = _conversation(raw, limits, len(body))
     if conversation.options.max_tokens is None:
-        raise refused("max_tokens", "Say in `max_tokens` how long the reply may become.")
+        raise refused("max_tokens", "`max_tokens` is required: set the maximum length of the reply.")
     _no_open_calls(conversation.messages)
     return conversation
 
 
 def read_count(body: bytes, limits: LimitSettings) -> Conversation:
-    """The conversation whose tokens are to be counted: `max_tokens` may be missing, and calls may lack their results.
+    """Return the conversation to count tokens for; `max_tokens` may be missing, and calls may be unanswered.
 
-    Raises as `read_request` does.
+    Raises the same errors as `read_request`.
     """
     return _conversation(body_fields(body, limits), limits, len(body))
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
+    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
 
-    What has nothing to do with tools passes as it came: whoever answers it may know what it means.
+    A request without tools is forwarded verbatim, because the upstream may understand it.
     """
     raw = body_fields(body, limits)
     choice = raw.get("tool_choice")
@@ -91,35 +79,24 @@ def _conversation(raw: Fields, limits: LimitSettings, size: int) -> Conversation
 
 
 def _no_open_calls(messages: tuple[Message, ...]) -> None:
-    """Refuse a conversation that ends while a call waits for its result: there is nothing that could be answered."""
-    for call in unanswered(messages):
+    """Reject a conversation that ends with unanswered calls, because there is nothing to reply to."""
+    for call in unanswered_calls(messages):
         raise refused(
             "messages",
-            f"The call {shown(call.id)} of {shown(call.name)} has no result: answer it with a `tool_result` in a user "
-            f"message before asking for the next reply.",
+            f"The call {shown(call.id)} to {shown(call.name)} has no result: answer it with a `tool_result` in a user "
+            f"message before requesting the next reply.",
         )
 
 
-# --- how the reply is to be made --------------------------------------------------------------------------------------
+# --- options of the reply ---------------------------------------------------------------------------------------------
 
 
 def _options(raw: Fields) -> Options:
-    metadata = raw.get("metadata")
-    user = metadata.get("user_id") if isinstance(metadata, dict) else None
-    return Options(
-        stop=strings(raw, "stop_sequences"),
-        max_tokens=integer(raw, "max_tokens"),
-        temperature=number(raw, "temperature"),
-        top_p=number(raw, "top_p"),
-        top_k=integer(raw, "top_k"),
-        effort=_effort(raw),
-        user=user if isinstance(user, str) else None,
-        output=_output(raw),
-    )
+    return Options(**read_options(raw, _OPTIONS), effort=_effort(raw), output=_output(raw))
 
 
 def _effort(raw: Fields) -> str | None:
-    """The effort that was asked for by name, else what a budget for thinking amounts to."""
+    """Return the requested effort, or the effort equivalent to a thinking budget."""
     match raw.get("output_config"):
         case {"effort": str(effort)}:
             return _EFFORTS.get(effort, effort)

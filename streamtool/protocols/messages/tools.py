@@ -1,20 +1,21 @@
-"""Reads the tools that a request offers, and which of them may be called.
+"""Reader for the tools of a request and for its tool choice.
 
-Tools that only the origin can run (`web_search_20250305`) are left out and recorded; those that a type names and the
-client runs (`bash_20250124`) get their schema from `typed_tools`. A tool with `defer_loading` is offered when the
-conversation refers to it: a search by a tool of the client answers with references. A search by the origin cannot be
-made here, so its tools are offered from the beginning.
+Tools that only the origin can run (`web_search_20250305`) are dropped, with a note for the log; typed tools that the
+client runs (`bash_20250124`) get their schema from `typed_tools`. A tool with `defer_loading` is offered once the
+conversation refers to it, for example in the references returned by a client-side search tool. The origin's own tool
+search is not available here, so tools that it would find are offered from the beginning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from attrs import evolve, frozen
 
-from streamtool.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
-from streamtool.errors import TooLargeError
-from streamtool.protocols.fields import (
-    Fields,
+from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.messages.typed_tools import tools_of
+from streamtool.protocols.shared.fields import (
+    check_tool_count,
     examples,
     flag,
     for_code_only,
@@ -26,28 +27,26 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
-from streamtool.protocols.messages.typed_tools import tools_of
 from streamtool.settings import LimitSettings
 
-Json = Any  # a decoded JSON value
-
 _SEARCH: Final = "tool_search_tool_"
-"""How the types of the origin's own searches for tools begin."""
+"""Prefix of the types of the origin's own tool search."""
 
 
 @frozen
 class ToolOffer:
-    """The tools of a request."""
+    """Tools offered in a request."""
 
     tools: tuple[Tool, ...]
     dropped: tuple[str, ...]
-    """What was left out."""
+    """Notes about dropped tools."""
 
 
 def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
-    """The tools that are offered now: those of the body, and what its messages say of them. `size`: bytes of the body.
+    """Return the tools offered now: the ones in the body's `tools`, as changed by the messages. `size` is the size of
+    the body in bytes.
 
-    Raises RequestError, TooLargeError.
+    Raises RequestError and TooLargeError.
     """
     tools: dict[str, Tool] = {}
     dropped: list[str] = []
@@ -55,7 +54,7 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
         if tools.setdefault(tool.name, tool) != tool:
             raise refused(place, f"Two different tools are named {shown(tool.name)}.")
     known = _Known(tools, everything=any(note.startswith(HOSTED + _SEARCH) for note in dropped))
-    for change in _changes(raw.get("messages")):
+    for change in _tool_changes(raw.get("messages")):
         match change:
             case {"type": "tool_addition", "tool": {"definition": Mapping() as definition}}:
                 for tool, _ in _each([definition], "messages", limits, size, dropped):
@@ -63,7 +62,7 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
             case {"type": "tool_addition", "tool": {"name": str(name)}}:
                 known.find(name)
             case {"type": "tool_removal", "tool": {"name": str(name)}}:
-                known.lose(name)
+                known.remove(name)
             case {"type": "tool_reference", "tool_name": str(name)} | {"type": "tool_use", "name": str(name)}:
                 known.find(name)
     if isinstance(choice := raw.get("tool_choice"), Mapping):
@@ -72,7 +71,7 @@ def read_tools(raw: Fields, limits: LimitSettings, size: int) -> ToolOffer:
 
 
 class _Known:
-    """The tools of a request, and which of them the model may know."""
+    """Tools of a request, and the subset that is offered to the model."""
 
     __slots__ = ("_found", "_tools")
 
@@ -87,7 +86,7 @@ class _Known:
     def find(self, name: str) -> None:
         self._found |= {tool for tool in (name, *self._members(name)) if tool in self._tools}
 
-    def lose(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         self._found -= {name, *self._members(name)}
 
     def _members(self, toolset: str) -> Sequence[str]:
@@ -95,12 +94,12 @@ class _Known:
 
     @property
     def offered(self) -> tuple[Tool, ...]:
-        """In the order of the request."""
+        """Offered tools, in the order of the request."""
         return tuple(tool for name, tool in self._tools.items() if name in self._found)
 
 
-def _changes(messages: Json) -> Iterator[Json]:
-    """What the messages say of tools, in their order: calls, references, and what was added or removed."""
+def _tool_changes(messages: Json) -> Iterator[Json]:
+    """Yield the message blocks that may affect tools, in order: calls, references, additions and removals."""
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, Mapping) else None
         for block in content if isinstance(content, list) else ():
@@ -118,11 +117,8 @@ def _changes(messages: Json) -> Iterator[Json]:
 def _each(
     given: Sequence[Json], at: str, limits: LimitSettings, size: int, dropped: list[str]
 ) -> Iterator[tuple[Tool, str]]:
-    """Each tool with its place; a toolset is several."""
-    if len(given) > limits.tools:
-        raise TooLargeError(
-            f"More than {limits.tools} tools in one request (limits.tools).", param="tools", code="too_many_tools"
-        )
+    """Yield each tool with its place; a toolset yields several tools."""
+    check_tool_count(len(given), limits, "tools")
     for position, item in enumerate(given):
         place = f"{at}[{position}]"
         fields = object_at(item, place)
@@ -137,7 +133,7 @@ def _each(
 
 
 def _offered(fields: Fields, place: str, limits: LimitSettings, size: int) -> tuple[Tool, ...]:
-    """The tool as the model gets it; a toolset is several, and what only the origin can run is none."""
+    """Return the tools to offer to the model: several for a toolset, none if only the origin can run the tool."""
     kind = fields.get("type")
     if kind is None or kind == "custom":
         tool = Tool(
@@ -149,31 +145,31 @@ def _offered(fields: Fields, place: str, limits: LimitSettings, size: int) -> tu
         )
         return (tool,)
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "The type of a tool is a string; a tool of your own needs none.")
+        raise refused(f"{place}.type", "A tool's type must be a string; custom tools do not need one.")
     if "name" in fields:
         tool_name(fields, place, limits)
     return tools_of(kind, fields)
 
 
 def tool_names(fields: Fields) -> tuple[str, ...]:
-    """The names under which a tool of the body was read."""
+    """Return the names that a tool of the body was given when it was read."""
     kind, name = fields.get("type"), fields.get("name")
     if isinstance(kind, str) and kind != "custom":
         return tuple(tool.name for tool in tools_of(kind, fields))
     return (name,) if isinstance(name, str) else ()
 
 
-# --- which calls are allowed ------------------------------------------------------------------------------------------
+# --- tool choice ------------------------------------------------------------------------------------------------------
 
 
 def with_choice(conversation: Conversation, value: Json) -> Conversation:
-    """`conversation` with its `ToolChoice`; the choice is checked against its tools."""
+    """Return `conversation` with its `ToolChoice`, after checking that it names only tools of the request."""
     choice = _choice(value)
     hosted = any(note.startswith(HOSTED) for note in conversation.dropped)
     if not conversation.tools and not conversation.has_tool_history:
         if choice.mode == "required":
             if not hosted:
-                raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
+                raise refused("tool_choice", "`tool_choice` requires a tool, but the request has none.")
             conversation = evolve(conversation, dropped=(*conversation.dropped, HOSTED_CHOICE))
         choice = evolve(choice, mode="auto", names=())
     names = tuple(meant for name in choice.names for meant in _meant(name, conversation))
@@ -187,7 +183,9 @@ def with_choice(conversation: Conversation, value: Json) -> Conversation:
 
 
 def _meant(name: str, conversation: Conversation) -> tuple[str, ...]:
-    """The tools that a choice names: one, a member of toolsets by its own name, or a toolset."""
+    """Return the names of the tools that a tool choice's name refers to: one tool, or all members of a toolset, or all
+    toolset members of that name.
+    """
     if name in conversation.known_names:
         return (name,)
     groups = [tool for tool in conversation.tools if tool.namespace]
@@ -210,9 +208,9 @@ def _choice(value: Json) -> ToolChoice:
             if not isinstance(name, str) or not name:
                 raise refused("tool_choice.name", "Name the tool that must be called.")
             return ToolChoice("required", (name,), parallel=parallel)
-    raise refused("tool_choice", f"{shown(value)} is no tool choice: its `type` is auto, any, tool or none.")
+    raise refused("tool_choice", f"{shown(value)} is not a valid tool choice: `type` must be auto, any, tool or none.")
 
 
 def kind_of(choice: Json) -> Json:
-    """The type of a tool choice; a word is its own."""
+    """Return the type of a tool choice; a plain string is its own type."""
     return choice.get("type", "") if isinstance(choice, dict) else choice

@@ -1,49 +1,50 @@
-"""Toolsets: one tool of a request that stands for a family of tools which the client runs, such as those of a browser.
+"""Toolsets: single entries in `tools` that represent a family of tools run by the client, such as browser tools.
 
-A toolset has no name; its members are called by their own names, and each call says to which toolset it belongs. So a
-toolset is a group of tools, and the model knows its members as `browser.left_click`. All members are offered but those
-that `configs` switches off. What a member takes stands in the types of anthropic-python 2.12.
+A toolset entry has no name. Its members are called by their own names, and each call also names the toolset. A toolset
+is therefore a group of tools, and the model knows its members as `browser.left_click`. All members are offered except
+the ones that `configs` disables. Their arguments follow the types of anthropic-python 2.12.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from attrs import field, frozen
 
-from streamtool.conversation import Tool
-from streamtool.protocols.typed_tools import INTEGER, TEXT, Fields, schema, told
-
-Json = Any  # a JSON value
+from streamtool.core.conversation import Tool
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.shared.typed_tools import INTEGER, TEXT, described, object_schema
 
 
 @frozen
 class Member:
-    """One tool of a toolset."""
+    """Tool that belongs to a toolset."""
 
     about: str
     required: Mapping[str, Json] = field(factory=dict)
     optional: Mapping[str, Json] = field(factory=dict)
 
     def parameters(self) -> Fields:
-        """The schema of its arguments."""
-        return schema(tuple(self.required), **self.required, **self.optional)
+        """Return the schema of its arguments."""
+        return object_schema(tuple(self.required), **self.required, **self.optional)
 
 
-_SECONDS: Final = told({"type": "number"}, "seconds")
+_SECONDS: Final = described({"type": "number"}, "seconds")
 _DIRECTION: Final = {"enum": ["up", "down", "left", "right"]}
-_KEYS: Final = told(TEXT, "such as Return, ctrl+a or alt+Tab")
+_KEYS: Final = described(TEXT, "such as Return, ctrl+a or alt+Tab")
 _REGION: Final = {"type": "array", "items": INTEGER, "description": "x0, y0, x1, y1, in pixels"}
 
 # --- the browser
 
-_SPOT: Final = schema(("type", "x", "y"), type={"const": "coordinate"}, x=INTEGER, y=INTEGER)
-_ELEMENT: Final = schema(("type", "ref"), type={"const": "ref"}, ref=told(TEXT, "as read_page or find gave it"))
+_SPOT: Final = object_schema(("type", "x", "y"), type={"const": "coordinate"}, x=INTEGER, y=INTEGER)
+_ELEMENT: Final = object_schema(
+    ("type", "ref"), type={"const": "ref"}, ref=described(TEXT, "as read_page or find gave it")
+)
 _TARGET: Final = {"anyOf": [_SPOT, _ELEMENT], "description": "a point in the viewport, or an element"}
-_TAB: Final = {"tab_id": told(TEXT, "which tab; without it the active one")}
-_HELD: Final = {"modifiers": told(TEXT, "keys held meanwhile, such as ctrl+shift"), **_TAB}
+_TAB: Final = {"tab_id": described(TEXT, "which tab; without it the active one")}
+_HELD: Final = {"modifiers": described(TEXT, "keys held meanwhile, such as ctrl+shift"), **_TAB}
 
 _BROWSER: Final = {
-    "navigate": Member("Opens a page.", {"url": told(TEXT, "the address, or back, forward, reload")}, _TAB),
+    "navigate": Member("Opens a page.", {"url": described(TEXT, "the address, or back, forward, reload")}, _TAB),
     "list_tabs": Member("Lists the open tabs with their ids, titles and addresses."),
     "new_tab": Member("Opens an empty tab and tells its id."),
     "switch_tab": Member("Makes a tab the active one.", {"tab_id": TEXT}),
@@ -51,16 +52,16 @@ _BROWSER: Final = {
     "read_page": Member(
         "Reads the page as a tree of elements, with references that other tools take as target.",
         optional={
-            "filter": told({"enum": ["all", "interactive"]}, "which elements; without it the visible ones"),
-            "depth": told(INTEGER, "how deep; 15 by default"),
-            "ref": told(TEXT, "an element, to read only what is below it"),
+            "filter": described({"enum": ["all", "interactive"]}, "which elements; without it the visible ones"),
+            "depth": described(INTEGER, "how deep; 15 by default"),
+            "ref": described(TEXT, "an element, to read only what is below it"),
             **_TAB,
         },
     ),
     "get_page_text": Member("Reads the text of the page.", optional=_TAB),
     "read_console": Member("Reads what the console has shown since the last look.", optional=_TAB),
     "read_network": Member("Lists the network requests since the last look.", optional=_TAB),
-    "find": Member("Finds elements by what they are.", {"query": told(TEXT, "in plain words")}, _TAB),
+    "find": Member("Finds elements by what they are.", {"query": described(TEXT, "in plain words")}, _TAB),
     "form_input": Member(
         "Sets the value of a form's element.",
         {"target": _ELEMENT, "value": {"type": ["string", "number", "boolean"]}},
@@ -87,15 +88,15 @@ _BROWSER: Final = {
     "scroll": Member(
         "Scrolls.",
         {"target": _SPOT, "scroll_direction": _DIRECTION},
-        {"scroll_amount": told(INTEGER, "notches of the wheel, 1 to 10; 3 by default"), **_TAB},
+        {"scroll_amount": described(INTEGER, "notches of the wheel, 1 to 10; 3 by default"), **_TAB},
     ),
     "type": Member("Types text where the focus is.", {"text": TEXT}, _TAB),
-    "key": Member("Presses keys.", {"text": _KEYS}, {"repeat": told(INTEGER, "how often"), **_TAB}),
+    "key": Member("Presses keys.", {"text": _KEYS}, {"repeat": described(INTEGER, "how often"), **_TAB}),
     "hold_key": Member("Holds a key down.", {"text": _KEYS, "duration": _SECONDS}, _TAB),
     "wait": Member("Waits.", {"duration": _SECONDS}, _TAB),
     "javascript_exec": Member(
         "Runs JavaScript in the page and gives the value of its last expression.",
-        {"text": told(TEXT, "the code, without return")},
+        {"text": described(TEXT, "the code, without return")},
         _TAB,
     ),
 }
@@ -103,14 +104,14 @@ _BROWSER: Final = {
 # --- the computer
 
 _AT: Final = {"type": "array", "items": INTEGER, "description": "x and y, in pixels"}
-_WHOLE: Final = told(INTEGER, "seconds")
+_WHOLE: Final = described(INTEGER, "seconds")
 _CLICK: Final = {
     "coordinate": {**_AT, "description": "x and y, in pixels; without it where the cursor is"},
-    "text": told(TEXT, "keys held meanwhile, such as ctrl+shift"),
+    "text": described(TEXT, "keys held meanwhile, such as ctrl+shift"),
 }
 
 _COMPUTER: Final = {
-    "key": Member("Presses a key or keys together.", {"text": _KEYS}, {"repeat": told(INTEGER, "how often")}),
+    "key": Member("Presses a key or keys together.", {"text": _KEYS}, {"repeat": described(INTEGER, "how often")}),
     "hold_key": Member("Holds keys down.", {"text": _KEYS, "duration": _WHOLE}),
     "type": Member("Types text.", {"text": TEXT}),
     "cursor_position": Member("Tells where the cursor is."),
@@ -126,7 +127,9 @@ _COMPUTER: Final = {
     "double_click": Member("Clicks twice.", optional=_CLICK),
     "triple_click": Member("Clicks three times.", optional=_CLICK),
     "scroll": Member(
-        "Scrolls.", {"scroll_direction": _DIRECTION, "scroll_amount": told(INTEGER, "notches of the wheel")}, _CLICK
+        "Scrolls.",
+        {"scroll_direction": _DIRECTION, "scroll_amount": described(INTEGER, "notches of the wheel")},
+        _CLICK,
     ),
     "wait": Member("Waits.", {"duration": _WHOLE}),
     "screenshot": Member("Takes a picture of the screen."),
@@ -134,11 +137,11 @@ _COMPUTER: Final = {
 }
 
 TOOLSETS: Final[Mapping[str, Mapping[str, Member]]] = {"browser": _BROWSER, "computer": _COMPUTER}
-"""The members of each toolset, by its name in a call."""
+"""Members of each toolset, by the toolset's name in a call."""
 
 
-def members(toolset: str, fields: Fields) -> Iterator[Tool]:
-    """The tools of the toolset, without those that its `configs` switches off."""
+def toolset_tools(toolset: str, fields: Fields) -> Iterator[Tool]:
+    """Yield the tools of the toolset, except the ones that its `configs` disables."""
     configs = fields.get("configs")
     for name, member in TOOLSETS[toolset].items():
         config = configs.get(name) if isinstance(configs, Mapping) else None

@@ -1,37 +1,36 @@
-"""The tools of this protocol that a type names, and the schemas of those that the client runs.
+"""Typed tools of this protocol, with schemas for the ones that the client runs.
 
-`bash_20250124` and its kin come without a schema, so a model that does not know them would have to guess. What is
-written here says the same in few words. Source: the tool types of anthropic-python 2.12 and the API reference.
+Types such as `bash_20250124` come without a schema, so a model that does not know them would have to guess. The schemas
+here describe them briefly. Source: the tool types of anthropic-python 2.12 and the API reference.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from streamtool.conversation import Tool
-from streamtool.protocols.messages.toolsets import members
-from streamtool.protocols.typed_tools import INTEGER, TEXT, Fields, TypedTool, offered, schema, told
-
-Json = Any  # a JSON value
+from streamtool.core.conversation import Tool
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.messages.toolsets import toolset_tools
+from streamtool.protocols.shared.typed_tools import INTEGER, TEXT, TypedTool, described, object_schema, tools_for_type
 
 _POINT: Final = {"type": "array", "items": INTEGER, "description": "x and y, in pixels"}
 _RANGE: Final = {"type": "array", "items": INTEGER, "description": "first and last line, counted from 1; -1: the end"}
 
-_BASH: Final = schema(
-    command=told(TEXT, "what to run"),
+_BASH: Final = object_schema(
+    command=described(TEXT, "what to run"),
     restart={"type": "boolean", "description": "start the shell anew instead"},
 )
-_NOTES: Final = schema(
+_NOTES: Final = object_schema(
     ["command"],
     command={"enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
-    path=told(TEXT, "all but rename: a path below /memories"),
+    path=described(TEXT, "all but rename: a path below /memories"),
     view_range=_RANGE,
-    file_text=told(TEXT, "create: the whole text"),
-    old_str=told(TEXT, "str_replace: what occurs exactly once"),
-    new_str=told(TEXT, "str_replace: the new text"),
-    insert_line=told(INTEGER, "insert: the line after which; 0: at the top"),
-    insert_text=told(TEXT, "insert: the new text"),
-    old_path=told(TEXT, "rename: from"),
-    new_path=told(TEXT, "rename: to"),
+    file_text=described(TEXT, "create: the whole text"),
+    old_str=described(TEXT, "str_replace: what occurs exactly once"),
+    new_str=described(TEXT, "str_replace: the new text"),
+    insert_line=described(INTEGER, "insert: the line after which; 0: at the top"),
+    insert_text=described(TEXT, "insert: the new text"),
+    old_path=described(TEXT, "rename: from"),
+    new_path=described(TEXT, "rename: to"),
 )
 _KEYS: Final = ("key", "type", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click")
 _MOUSE: Final = (*_KEYS, "double_click", "screenshot", "cursor_position")
@@ -39,8 +38,8 @@ _MORE: Final = ("triple_click", "left_mouse_down", "left_mouse_up", "scroll", "h
 
 
 def tools_of(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """The tools for one of this type; () if the client does not run it."""
-    return offered(TYPED_TOOLS, kind, fields)
+    """Return the tools for this type; () if the client does not run it."""
+    return tools_for_type(TYPED_TOOLS, kind, fields)
 
 
 def _named(name: str, fields: Fields) -> str:
@@ -70,31 +69,31 @@ def _computer(kind: str, fields: Fields) -> tuple[Tool, ...]:
 
 
 def _toolset(name: str) -> Callable[[str, Fields], tuple[Tool, ...]]:
-    return lambda kind, fields: tuple(members(name, fields))  # noqa: ARG005  as above
+    return lambda kind, fields: tuple(toolset_tools(name, fields))  # noqa: ARG005  as above
 
 
 def _editor(*, undo: bool) -> Fields:
     commands = ["view", "create", "str_replace", "insert", *(["undo_edit"] if undo else [])]
-    return schema(
+    return object_schema(
         ["command", "path"],
         command={"enum": commands},
-        path=told(TEXT, "absolute path of a file or folder"),
+        path=described(TEXT, "absolute path of a file or folder"),
         view_range=_RANGE,
-        file_text=told(TEXT, "create: the whole text"),
-        old_str=told(TEXT, "str_replace: what occurs exactly once"),
-        new_str=told(TEXT, f"str_replace{', insert' if undo else ''}: the new text"),
-        insert_line=told(INTEGER, "insert: the line after which; 0: at the top"),
-        **({} if undo else {"insert_text": told(TEXT, "insert: the new text")}),
+        file_text=described(TEXT, "create: the whole text"),
+        old_str=described(TEXT, "str_replace: what occurs exactly once"),
+        new_str=described(TEXT, f"str_replace{', insert' if undo else ''}: the new text"),
+        insert_line=described(INTEGER, "insert: the line after which; 0: at the top"),
+        **({} if undo else {"insert_text": described(TEXT, "insert: the new text")}),
     )
 
 
 def _actions(date: str, *, zoom: bool) -> Fields:
-    """What a computer can do; `zoom` only where the client has said so."""
+    """Return the schema of a computer's actions; `zoom` is included only if the client enables it."""
     later = date >= "20250124"
     fields: dict[str, Json] = {
         "action": {"enum": [*_MOUSE, *(_MORE if later else ()), *(("zoom",) if zoom else ())]},
         "coordinate": _POINT,
-        "text": told(TEXT, "type: the text; key, hold_key: the keys, such as ctrl+s"),
+        "text": described(TEXT, "type: the text; key, hold_key: the keys, such as ctrl+s"),
     }
     if later:
         fields["start_coordinate"] = _POINT
@@ -103,7 +102,7 @@ def _actions(date: str, *, zoom: bool) -> Fields:
         fields["duration"] = {"type": "number", "description": "hold_key, wait: seconds"}
     if zoom:
         fields["region"] = {"type": "array", "items": INTEGER, "description": "zoom: x1, y1, x2, y2"}
-    return schema(["action"], **fields)
+    return object_schema(["action"], **fields)
 
 
 def _screen(fields: Mapping[str, Json]) -> str:
@@ -112,15 +111,18 @@ def _screen(fields: Mapping[str, Json]) -> str:
     return f"Uses the screen{size}, mouse and keyboard of a computer; take a screenshot to see what has happened."
 
 
-_CLIENT: Final = ("client", "tool_use", "tool_result")
+def _client_tool(kind: str, offer: Callable[[str, Fields], Sequence[Tool]]) -> TypedTool:
+    """Return the table row of a tool that the client runs and whose calls are ordinary `tool_use` blocks."""
+    return TypedTool(kind, "client", "tool_use", "tool_result", offer)
+
 
 TYPED_TOOLS: Final = (
-    TypedTool("bash_*", *_CLIENT, _bash),
-    TypedTool("text_editor_*", *_CLIENT, _text_editor),
-    TypedTool("memory_*", *_CLIENT, _memory),
-    TypedTool("computer_toolset_*", *_CLIENT, _toolset("computer")),
-    TypedTool("browser_toolset_*", *_CLIENT, _toolset("browser")),
-    TypedTool("computer_*", *_CLIENT, _computer),
+    _client_tool("bash_*", _bash),
+    _client_tool("text_editor_*", _text_editor),
+    _client_tool("memory_*", _memory),
+    _client_tool("computer_toolset_*", _toolset("computer")),
+    _client_tool("browser_toolset_*", _toolset("browser")),
+    _client_tool("computer_*", _computer),
     TypedTool("web_search_*", "origin", "server_tool_use", "web_search_tool_result"),
     TypedTool("web_fetch_*", "origin", "server_tool_use", "web_fetch_tool_result"),
     TypedTool("code_execution_*", "origin", "server_tool_use", "code_execution_tool_result"),
@@ -128,24 +130,24 @@ TYPED_TOOLS: Final = (
     TypedTool("advisor_*", "origin", "server_tool_use", "advisor_tool_result"),
     TypedTool("mcp_toolset", "origin", "mcp_tool_use", "mcp_tool_result"),
 )
-"""The first row that names a type counts."""
+"""The first matching row applies."""
 
 _NAMED: Final = "named to the model, unless the upstream speaks Messages"
 
 BLOCKS: Final = {
     "text": "text",
     "image": "an image",
-    "document": "a file; a document of text is text",
+    "document": "a file; a text document becomes text",
     "search_result": "text",
-    "thinking": "reasoning of the assistant's turn",
+    "thinking": "reasoning of the assistant message",
     "redacted_thinking": "left out, unless the upstream speaks Messages",
     "bash_code_execution_tool_result": _NAMED,
     "text_editor_code_execution_tool_result": _NAMED,
     "container_upload": _NAMED,
-    "compaction": "its summary is text, its changes of tools count",
+    "compaction": "its summary becomes text; its tool changes apply",
     "tool_addition": "the tool is offered",
-    "tool_removal": "the tool is not offered any more",
+    "tool_removal": "the tool is no longer offered",
     "mcp_tool_listing": _NAMED,
     "fallback": _NAMED,
 }
-"""What becomes of the blocks of messages that are neither calls nor results of typed tools."""
+"""Handling of message blocks other than calls and results of typed tools."""

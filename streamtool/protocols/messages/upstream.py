@@ -1,77 +1,76 @@
-"""Writes a `Conversation` as the body of a Messages request to an upstream.
+"""Writer for Messages request bodies to an upstream.
 
-What the client sent travels on where nobody changed it: a message with `raw` is written as it came, and so are the
-fields of the body that we do not read, if the client spoke this protocol. What comes from elsewhere is brought into the
-shape that the origin demands: system text before everything else, later system text as the user's, the user first, no
-neighbours of one role, results before text, nothing blank.
+Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written verbatim, and
+so are unknown body fields. Everything else is converted to the form that the origin requires: leading system text is
+first, later system text becomes user messages, the first message is a user message, adjacent messages of the same role
+are merged, results precede text, and nothing is blank.
 
-Tools are written only if the conversation still has them; a conversation whose tools became text has none, and then no
-field that has to do with tools is written.
+Tools are written only if the conversation still has them; once they have been turned into text, none of the fields that
+concern tools is written.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import Conversation, Message, Options, Part, Tool, ToolCall, ToolChoice, ToolResult
-from streamtool.errors import RequestError
-from streamtool.protocols import wire
+from attrs import define, field
+
+from streamtool.core.conversation import Conversation, Message, Part, Tool, ToolCall, ToolChoice, ToolResult
+from streamtool.core.errors import RequestError
+from streamtool.core.json_value import Json, JsonObject
 from streamtool.protocols.messages.parts import Block, blocks_of
 from streamtool.protocols.messages.tools import tool_names
+from streamtool.protocols.options import writing
+from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
-Json = Any  # a decoded JSON value
-Body = dict[str, Json]
-
 HEADERS: Final = ((b"anthropic-version", b"2023-06-01"),)
-"""What every request bears."""
+"""Headers of every request."""
 KEY_HEADER: Final = b"x-api-key"
-"""The header that bears the key."""
+"""Header that carries the key."""
 MODELS_PATH: Final = "/v1/models"
-MAX_TOKENS: Final = 8192
-"""How long a reply may become when the client's protocol does not say it, while this one demands it."""
 
 _OURS: Final = frozenset(
     {"model", "messages", "system", "stream", "stop_sequences", "output_config", "output_format"}
     | {"tools", "tool_choice"}
 )
-"""Fields that are written from the conversation."""
+"""Body fields built from the conversation; all others are forwarded."""
 _COUNTED: Final = frozenset(
     {"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control"}
     | {"context_management", "mcp_servers"}
 )
-"""Fields that a request to count tokens may have; the origin refuses all others."""
+"""Fields that a token-counting request may have; the origin rejects all others."""
+_OPTIONS: Final = writing("messages")
+_CHANGED: Final = ("max_tokens", "stop_sequences")
+"""Option fields that are rewritten even if the client sent them in this protocol."""
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 _BEGIN: Final = {"role": "user", "content": "(The conversation begins here.)"}
-"""Stands first where no user has spoken."""
+"""First message of a conversation that would otherwise not begin with a user message."""
 
 
 def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
-    """Where requests go."""
+    """Return the request path."""
     return "/v1/messages"
 
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
-    """The JSON body that asks the model of the upstream for the next reply."""
+    """Return the JSON body of the request for the next reply."""
     if conversation.options.n > 1:
-        raise RequestError("This upstream gives one reply at a time; ask for them one at a time.", param="n")
+        raise RequestError("This upstream returns one reply per request; request one at a time.", param="n")
     raw = conversation.raw
-    if conversation.protocol == "messages" and not conversation.messages:  # a request that nobody here could read
+    if conversation.protocol == "messages" and not conversation.messages:  # the request could not be parsed
         return wire.encode_request({**raw, "model": model.name})
     body = _body(conversation, model)
-    stop = [text for text in conversation.options.stop if text.strip()]  # the origin refuses blank ones
-    if stop:
-        body["stop_sequences"] = stop
     body["stream"] = stream
     return wire.encode_request(body)
 
 
 def count_path(model: ModelSettings) -> str:  # noqa: ARG001  other protocols name it in the path
-    """Where tokens are counted."""
+    """Return the path of token-counting requests."""
     return "/v1/messages/count_tokens"
 
 
 def write_count_request(conversation: Conversation, model: ModelSettings) -> bytes:
-    """The JSON body that asks how many tokens the conversation has."""
+    """Return the JSON body of a request to count the conversation's tokens."""
     if conversation.protocol == "messages" and not conversation.messages:
         return wire.encode_request({**conversation.raw, "model": model.name})
     body = _body(conversation, model)
@@ -79,20 +78,21 @@ def write_count_request(conversation: Conversation, model: ModelSettings) -> byt
 
 
 def read_count_reply(body: bytes) -> int | None:
-    """The number of tokens; None if the upstream did not tell it."""
+    """Return the number of tokens; None if the upstream did not report it."""
     return wire.count_in(body, "input_tokens")
 
 
-def _body(conversation: Conversation, model: ModelSettings) -> Body:
+def _body(conversation: Conversation, model: ModelSettings) -> JsonObject:
     raw = conversation.raw
     same = conversation.protocol == "messages"
-    body: Body = {"model": model.name}
+    body: JsonObject = {"model": model.name}
     options = conversation.options
     if same:
         body.update((key, value) for key, value in raw.items() if key not in _OURS)
-        body["max_tokens"] = options.max_tokens or MAX_TOKENS
+        written = wire.write_options(options, _OPTIONS)
+        body.update((key, written[key]) for key in _CHANGED if key in written)
     else:
-        body.update(_options(options))
+        body.update(wire.write_options(options, _OPTIONS))
     system, body["messages"] = _messages(conversation.messages, same=same)
     if system:
         body["system"] = system
@@ -107,22 +107,9 @@ def _body(conversation: Conversation, model: ModelSettings) -> Body:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def _options(options: Options) -> Body:
-    """Options of another protocol. Of temperature and top_p newer models take one only: temperature wins."""
-    heat = options.temperature
-    fields = {
-        "max_tokens": options.max_tokens or MAX_TOKENS,
-        "temperature": None if heat is None else min(max(heat, 0), 1),
-        "top_p": options.top_p if heat is None else None,
-        "top_k": options.top_k,
-        "metadata": {"user_id": options.user} if options.user else None,
-    }
-    return {key: value for key, value in fields.items() if value is not None}
-
-
-def _output_config(conversation: Conversation, *, same: bool) -> Body:
+def _output_config(conversation: Conversation, *, same: bool) -> JsonObject:
     output, effort = conversation.options.output, conversation.options.effort
-    config: Body = {}
+    config: JsonObject = {}
     if same:
         sent = conversation.raw.get("output_config")
         fields = sent if isinstance(sent, Mapping) else {}
@@ -139,9 +126,9 @@ def _output_config(conversation: Conversation, *, same: bool) -> Body:
 # --- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tools(conversation: Conversation, *, same: bool) -> Body:
+def _tools(conversation: Conversation, *, same: bool) -> JsonObject:
     sent: dict[str, Json] = {}
-    later: list[Json] = []  # the upstream finds them by itself
+    later: list[Json] = []  # deferred tools, which the upstream finds itself
     if same:
         for item in conversation.raw.get("tools") or ():
             sent.update((name, item) for name in tool_names(item) if name not in sent)
@@ -150,7 +137,7 @@ def _tools(conversation: Conversation, *, same: bool) -> Body:
     named = choice.mode == "required" and len(choice.names) == 1
     offered = [tool for tool in conversation.tools if named or not choice.names or tool.name in choice.names]
     written = [*(sent.get(tool.name) or _tool(tool) for tool in offered), *later]
-    fields: Body = {"tools": list({id(item): item for item in written}.values())}  # a toolset is one
+    fields: JsonObject = {"tools": list({id(item): item for item in written}.values())}  # a toolset is one entry
     own = {tool.name: tool.name[len(tool.namespace) + 1 :] for tool in offered if tool.namespace and tool.name in sent}
     wanted = _choice(choice, own)
     if wanted is not None:
@@ -158,9 +145,9 @@ def _tools(conversation: Conversation, *, same: bool) -> Body:
     return fields
 
 
-def _tool(tool: Tool) -> Body:
-    """The tool; one that takes raw text gets it in a field."""
-    fields: Body = {"name": tool.name}
+def _tool(tool: Tool) -> JsonObject:
+    """Return the tool; free-form input becomes a field of an object."""
+    fields: JsonObject = {"name": tool.name}
     if tool.description:
         fields["description"] = tool.description
     schema = {"properties": {"input": {"type": "string"}}, "required": ["input"]} if tool.custom else tool.parameters
@@ -171,9 +158,10 @@ def _tool(tool: Tool) -> Body:
 
 
 def _choice(choice: ToolChoice, own: Mapping[str, str]) -> Json:
-    """The value of `tool_choice`; None where it would only say the default.
+    """Return the value of `tool_choice`; None for the default.
 
-    `own`: how the members of toolsets are named there; the upstream is sent their toolsets, not our names.
+    `own` maps our names of toolset members to the names used within the toolset, because the upstream receives the
+    toolsets and does not know our names.
     """
     if choice.mode == "none":
         return {"type": "none"}
@@ -188,8 +176,8 @@ def _choice(choice: ToolChoice, own: Mapping[str, str]) -> Json:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def _messages(messages: Sequence[Message], *, same: bool) -> tuple[Json, list[Body]]:
-    """The value of `system` (None without one), and the messages."""
+def _messages(messages: Sequence[Message], *, same: bool) -> tuple[Json, list[JsonObject]]:
+    """Return the value of `system` (None if empty), and the messages."""
     leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     system, rest = _system(messages[:leading], same=same)
     written = _Alternating()
@@ -204,9 +192,9 @@ def _messages(messages: Sequence[Message], *, same: bool) -> tuple[Json, list[Bo
 
 
 def _system(messages: Sequence[Message], *, same: bool) -> tuple[Json, Sequence[Message]]:
-    """The value of `system`, and those of the leading system messages that stay where they were.
+    """Return the value of `system`, and the leading system messages that keep their positions.
 
-    Some clients write a system message among the others; it stays there if nobody changed anything before it.
+    Some clients send system messages among the others. These keep their positions unless an earlier one was modified.
     """
     if not messages:
         return None, ()
@@ -216,29 +204,27 @@ def _system(messages: Sequence[Message], *, same: bool) -> tuple[Json, Sequence[
     blocks: list[Block] = []
     for message in messages:
         value = message.raw[0].get("system", message.raw[0].get("content")) if same and message.raw else None
-        blocks += _listed(value) if value is not None else blocks_of(message.content, same=same, words=True)
+        blocks += _as_blocks(value) if value is not None else blocks_of(message.content, same=same, text_only=True)
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         return blocks[0]["text"], ()
     return blocks, ()
 
 
+@define(eq=False)
 class _Alternating:
-    """Takes messages and joins neighbours of one role, unless both are as the client wrote them (`own`)."""
+    """Sequence of messages that merges adjacent ones of the same role, unless both are verbatim (`own`)."""
 
-    __slots__ = ("_all", "_made")
+    _all: list[JsonObject] = field(factory=list, init=False)
+    _made: list[JsonObject | None] = field(factory=list, init=False)  # the same messages, with None for verbatim ones
 
-    def __init__(self) -> None:
-        self._all: list[Body] = []
-        self._made: list[Body | None] = []  # the same messages, None for those that stay as they came
-
-    def add(self, fields: Body, *, own: bool) -> None:
-        """Take the next message; one that says nothing is left out."""
+    def add(self, fields: JsonObject, *, own: bool) -> None:
+        """Append or merge the next message; an empty one is dropped."""
         if not own and not fields["content"]:
             return
         last = self._all[-1] if self._all else None
         if last is not None and last["role"] == fields["role"] and not (own and self._made[-1] is None):
-            blocks = [*_listed(last["content"]), *_listed(fields["content"])]
-            if fields["role"] == "user":  # results come first
+            blocks = [*_as_blocks(last["content"]), *_as_blocks(fields["content"])]
+            if fields["role"] == "user":  # results must be first
                 blocks.sort(key=lambda block: block.get("type") != "tool_result")
             self._all[-1] = self._made[-1] = {**last, "content": blocks}
             return
@@ -246,8 +232,8 @@ class _Alternating:
             self._keep(dict(_BEGIN), own=True)
         self._keep(fields, own=own)
 
-    def close(self) -> list[Body]:
-        """All messages. The last one, if it is the beginning of the reply, does not end in white space."""
+    def close(self) -> list[JsonObject]:
+        """Return all messages. If the last one is the beginning of the reply, its trailing whitespace is removed."""
         if not self._all:
             self._keep(dict(_BEGIN), own=True)
         last = self._made[-1]
@@ -256,23 +242,23 @@ class _Alternating:
             last["content"] = [*before, {**block, "text": block["text"].rstrip()}]
         for fields in self._made:
             if fields is not None:
-                fields["content"] = _shortened(fields["content"])
+                fields["content"] = _collapse_text(fields["content"])
         return self._all
 
-    def _keep(self, fields: Body, *, own: bool) -> None:
+    def _keep(self, fields: JsonObject, *, own: bool) -> None:
         self._all.append(fields)
         self._made.append(None if own else fields)
 
 
-def _listed(content: Json) -> list[Block]:
-    """Content as blocks, whatever the client wrote."""
+def _as_blocks(content: Json) -> list[Block]:
+    """Return the content as blocks, whether the client sent blocks or a string."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     return list(content) if isinstance(content, list) else []
 
 
-def _shortened(content: Json) -> Json:
-    """One block of nothing but text as a string."""
+def _collapse_text(content: Json) -> Json:
+    """Return the content, with a single block of plain text as a string."""
     match content:
         case [{"type": "text", "text": str(text), **more}] if not more:
             return text
@@ -280,8 +266,8 @@ def _shortened(content: Json) -> Json:
 
 
 def _blocks(message: Message, *, same: bool) -> list[Block]:
-    """The blocks of a message that was made or changed here, or came in another protocol."""
-    said = blocks_of(message.content, same=same, words=message.role != "user")
+    """Return the blocks of a message that was created or modified here, or that was read from another protocol."""
+    said = blocks_of(message.content, same=same, text_only=message.role != "user")
     return [
         *(_result(result, same=same) for result in message.results),
         *said,
@@ -295,7 +281,7 @@ def _call(call: ToolCall) -> Block:
 
 
 def _object(arguments: str) -> Json:
-    """The arguments as an object, whatever stands in the history."""
+    """Return the arguments as an object, whatever the history contains; other values become the field `arguments`."""
     if not arguments.strip():
         return {}
     try:
@@ -306,7 +292,7 @@ def _object(arguments: str) -> Json:
 
 
 def _result(result: ToolResult, *, same: bool) -> Block:
-    block: Body = {"type": "tool_result", "tool_use_id": result.id}
+    block: JsonObject = {"type": "tool_result", "tool_use_id": result.id}
     content = _content(result.content, same=same)
     if content:
         block["content"] = content

@@ -1,28 +1,25 @@
-"""Writes reply events as a Messages stream.
+"""Writer for a Messages stream.
 
-What a client may rely on, whatever the upstream did (each is needed by the strictest of the clients in use):
-`message_start` first and whole; blocks counted from 0, one closed before the next is opened, none of them empty text;
-`tool_use` begins with the input `{}` and gets the arguments in pieces, at least `{}`; reasoning ends in one signature;
-one `message_delta` after all blocks, with the stop reason and the token counts, `tool_use` exactly when there is a
-call; `message_stop` last; a broken reply ends in an error instead.
+Guarantees to the client, whatever the upstream did (the strictest of the clients in use needs each of them):
+`message_start` is first and complete; blocks are numbered from 0, each is closed before the next opens, and no text
+block is empty; `tool_use` begins with the input `{}`, and its arguments follow as deltas, at least `{}`; reasoning ends
+in one signature; one `message_delta` follows all blocks, with the usage and the stop reason, which is `tool_use`
+exactly when there is a call; `message_stop` is last; a failed reply ends in an error instead.
 
-Theory of operation. A delta is a constant prefix, one JSON string and a constant suffix; the prefix of a block is made
-when it opens. A piece of text that carries the upstream's own event is forwarded as it came if it begins with that very
-prefix: then it is of the same kind, for the same block. White space after a call waits until it is known whether text
-follows. The end waits as well, for the token counts that come after it.
+Theory of operation. A delta is a constant prefix, one JSON string and a constant suffix; the prefix of a block's deltas
+is built when the block opens. A text delta that carries the upstream's own event is forwarded verbatim if it begins
+with exactly that prefix, because it is then of the same kind and for the same block. Whitespace after a call is
+buffered until text follows. The last events wait for the usage, which arrives after the finish.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from attrs import define
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.messages.complete import call_block, error_fields, stop_fields, toolsets_of, usage_fields
-from streamtool.protocols.messages.content import SIGNATURE
-from streamtool.protocols.stream import KEEPALIVE, Out, SpaceAfterCall, StreamWriter, named, no_reason, string
-from streamtool.reply import (
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import (
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
@@ -32,9 +29,19 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
-from streamtool.sse import encode
-
-Json = Any  # a JSON value
+from streamtool.core.sse import encode
+from streamtool.protocols.messages.complete import call_block, error_fields, stop_fields, toolsets_of, usage_fields
+from streamtool.protocols.messages.content import SIGNATURE
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import (
+    KEEPALIVE,
+    Out,
+    SpaceAfterCall,
+    StreamWriter,
+    json_string,
+    merge_start,
+    no_reason_error,
+)
 
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -48,28 +55,37 @@ def _event(fields: dict[str, Json]) -> bytes:
 
 @define(eq=False)
 class _Block:
-    """The block that is open. At most one of the prefixes of its deltas is set."""
+    """State of the open block. At most one of the prefixes of its deltas is set."""
 
     text: bytes | None = None
     thoughts: bytes | None = None
     arguments: bytes | None = None
     call: int = -1
-    """The open call's number in the events."""
+    """Index of the open call in the reply events."""
     filled: bool = False
-    """The open call has arguments that are not white space."""
+    """Whether the open call has arguments other than whitespace."""
 
 
 class ReplyWriter(StreamWriter):
-    """Writes one streamed reply.
+    """Writer for one streamed reply.
 
-    `id` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's. `forwards` says that
-    what the upstream sent is of this protocol too, so that its own events may be passed on.
+    `id` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange. `forwards` means
+    that the upstream speaks this protocol too, so that its events may be forwarded.
     """
 
     __slots__ = (
-        "_block", "_blocks", "_calls", "_cut", "_end_reason", "_forwards", "_name", "_space", "_started", "_toolsets",
+        "_block",
+        "_blocks",
+        "_calls",
+        "_cut",
+        "_end_reason",
+        "_forwards",
+        "_name",
+        "_space",
+        "_started",
+        "_toolsets",
         "_usage",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, conversation: Conversation, *, id: str, created: int, model: str, forwards: bool = False
@@ -82,13 +98,14 @@ class ReplyWriter(StreamWriter):
         self._end_reason: ReplyFinish | None = None
         self._usage: Usage | None = None
         self._block = _Block()
-        self._blocks = 0  # that have begun
+        self._blocks = 0  # number of blocks that have begun
         self._calls = False
-        self._cut = False  # a call is incomplete
+        self._cut = False  # whether a call is incomplete
         self._space = SpaceAfterCall()
 
     def keepalive(self) -> bytes:
-        """What may be sent between two feeds while the upstream is silent."""
+        """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""
+        # `message_start` must be the first event, so a comment is sent before it, and a `ping` only after it.
         return _PING if self._started and not self._ended else KEEPALIVE
 
     def _text(self, event: ReplyTextDelta, out: Out) -> None:
@@ -98,7 +115,7 @@ class ReplyWriter(StreamWriter):
         elif self._forwards and event.raw is not None and event.raw.startswith(prefix):
             out.append(event.raw)
         elif event.text:
-            out += (prefix, string(event.text), _SUFFIX)
+            out += (prefix, json_string(event.text), _SUFFIX)
 
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
         prefix, text = self._block.arguments, event.text
@@ -106,14 +123,16 @@ class ReplyWriter(StreamWriter):
             return
         if not self._block.filled:
             self._block.filled = not text.isspace()
-        out += (prefix, string(text), _SUFFIX)
+        out += (prefix, json_string(text), _SUFFIX)
 
     def _start(self, event: ReplyStart, out: Out) -> None:
-        """The reply begins, unless it has: of another attempt the client sees the content only."""
+        """Begin the reply, unless it has begun. If the upstream is asked again, the client sees only the content of
+        later attempts.
+        """
         if self._started:
             return
         self._started = True
-        name = named(event, self._name)
+        name = merge_start(event, self._name)
         message: dict[str, Json] = {
             "id": name.id,
             "type": "message",
@@ -129,30 +148,36 @@ class ReplyWriter(StreamWriter):
     # --- blocks
 
     def _say(self, text: str, out: Out) -> None:
-        """Text where no block of text is open."""
+        """Write text while no text block is open."""
         if not text or self._ended or self._end_reason is not None:
             return
+        # Blocks never overlap: an open thinking block or call is closed first. Text blocks must not be empty, so
+        # whitespace alone opens no block after a call.
         self._close(out)
         text = self._space.feed(text)
         if not text:
             return
         self._block.text = prefix = self._open({"type": "text", "text": ""}, b"text_delta", b"text", out)
-        out += (prefix, string(text), _SUFFIX)
+        out += (prefix, json_string(text), _SUFFIX)
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
-        """Reasoning; its signature closes the block. A signature alone signs reasoning that is not shown."""
+        """Write reasoning; its signature closes the block. A signature without text belongs to reasoning that is not
+        shown.
+        """
         if self._end_reason is not None or not (event.text or event.signature):
             return
         if self._block.thoughts is None:
             block: dict[str, Json] = {"type": "thinking", "thinking": "", "signature": ""}
             self._block.thoughts = self._open(block, b"thinking_delta", b"thinking", out)
         if event.text:
-            out += (self._block.thoughts, string(event.text), _SUFFIX)
+            out += (self._block.thoughts, json_string(event.text), _SUFFIX)
         if event.signature:
             self._sign(event.signature, out)
 
     def _sign(self, signature: str, out: Out) -> None:
-        out += (_DELTA % (self._blocks - 1, b"signature_delta", b"signature"), string(signature), _SUFFIX)
+        # The signature is the last delta of its block. A second signature would have no block, so the block is closed
+        # here.
+        out += (_DELTA % (self._blocks - 1, b"signature_delta", b"signature"), json_string(signature), _SUFFIX)
         self._block.thoughts = None
         self._stop_block(out)
 
@@ -164,7 +189,7 @@ class ReplyWriter(StreamWriter):
         self._block.call = event.index
         self._block.filled = False
         self._calls = True
-        self._space.begin()
+        self._space.call_written()
 
     def _close_call(self, event: ReplyCallEnd, out: Out) -> None:
         if self._block.arguments is not None and event.index == self._block.call:
@@ -174,12 +199,13 @@ class ReplyWriter(StreamWriter):
         if not complete:
             self._cut = True
         elif not self._block.filled and self._block.arguments is not None:
+            # The joined deltas must be a JSON object, so a call without arguments gets `{}` as a delta.
             out += (self._block.arguments, b'"{}"', _SUFFIX)
         self._block.arguments = None
         self._stop_block(out)
 
     def _open(self, block: dict[str, Json], kind: bytes, key: bytes, out: Out) -> bytes:
-        """Open a block, after the one that is open; the prefix of its deltas."""
+        """Close the previous block and open a new one; return the prefix of its deltas."""
         self._start(ReplyStart(), out)
         self._close(out)
         number = self._blocks
@@ -188,11 +214,13 @@ class ReplyWriter(StreamWriter):
         return _DELTA % (number, kind, key)
 
     def _close(self, out: Out) -> None:
-        """Close the open block, if there is one."""
+        """Close the open block, if any."""
         if self._block.text is not None:
             self._block.text = None
             self._stop_block(out)
         elif self._block.thoughts is not None:
+            # Clients expect a signature at the end of reasoning. This one is removed again when they send it back
+            # (`content`).
             self._sign(SIGNATURE, out)
         elif self._block.arguments is not None:
             self._end_call(out, complete=False)
@@ -206,6 +234,8 @@ class ReplyWriter(StreamWriter):
     def _finish(self, event: ReplyFinish, out: Out) -> None:
         if self._end_reason is None:
             self._start(ReplyStart(), out)
+            # The block is closed immediately, but `message_delta` waits for `_end`: it contains the usage, which
+            # arrives after the finish.
             self._close(out)
             self._end_reason = event
 
@@ -215,7 +245,7 @@ class ReplyWriter(StreamWriter):
     def _end(self, out: Out) -> None:
         finish = self._end_reason
         if finish is None:
-            self._fail(no_reason(), out)
+            self._fail(no_reason_error(), out)
             return
         self._stop()
         delta = stop_fields(finish.reason, finish.stop_sequence, calls=self._calls, cut=self._cut)
@@ -227,6 +257,6 @@ class ReplyWriter(StreamWriter):
         out.append(_event(error_fields(error)))
 
     def _stop(self) -> None:
-        """Nothing more leaves."""
+        """Stop writing, and discard all later events."""
         self._ended = True
         self._block = _Block()

@@ -1,18 +1,17 @@
-"""Ollama's own protocol (`POST /api/chat`, `/api/generate`), both sides: the client's and the upstream's.
+"""Ollama's native protocol (`POST /api/chat`, `/api/generate`), for both clients and upstreams.
 
-`request` reads what a client asks, `upstream` writes the request to an upstream, `reader` reads the upstream's reply,
-which is one JSON object per line, `writer` and `complete` write the reply to the client, `models` tells which models
-there are, `addresses` says what is different at `/api/generate`. Names of this protocol's fields appear in this package
-only.
-Sources: the API documentation and the types of Ollama; the clients ollama-python 0.6 and ollama-js 0.6.
+`request` reads a client's request, `upstream` writes a request to an upstream, `reader` reads the upstream's reply (one
+JSON object per line), `writer` and `complete` write the reply to the client, `models` lists the models, and `addresses`
+handles the differences of `/api/generate`. Field names of this protocol appear only in this package. Sources: Ollama's
+API documentation and types; the clients ollama-python 0.6 and ollama-js 0.6.
 """
 
-from streamtool.protocols.body_sniffer import read_error
 from streamtool.protocols.ollama.addresses import at
 from streamtool.protocols.ollama.complete import write_complete, write_error
-from streamtool.protocols.ollama.models import asked_model, write_models
+from streamtool.protocols.ollama.models import requested_model, write_models
 from streamtool.protocols.ollama.reader import ReplyReader
-from streamtool.protocols.ollama.request import FIELDS, read_request, read_unread
+from streamtool.protocols.ollama.request import read_request, read_unread
+from streamtool.protocols.ollama.request_fields import REQUEST_FIELDS
 from streamtool.protocols.ollama.upstream import (
     HEADERS,
     KEY_HEADER,
@@ -22,17 +21,18 @@ from streamtool.protocols.ollama.upstream import (
     write_request,
 )
 from streamtool.protocols.ollama.writer import KEEPALIVE, ReplyWriter
-from streamtool.protocols.stream import COMPLETE_HEADERS
+from streamtool.protocols.shared.body_sniffer import read_error
+from streamtool.protocols.shared.stream import COMPLETE_HEADERS
 
 NAME = "ollama"
 REPLY_ID = "ollama-"
-"""How the id of a reply begins; only the log has it."""
+"""Prefix of a reply's id, which appears only in the log."""
 CALL_ID = "call_"
-"""How the id of a call begins."""
+"""Prefix of a call's id."""
 REQUEST_ID = b"x-request-id"
-"""The header that bears the id of the request."""
+"""Header that carries the request id."""
 BREAK = b"\n"
-"""What ends a line, also one that was cut."""
+"""Terminator of a line, also sent after a truncated line."""
 STREAM_HEADERS = (
     (b"content-type", b"application/x-ndjson"),
     (b"cache-control", b"no-cache"),
@@ -40,6 +40,6 @@ STREAM_HEADERS = (
 )
 """Headers of a stream."""
 STREAMED_ERRORS = frozenset[str]()
-"""Codes of errors for which clients look in a stream only, and in no body with a status of its own."""
-memories = None
-"""No request of this protocol refers to an earlier reply."""
+"""Error codes that clients recognize only inside a stream, not in an HTTP error response."""
+store_entries = None
+"""Requests of this protocol never refer to an earlier reply."""

@@ -1,4 +1,4 @@
-"""Says what is different at `/api/generate`: the request has a prompt, and the reply no message."""
+"""Differences at `/api/generate`, whose requests have a prompt and whose replies have no message."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from streamtool.protocols.ollama.writer import GenerateWriter
 
 
 def at(target: str) -> Mapping[str, Any]:
-    """The names of this package that mean something else at the path that a client asked for."""
+    """Return the names of this package that have other values at this request target."""
     if not target.partition("?")[0].endswith("/generate"):
         return {}
     return {"read_request": read_generate, "ReplyWriter": GenerateWriter, "write_complete": write_generated}

@@ -1,29 +1,28 @@
-"""Writes a whole reply, and errors; and what a whole reply and a streamed one must agree on."""
+"""Writer for complete replies and errors, with helpers shared by complete and streamed replies."""
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.stream import spoken
-from streamtool.reply import Choice, Reason, Reply, ReplyText, Usage
-
-Json = Any  # a JSON value
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Choice, Reason, Reply, ReplyText, Usage
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import drop_blank_text
 
 _DAY: Final = 86400
 _ERA: Final = 146097
-"""Days of 400 years."""
+"""Number of days in 400 years."""
 
 
-def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:  # noqa: ARG001  replies bear no id here
-    """The JSON body of a reply that is not streamed; the reply's own time and model win over those given.
+def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:  # noqa: ARG001  replies of this protocol have no id
+    """Return the JSON body of a complete reply; the reply's own time and model override the arguments.
 
-    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
     """
     choice = reply.whole()[0]
-    text, thinking = _said(choice)
+    text, thinking = _text_and_reasoning(choice)
     message: dict[str, Json] = {"role": "assistant", "content": text}
     if thinking:
         message["thinking"] = thinking
@@ -37,16 +36,16 @@ def write_complete(conversation: Conversation, reply: Reply, *, id: str, created
 
 
 def write_generated(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:  # noqa: ARG001  as above
-    """As `write_complete`, in answer to `/api/generate`."""
+    """Return the JSON body of a complete reply to `/api/generate`; see `write_complete`."""
     choice = reply.whole()[0]
-    text, thinking = _said(choice)
+    text, thinking = _text_and_reasoning(choice)
     said = {"response": text, "thinking": thinking} if thinking else {"response": text}
     return wire.encode({**_head(reply, created, model), **said, **_ending(reply, choice)})
 
 
-def _said(choice: Choice) -> tuple[str, str]:
-    """The text and the reasoning."""
-    return "".join(part.text for part in spoken(choice.parts) if isinstance(part, ReplyText)), choice.reasoning
+def _text_and_reasoning(choice: Choice) -> tuple[str, str]:
+    """Return the text and the reasoning."""
+    return "".join(part.text for part in drop_blank_text(choice.parts) if isinstance(part, ReplyText)), choice.reasoning
 
 
 def _head(reply: Reply, created: int, model: str) -> dict[str, Json]:
@@ -59,12 +58,14 @@ def _ending(reply: Reply, choice: Choice) -> dict[str, Json]:
 
 
 def head_fields(model: str, created: int) -> dict[str, Json]:
-    """What every object begins with; `created` in seconds since 1970."""
+    """Return the fields that start every object; `created` is a Unix timestamp in seconds."""
     return {"model": model, "created_at": _time(created)}
 
 
 def _time(seconds: int) -> str:
-    """RFC 3339, in UTC. The calendar of Howard Hinnant's `civil_from_days`, whose years begin with March."""
+    """Format a time as RFC 3339 in UTC, using Howard Hinnant's `civil_from_days` algorithm, in which years start in
+    March.
+    """
     day, second = divmod(seconds, _DAY)
     era, of_era = divmod(day + 719468, _ERA)
     year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
@@ -77,16 +78,17 @@ def _time(seconds: int) -> str:
 
 
 def call_entry(number: int, id: str | None, name: str, arguments: str) -> dict[str, Json]:
-    """A whole call."""
+    """Return the entry for a complete call."""
     function = {"index": number, "name": name, "arguments": msgspec.Raw(wire.object_of(arguments))}
     return {"id": id, "function": function}
 
 
 def end_fields(reason: Reason, usage: Usage, *, cut: bool) -> dict[str, Json]:
-    """Why the reply ended, and its tokens. There is no word for a filter, nor for a stop with calls.
+    """Return the fields at the end of a reply. The protocol has no reason for a content filter or for a stop with
+    calls.
 
-    `cut`: a call is incomplete; it is not shown. The durations, which are not measured here, are left out, as Ollama
-    leaves out those that are zero.
+    `cut` means that an incomplete call was dropped. Durations are omitted because they are not measured here; Ollama
+    also omits a duration of zero.
     """
     return {
         "done": True,
@@ -97,7 +99,7 @@ def end_fields(reason: Reason, usage: Usage, *, cut: bool) -> dict[str, Json]:
     }
 
 
-def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001  stands in a header
-    """The JSON body of an error; its HTTP status is `error.status`. A place that it names stands in the sentence."""
+def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001  sent in a header
+    """Return the JSON body of an error; its HTTP status is `error.status`. The message includes `error.param`."""
     named = error.param and error.status < 500 and error.param not in error.message
     return wire.encode({"error": f"{error.param}: {error.message}" if named else error.message})

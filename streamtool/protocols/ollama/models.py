@@ -1,24 +1,28 @@
-"""Tells a client of Ollama which models there are, and what each of them can do."""
+"""Model lists and capabilities in Ollama's format."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.errors import NotFoundError, RequestError
-from streamtool.protocols import wire
+from streamtool.core.errors import NotFoundError, RequestError
+from streamtool.core.json_value import Json
 from streamtool.protocols.interfaces import ListedModel
-
-Json = Any  # a JSON value
+from streamtool.protocols.shared import wire
 
 _VERSION: Final = "0.12.6"
-"""Of Ollama, whose API is spoken here; clients look whether it is new enough for tools and reasoning."""
+"""Ollama version to report. Clients check whether it is recent enough for tools and reasoning."""
 _DETAILS: Final[Mapping[str, Json]] = {
-    "parent_model": "", "format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": "",
-}  # fmt: skip
+    "parent_model": "",
+    "format": "",
+    "family": "",
+    "families": [],
+    "parameter_size": "",
+    "quantization_level": "",
+}
 _TIME: Final = "1970-01-01T00:00:00Z"
 
 
-def asked_model(path: str, body: bytes) -> str | None:
-    """The model that a request asks about; None: all of them. Raises RequestError."""
+def requested_model(path: str, body: bytes) -> str | None:
+    """Return the requested model; None if the request asks for all models. Raises RequestError."""
     if not path.endswith("/show"):
         return None
     try:
@@ -27,11 +31,11 @@ def asked_model(path: str, body: bytes) -> str | None:
                 return name
     except ValueError:
         pass
-    raise RequestError("Name the model in `model`.", param="model")
+    raise RequestError("`model` must name a model.", param="model")
 
 
 def write_models(path: str, wanted: str | None, models: Sequence[ListedModel]) -> bytes:
-    """What is told at `path`. Raises NotFoundError for a model that there is not."""
+    """Return the JSON body for `path`. Raises NotFoundError for an unknown model."""
     if path.endswith("/version"):
         return wire.encode({"version": _VERSION})
     if path.endswith("/ps"):
@@ -42,23 +46,23 @@ def write_models(path: str, wanted: str | None, models: Sequence[ListedModel]) -
     found = next((model for model in models if model.name in (wanted, tag)), None)
     if found is None:
         raise NotFoundError(f"model '{wanted[:80]}' not found", code="model_not_found")
-    return wire.encode(_shown(found))
+    return wire.encode(_details(found))
 
 
 def _entry(model: ListedModel) -> dict[str, Json]:
     made = {"name": model.name, "model": model.name, "modified_at": _TIME, "size": 0, "digest": "", "details": _DETAILS}
-    return {**made, **model.told}
+    return {**made, **model.upstream_fields}
 
 
-def _shown(model: ListedModel) -> dict[str, Json]:
+def _details(model: ListedModel) -> dict[str, Json]:
     family = {"general.architecture": "streamtool"}
     window = {} if model.context is None else {"streamtool.context_length": model.context}
     return {
         "modelfile": "",
         "parameters": "",
         "template": "{{ .Prompt }}",
-        "details": model.told.get("details", _DETAILS),
+        "details": model.upstream_fields.get("details", _DETAILS),
         "model_info": {**family, **window},
         "capabilities": ["completion", "tools"],
-        "modified_at": model.told.get("modified_at", _TIME),
+        "modified_at": model.upstream_fields.get("modified_at", _TIME),
     }

@@ -1,26 +1,25 @@
-"""Reads Ollama's reply, one JSON object per line, into reply events.
+"""Reader for Ollama's reply: one JSON object per line.
 
-Theory of operation. The first byte decides: `{` or `[` begins lines, everything else (a web page, an event stream with
-the same objects) is told apart by `BodySniffer`. A chunk is one whole line as a rule: one search, one decode. A line
-that is not whole is kept as a list of its pieces and joined once. If the very first line is no JSON by itself, the
-answer is one document that was printed over several lines; it is kept, within bounds, until the end.
+Theory of operation. The first byte decides: `{` or `[` starts lines; anything else (a web page, or an event stream of
+the same objects) is left to `BodySniffer`. A chunk is usually one complete line, which takes one search and one decode.
+An incomplete line is buffered as a list of pieces and joined once. If the first line is not valid JSON, the answer is a
+single document printed over several lines; it is buffered, up to a limit, until it ends.
 
-What is worth knowing about Ollama:
-- The object with `done: true` ends the reply and bears the reason and the counts; without it the reply broke off.
-- Calls come whole, with an object of arguments, mostly without an id, in an object that is not the last one. The reason
-  is `stop` all the same.
-- An error after the reply has begun is an object with `error`, under status 200.
-Nothing here raises on what an upstream sends.
+Facts about Ollama:
+- The object with `done: true` ends the reply and contains the reason and the usage; a reply without it is truncated.
+- A call is sent complete, with its arguments as an object and usually without an id, in an object before the last one.
+  The reason is nevertheless `stop`.
+- An error in the middle of a reply is an object with `error`, although the HTTP status is 200.
+
+Nothing here raises an exception because of what an upstream sends.
 """
 
 from typing import Final
 
-from streamtool import sse
-from streamtool.errors import UpstreamError
-from streamtool.protocols import wire
-from streamtool.protocols.body_sniffer import Beginning, broken_off, tokens, too_large, unreadable
-from streamtool.protocols.stream import Events, Fields, Json, StreamReader, first, flush, word
-from streamtool.reply import (
+from streamtool.core import sse
+from streamtool.core.errors import UpstreamError
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -31,18 +30,27 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.body_sniffer import (
+    LeadingBytesFilter,
+    token_count,
+    too_large_error,
+    truncated_error,
+    unreadable_error,
+)
+from streamtool.protocols.shared.stream import Events, StreamReader, flush_joiners, nonempty_string, unwrap_list
 
 _REASONS: Final = {"length": Reason.LENGTH}
-"""Everything else (`stop`, `load`, `unload`) is a stop."""
+"""All other reasons (`stop`, `load`, `unload`) count as a plain stop."""
 
 _decode: Final = wire.decode
 
 
-class Lines:
-    """Cuts an answer into lines of JSON, and reads each.
+class LineSplitter:
+    """Splitter of an answer into lines of JSON.
 
-    `error` is set when nothing more can come of it. `document` are the lines so far of an answer that is one document
-    printed over several lines, None while it is none.
+    `error` is set when no more lines can be read. `document` contains the lines so far if the answer is one document
+    printed over several lines, otherwise None.
     """
 
     __slots__ = ("_held", "_pieces", "document", "error")
@@ -50,11 +58,11 @@ class Lines:
     def __init__(self) -> None:
         self.error: UpstreamError | None = None
         self.document: list[bytes] | None = None
-        self._pieces: list[bytes] = []  # of the line that is not whole yet
-        self._held = 0  # bytes in both
+        self._pieces: list[bytes] = []  # pieces of the incomplete line
+        self._held = 0  # bytes in both lists
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in `data`."""
+        """Return the lines that end in `data`."""
         end = data.find(b"\n")
         if end < 0:
             self._keep(self._pieces, data)
@@ -73,38 +81,38 @@ class Lines:
         return [line, *lines]
 
     def keep(self, line: bytes) -> None:
-        """The line is part of a document."""
+        """Buffer a line of a document."""
         self.document = self.document or []
         self._keep(self.document, line + b"\n")
 
     def rest(self) -> bytes:
-        """The document, or a last line without its end."""
+        """Return the document, or the unterminated last line."""
         return b"".join((*(self.document or ()), *self._pieces))
 
     def _keep(self, pieces: list[bytes], data: bytes) -> None:
         pieces.append(data)
         self._held += len(data)
-        if self._held > sse.HELD:
-            self.error = too_large()
+        if self._held > sse.MAX_BUFFERED:
+            self.error = too_large_error()
 
 
 class ReplyReader(StreamReader):
-    """Reads one reply. `n` is always 1: `write_request` refuses more."""
+    """Reader for one reply. `n` is always 1, because `write_request` rejects more."""
 
-    __slots__ = ("_beginning", "_calls", "_lines", "_reasoning", "_started", "_strange", "_text")
+    __slots__ = ("_beginning", "_calls", "_lines", "_reasoning", "_started", "_text", "_unrecognized")
 
     def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002
         super().__init__()
-        self._beginning: Beginning | None = Beginning()  # until the kind of the answer is known
-        self._lines: Lines | None = None  # the answer, if it is lines of JSON
-        self._strange: Json = None  # the first value, while nothing of a reply has come
+        self._beginning: LeadingBytesFilter | None = LeadingBytesFilter()  # None once the kind of answer is known
+        self._lines: LineSplitter | None = None  # set if the answer consists of lines of JSON
+        self._unrecognized: Json = None  # the first unrecognized value, until the reply begins
         self._started = False
         self._calls = 0
         self._text = wire.Joiner()
         self._reasoning = wire.Joiner()
 
     def feed(self, data: bytes) -> Events:
-        """What `data` says."""
+        """Return the reply events that `data` completes."""
         events: Events = []
         if self._beginning is not None:
             data = self._begin(self._beginning, data)
@@ -119,29 +127,29 @@ class ReplyReader(StreamReader):
             self._fail(lines.error, events)
         return events
 
-    def _begin(self, beginning: Beginning, data: bytes) -> bytes:
+    def _begin(self, beginning: LeadingBytesFilter, data: bytes) -> bytes:
         data = beginning.feed(data)
         if data:
             self._beginning = None
-            self._lines = Lines() if data[:1] in (b"{", b"[") else None
+            self._lines = LineSplitter() if data[:1] in (b"{", b"[") else None
         return data
 
-    def _last(self, events: Events) -> None:
+    def _read_rest(self, events: Events) -> None:
         if self._lines is None:
-            super()._last(events)
+            super()._read_rest(events)
             return
         try:
             value = wire.decode_tolerant(self._lines.rest())
         except ValueError:
             return
-        self._document(first(value), events)
+        self._document(unwrap_list(value), events)
         if self._lines.document is not None and self._started and not self.ended:
             self._finish({}, events)
 
     # --- lines
 
-    def _line(self, line: bytes, lines: Lines, events: Events) -> None:
-        """One whole line."""
+    def _line(self, line: bytes, lines: LineSplitter, events: Events) -> None:
+        """Read one complete line."""
         if self.ended:
             return
         if lines.document is not None:
@@ -155,21 +163,21 @@ class ReplyReader(StreamReader):
             if type(value) is dict:
                 self._read(value, None, events)
             else:
-                self._document(first(value), events)
+                self._document(unwrap_list(value), events)
 
-    def _odd_line(self, line: bytes, lines: Lines, events: Events) -> None:
-        """A line that is not strict JSON: nothing, damaged JSON, or the first of a document."""
+    def _odd_line(self, line: bytes, lines: LineSplitter, events: Events) -> None:
+        """Read a line that is not strict JSON: an empty line, damaged JSON, or the first line of a document."""
         if not line.strip():
             return
         try:
             value = wire.decode_tolerant(line)
         except ValueError:
-            if not self._started and self._strange is None:
+            if not self._started and self._unrecognized is None:
                 lines.keep(line)
             elif line.lstrip()[:1] == b"{":
-                self._fail(unreadable(), events)
+                self._fail(unreadable_error(), events)
         else:
-            self._document(first(value), events)
+            self._document(unwrap_list(value), events)
 
     # --- an object
 
@@ -177,7 +185,7 @@ class ReplyReader(StreamReader):
         if type(value) is dict:
             self._read(value, None, events)
 
-    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:  # noqa: ARG002
+    def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:  # noqa: ARG002
         if fields.get("error"):
             self._fail(wire.upstream_error(fields), events)
             return
@@ -188,16 +196,16 @@ class ReplyReader(StreamReader):
                 self._start(fields, events)
             self._message(message, events)
         elif not done:
-            self._strange = self._strange or fields
+            self._unrecognized = self._unrecognized or fields
         if done:
             self._finish(fields, events)
 
-    def _start(self, fields: Fields, events: Events) -> None:
+    def _start(self, fields: JsonObject, events: Events) -> None:
         self._started = True
-        self._strange = None
-        events.append(ReplyStart(model=word(fields.get("model"))))
+        self._unrecognized = None
+        events.append(ReplyStart(model=nonempty_string(fields.get("model"))))
 
-    def _message(self, message: Fields, events: Events) -> None:
+    def _message(self, message: JsonObject, events: Events) -> None:
         thinking = message.get("thinking")
         if type(thinking) is str and thinking:
             thinking = self._reasoning.feed(thinking)
@@ -214,9 +222,9 @@ class ReplyReader(StreamReader):
                 self._call(call, events)
 
     def _call(self, call: Json, events: Events) -> None:
-        """A call, which comes whole."""
+        """Emit the events of a call, which is always complete."""
         function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or (name := word(function.get("name"))) is None:
+        if not isinstance(function, dict) or (name := nonempty_string(function.get("name"))) is None:
             return
         arguments = function.get("arguments")
         if not isinstance(arguments, str) or not arguments:
@@ -224,33 +232,33 @@ class ReplyReader(StreamReader):
         index = self._calls
         self._calls += 1
         events += (
-            ReplyCallStart(0, index, word(call.get("id")), name),
+            ReplyCallStart(0, index, nonempty_string(call.get("id")), name),
             ReplyArgumentsDelta(0, index, wire.repaired(arguments)),
             ReplyCallEnd(0, index),
         )
 
     # --- the end
 
-    def _finish(self, fields: Fields, events: Events) -> None:
-        """The reply is whole; `fields` is its last object."""
+    def _finish(self, fields: JsonObject, events: Events) -> None:
+        """Complete the reply; `fields` is its last object, or {} if it has none."""
         if not self._started:
             self._start(fields, events)
-        flush(0, self._reasoning, self._text, events)
+        flush_joiners(0, self._reasoning, self._text, events)
         reason = fields.get("done_reason")
         events.append(ReplyFinish(0, _REASONS.get(reason, Reason.STOP) if isinstance(reason, str) else Reason.STOP))
         if "prompt_eval_count" in fields or "eval_count" in fields:
             self._counts = fields
         self._done(events)
 
-    def _usage(self, counts: Fields) -> Usage:
-        return Usage(tokens(counts, "prompt_eval_count"), tokens(counts, "eval_count"))
+    def _usage(self, counts: JsonObject) -> Usage:
+        return Usage(token_count(counts, "prompt_eval_count"), token_count(counts, "eval_count"))
 
     def _end(self, events: Events, *, marked: bool) -> None:
         if marked:
             self._finish({}, events)
-        elif self._strange is not None and not self._started:
-            self._fail(wire.upstream_error(self._strange), events)
+        elif self._unrecognized is not None and not self._started:
+            self._fail(wire.upstream_error(self._unrecognized), events)
         elif self._lines is not None or self._beginning is not None or self._started:
-            self._fail(broken_off(), events)
+            self._fail(truncated_error(), events)
         else:
-            self._fail(self._answer.broken_off(), events)
+            self._fail(self._answer.truncated_error(), events)

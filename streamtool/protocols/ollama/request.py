@@ -1,16 +1,16 @@
-"""Reads the body of a request to Ollama's `/api/chat` or `/api/generate` into a `Conversation`.
+"""Reader for the request bodies of Ollama's `/api/chat` and `/api/generate`.
 
-A message has one string of text, images beside it, and calls whose arguments are objects. Calls and results mostly bear
-no ids: a result names its tool, and answers the first open call of it (`pairing`). `/api/generate` knows no tools; its
-prompt is the message of a user, and what only a local server can do with it (`raw`, `suffix`, `template`) is left out
-towards another protocol. There is no choice of tools here. The reply is streamed unless the request says otherwise.
-Source: the request types of ollama-python 0.6 and ollama-js 0.6, and the API documentation.
+A message has one string of text, a separate list of images, and calls whose arguments are objects. Calls and results
+usually have no ids: a result names its tool and answers the oldest unanswered call to that tool (`pairing`).
+`/api/generate` has no tools; its prompt becomes a user message. Fields that only a local server can honor (`raw`,
+`suffix`, `template`) are dropped if the upstream speaks another protocol. The protocol has no tool choice. Replies are
+streamed by default. Source: the request types of ollama-python 0.6 and ollama-js 0.6, and the API documentation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import (
+from streamtool.core.conversation import (
     Conversation,
     MediaPart,
     Message,
@@ -22,43 +22,35 @@ from streamtool.conversation import (
     ToolCall,
     ToolResult,
 )
-from streamtool.errors import TooLargeError
-from streamtool.protocols import wire
-from streamtool.protocols.fields import (
-    Fields,
+from streamtool.core.json_value import Fields, Json
+from streamtool.core.turns import unanswered_calls
+from streamtool.protocols.options import reading
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import (
     body_fields,
+    check_tool_count,
     flag,
-    integer,
     list_of,
     model_name,
-    number,
     object_at,
+    read_options,
     refused,
     shown,
     string,
-    strings,
     tool_name,
     tool_schema,
     words,
 )
-from streamtool.protocols.ollama.request_fields import REQUEST_FIELDS
-from streamtool.protocols.pairing import CallIds
+from streamtool.protocols.shared.pairing import PairedCallIds
 from streamtool.settings import LimitSettings
-from streamtool.turns import unanswered
 
-Json = Any  # a decoded JSON value
-
-FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
-"""The fields of the body that are understood, or mean nothing where no model is loaded; others are lost on the way to
-another protocol."""
-_NO_LIMIT: Final = 0
-"""Tokens; what is less (-1, -2) asks for a reply without a limit."""
+_OPTIONS: Final = reading("ollama")
 _MAGIC: Final = (("iVBOR", "image/png"), ("/9j/", "image/jpeg"), ("R0lGOD", "image/gif"), ("UklGR", "image/webp"))
-"""How images begin in base64: they come without their type."""
+"""Base64 prefixes of image formats, needed because images are sent without their type."""
 
 
 def read_request(body: bytes, limits: LimitSettings) -> Conversation:
-    """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place."""
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
     raw = body_fields(body, limits)
     conversation = Conversation(
         protocol="ollama",
@@ -69,18 +61,18 @@ def read_request(body: bytes, limits: LimitSettings) -> Conversation:
         options=_options(raw),
         raw=raw,
     )
-    for call in unanswered(conversation.messages):
-        sentence = f"The call of {shown(call.name)} has no result: answer it with a message of the role `tool`."
+    for call in unanswered_calls(conversation.messages):
+        sentence = f"The call to {shown(call.name)} has no result: answer it with a message of role `tool`."
         raise refused("messages", sentence)
     return conversation
 
 
 def read_generate(body: bytes, limits: LimitSettings) -> Conversation:
-    """As `read_request`, of a body for `/api/generate`."""
+    """Return the conversation in the body of a request to `/api/generate`; see `read_request`."""
     raw = body_fields(body, limits)
     prompt = _content(raw, "prompt", "")
     if not prompt:
-        raise refused("prompt", "Say in `prompt` what the model is to answer.")
+        raise refused("prompt", "`prompt` is required and must not be empty.")
     system = words(raw, "system")
     return Conversation(
         protocol="ollama",
@@ -93,10 +85,10 @@ def read_generate(body: bytes, limits: LimitSettings) -> Conversation:
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
+    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
 
-    What has nothing to do with tools passes as it came: whoever answers it may know what it means. A body that asks for
-    nothing loads a model, or unloads it.
+    A request without tools is forwarded verbatim, because the upstream may understand it. An empty request loads or
+    unloads a model.
     """
     raw = body_fields(body, limits)
     messages = raw.get("messages")
@@ -112,11 +104,11 @@ def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
 
 
 def _messages(value: Json) -> tuple[Message, ...]:
-    """The messages of a request. Neighbouring results become one message, whose `raw` holds all of them."""
+    """Return the messages of a request. Adjacent results become one message, whose `raw` contains all of them."""
     if not isinstance(value, list) or not value:
-        raise refused("messages", "Give at least one message in a list.")
+        raise refused("messages", "A non-empty list of messages is required.")
     given = [object_at(item, f"messages[{position}]") for position, item in enumerate(value)]
-    ids = CallIds(_given_ids(given))
+    ids = PairedCallIds(_given_ids(given))
     messages: list[Message] = []
     for position, fields in enumerate(given):
         place = f"messages[{position}]"
@@ -133,7 +125,7 @@ def _messages(value: Json) -> tuple[Message, ...]:
                     message = Message("user", results=last.results + message.results, raw=last.raw + message.raw)
             case role:
                 raise refused(
-                    f"{place}.role", f"A message's role is system, user, assistant or tool, not {shown(role)}."
+                    f"{place}.role", f"A message's role must be system, user, assistant or tool, not {shown(role)}."
                 )
         messages.append(message)
     return tuple(messages)
@@ -147,7 +139,7 @@ def _given_ids(messages: Sequence[Fields]) -> Iterator[str]:
                 yield call["id"]
 
 
-def _assistant(fields: Fields, place: str, ids: CallIds) -> Message:
+def _assistant(fields: Fields, place: str, ids: PairedCallIds) -> Message:
     calls: list[ToolCall] = []
     for i, item in enumerate(list_of(fields, "tool_calls", place)):
         inside = f"{place}.tool_calls[{i}]"
@@ -161,23 +153,23 @@ def _assistant(fields: Fields, place: str, ids: CallIds) -> Message:
 
 
 def _arguments(value: Json, place: str) -> str:
-    if isinstance(value, str):  # some clients send what other protocols have here
+    if isinstance(value, str):  # some clients send a string, as in other protocols
         return value if value.strip() else "{}"
-    return "{}" if value is None else wire.encode(object_at(value, place, "Arguments are an object.")).decode()
+    return "{}" if value is None else wire.encode(object_at(value, place, "Arguments must be an object.")).decode()
 
 
-def _result(fields: Fields, place: str, ids: CallIds) -> ToolResult:
+def _result(fields: Fields, place: str, ids: PairedCallIds) -> ToolResult:
     name = words(fields, "tool_name", place) or words(fields, "name", place)
     identity, called = ids.result(words(fields, "tool_call_id", place) or None, name or None)
     return ToolResult(identity, _content(fields, "content", place), name=called)
 
 
 def _content(fields: Fields, key: str, place: str) -> tuple[Part, ...]:
-    """The text under the key, and the images beside it."""
+    """Return the text under the key, and the images in the same object."""
     text = words(fields, key, place)
     images = list_of(fields, "images", place)
     if not all(isinstance(image, str) for image in images):
-        raise refused(f"{place}.images".lstrip("."), "`images` is a list of strings in base64.")
+        raise refused(f"{place}.images".lstrip("."), "`images` must be a list of base64 strings.")
     return (*((TextPart(text),) if text else ()), *map(_image, images))
 
 
@@ -191,10 +183,7 @@ def _image(data: str) -> MediaPart:
 
 def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[Tool, ...]:
     given = list_of(raw, "tools")
-    if len(given) > limits.tools:
-        raise TooLargeError(
-            f"More than {limits.tools} tools in one request (limits.tools).", param="tools", code="too_many_tools"
-        )
+    check_tool_count(len(given), limits, "tools")
     tools: dict[str, Tool] = {}
     for i, item in enumerate(given):
         place = f"tools[{i}]"
@@ -212,17 +201,10 @@ def _tools(raw: Fields, limits: LimitSettings, size: int) -> tuple[Tool, ...]:
 def _options(raw: Fields) -> Options:
     given = raw.get("options")
     options: Mapping[str, Json] = {} if given is None else object_at(given, "options")
-    most, think = number(options, "num_predict", "options"), raw.get("think")
+    think = raw.get("think")
     effort = {True: "medium", False: "none"}[think] if isinstance(think, bool) else think
     return Options(
-        stop=strings(options, "stop"),
-        max_tokens=integer(options, "num_predict", "options") if most is not None and most > _NO_LIMIT else None,
-        temperature=number(options, "temperature", "options"),
-        top_p=number(options, "top_p", "options"),
-        top_k=integer(options, "top_k", "options"),
-        seed=integer(options, "seed", "options", least=-(2**63)),
-        presence_penalty=number(options, "presence_penalty", "options"),
-        frequency_penalty=number(options, "frequency_penalty", "options"),
+        **read_options(options, _OPTIONS, "options"),
         effort=effort if isinstance(effort, str) and effort else None,
         thinking=think if isinstance(think, bool) else None,
         output=_output(raw.get("format")),
@@ -235,5 +217,5 @@ def _output(value: Json) -> OutputFormat | None:
     return (
         OutputFormat()
         if value == "json"
-        else OutputFormat(object_at(value, "format", "`format` is a JSON Schema or `json`."))
+        else OutputFormat(object_at(value, "format", "`format` must be `json` or a JSON Schema."))
     )

@@ -1,60 +1,68 @@
-"""Writes a `Conversation` as the body of a request to Ollama's `/api/chat`.
+"""Writer for the request bodies of Ollama's `/api/chat`.
 
-A message has one string of text, images beside it, and calls whose arguments are objects. Images are base64 only; what
-else is no text is named in the text. A result is a message of the role `tool` that names the tool. There is no choice
-of tools: `none` sends none of them, and a named choice only the named ones.
+A message has one string of text, a separate list of images, and calls whose arguments are objects. Images must be
+base64; other media become placeholders in the text. A result is a message of role `tool` that names the tool. The
+protocol has no tool choice: for `none`, no tools are sent, and for a choice among named tools, only those tools.
 
-What a client of this protocol sent travels on where nobody changed it: a message with `raw` is written as it came, and
-so are the fields of the body, and the options, that we do not read.
+Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written verbatim, and
+so are unknown body fields and options.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import Conversation, MediaPart, Message, Part, TextPart, Tool, ToolCall, ToolChoice
-from streamtool.errors import RequestError
-from streamtool.protocols import wire
+from streamtool.core.conversation import (
+    CUSTOM_TOOL_SCHEMA,
+    Conversation,
+    MediaPart,
+    Message,
+    Part,
+    TextPart,
+    Tool,
+    ToolChoice,
+)
+from streamtool.core.errors import RequestError
+from streamtool.core.json_value import Json
+from streamtool.protocols.options import writing
+from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
-Json = Any  # a decoded JSON value
-
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""What every request bears."""
+"""Headers of every request."""
 KEY_HEADER: Final = b"authorization"
-"""The header that bears the key; Ollama itself needs none, what stands before it may."""
+"""Header that carries the key. Ollama itself needs no key, but a server in front of it may."""
 MODELS_PATH: Final = "/api/tags"
 
 _LEVELS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
-"""The levels of reasoning of gpt-oss; all other models know on and off only, and refuse a level."""
+"""gpt-oss reasoning levels, by effort. All other models support only on and off, and reject a level."""
 _OURS: Final = frozenset({"model", "messages", "tools", "stream", "format", "options"})
-"""Fields that are written from the conversation."""
-_CUSTOM: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-"""The schema of a tool that takes raw text."""
+"""Body fields built from the conversation; all others are forwarded."""
+_OPTIONS: Final = writing("ollama")
 
 
 def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
-    """Where requests go."""
+    """Return the request path."""
     return "/api/chat"
 
 
 def read_models(body: bytes) -> list[str]:
-    """The names in the list of models; raises ValueError if there is none."""
+    """Return the names in the model list. Raises ValueError if the body is not a model list."""
     match wire.decode_tolerant(body):
         case {"models": [*items]}:
             names = [item.get("name") or item.get("model") for item in items if isinstance(item, dict)]
             return [name for name in names if isinstance(name, str)]
-    raise ValueError("no list of models")
+    raise ValueError("not a list of models")
 
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
-    """The JSON body that asks the model of the upstream for the next reply."""
+    """Return the JSON body of the request for the next reply."""
     raw = conversation.raw if conversation.protocol == "ollama" else {}
-    if raw and not (conversation.messages and "messages" in raw):  # nobody here could read it, or it is no chat
+    if raw and not (conversation.messages and "messages" in raw):  # could not be parsed, or is not a chat request
         return wire.encode_request({**raw, "model": model.name})
     if not conversation.messages:
-        raise RequestError("A request without messages cannot be written for Ollama.", param="messages")
+        raise RequestError("A request to Ollama needs at least one message.", param="messages")
     if conversation.options.n > 1:
-        raise RequestError("Ollama makes one reply to a request; ask for one at a time.", param="n")
+        raise RequestError("Ollama returns one reply per request; request one at a time.", param="n")
     names = {call.id: call.name for message in conversation.messages for call in message.calls}
     body: dict[str, Json] = {
         "model": model.name,
@@ -79,40 +87,30 @@ def write_request(conversation: Conversation, model: ModelSettings, *, stream: b
 
 
 def _tools(conversation: Conversation, raw: Mapping[str, Json]) -> list[Json]:
-    """The tools that may be called, as they came or made anew."""
+    """Return the tools that may be called, verbatim if the client sent them in this protocol."""
     sent = {item["function"]["name"]: item for item in raw.get("tools") or ()}
     choice = conversation.choice
     return [sent.get(tool.name) or _tool(tool) for tool in conversation.tools if _chosen(tool.name, choice)]
 
 
 def _options(conversation: Conversation, model: ModelSettings) -> dict[str, Json]:
-    options = conversation.options
     given = conversation.raw.get("options") if conversation.protocol == "ollama" else None
-    fields = {
-        **(given or {}),
-        "stop": list(options.stop) or None,
-        "num_ctx": model.context or (given or {}).get("num_ctx"),
-    }
-    read = {
-        "num_predict": options.max_tokens,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "top_k": options.top_k,
-        "seed": options.seed,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-    }
-    fields.update((key, value) for key, value in read.items() if value is not None)
-    return {key: value for key, value in fields.items() if value is not None}
+    fields = {key: value for key, value in (given or {}).items() if key != "stop" and value is not None}
+    if model.context:
+        fields["num_ctx"] = model.context
+    fields.update(wire.write_options(conversation.options, _OPTIONS))
+    return fields
 
 
 def _wired(message: Message, names: Mapping[str, str], *, same: bool) -> Iterator[Mapping[str, Json]]:
-    """The wire messages of one message: what it was read from, if that was this protocol (`same`), else its own."""
+    """Yield the wire messages for one message: verbatim if it was read from this protocol (`same`), otherwise built
+    from its parts.
+    """
     yield from message.raw if same and message.raw else _message(message, names)
 
 
 def _message(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Json]]:
-    """The wire messages of one message; `names` tells what the calls of the conversation were called."""
+    """Yield the wire messages for one message; `names` maps call ids to tool names."""
     for result in message.results:
         named = result.name or names.get(result.id, result.id)
         yield {"role": "tool", "tool_name": named, "tool_call_id": result.id, **_content(result.content)}
@@ -123,13 +121,14 @@ def _message(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, J
         fields["thinking"] = message.reasoning
     if message.calls:
         fields["tool_calls"] = [
-            {"id": call.id, "function": {"name": call.name, "arguments": _arguments(call)}} for call in message.calls
+            {"id": call.id, "function": {"name": call.name, "arguments": wire.arguments_of(call)}}
+            for call in message.calls
         ]
     yield fields
 
 
 def _content(parts: Sequence[Part]) -> dict[str, Json]:
-    """The text of the parts, and their images."""
+    """Return the fields for the text and the images in the parts."""
     lines: list[str] = []
     images: list[str] = []
     for part in parts:
@@ -146,20 +145,11 @@ def _content(parts: Sequence[Part]) -> dict[str, Json]:
     return fields
 
 
-def _arguments(call: ToolCall) -> Mapping[str, Json]:
-    """The call's arguments as an object, whatever stands in the history; raw text gets a field."""
-    if call.custom:
-        return {"input": call.arguments}
-    try:
-        value = wire.decode_tolerant(call.arguments.encode("utf-8", "replace")) if call.arguments.strip() else {}
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {"arguments": call.arguments}
-
-
 def _tool(tool: Tool) -> dict[str, Json]:
     function: dict[str, Json] = {"name": tool.name, "description": tool.description}
-    function["parameters"] = _CUSTOM if tool.custom else tool.parameters or {"type": "object", "properties": {}}
+    function["parameters"] = (
+        CUSTOM_TOOL_SCHEMA if tool.custom else tool.parameters or {"type": "object", "properties": {}}
+    )
     return {"type": "function", "function": function}
 
 

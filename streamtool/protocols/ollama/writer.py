@@ -1,24 +1,21 @@
-"""Writes reply events as Ollama's stream: one JSON object per line.
+"""Writer for Ollama's stream: one JSON object per line.
 
-What a client may rely on, whatever the upstream did: every line is one object with model, time and `done`; a line has
-text, reasoning or one whole call; the last line alone is `done`, with the reason and the counts; a broken reply ends in
-a line with an error instead. A call whose arguments were cut is not shown, and the reason says `length`.
+Guarantees to the client, whatever the upstream did: every line is one object with model, time and `done`; a line has
+text, reasoning or one complete call; only the last line is `done`, with the reason and the usage; a failed reply ends
+in a line with an error instead. A call with truncated arguments is dropped, and the reason is then `length`.
 
-Theory of operation. A line of text is a constant prefix, one JSON string and a constant suffix. The protocol has no
-place for a piece of arguments, so a call is kept until it is whole; text flows in the meantime. White space after a
-call waits until it is known whether text follows. The end waits as well, for the token counts that come after it.
+Theory of operation. A line of text is a constant prefix, one JSON string and a constant suffix. The protocol cannot
+express partial arguments, so a call is buffered until it is complete; text continues to flow meanwhile. Whitespace
+after a call is buffered until text follows. The last line waits for the usage, which arrives after the finish.
 """
 
 from typing import ClassVar, Final
 
 from attrs import frozen
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.ollama.complete import call_entry, end_fields, head_fields, write_error
-from streamtool.protocols.stream import Out, SpaceAfterCall, StreamWriter, named, no_reason, string
-from streamtool.reply import (
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.reply import (
     ReplyArgumentsDelta,
     ReplyCallEnd,
     ReplyCallStart,
@@ -28,28 +25,38 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+from streamtool.protocols.ollama.complete import call_entry, end_fields, head_fields, write_error
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.stream import (
+    Out,
+    SpaceAfterCall,
+    StreamWriter,
+    json_string,
+    merge_start,
+    no_reason_error,
+)
 
 KEEPALIVE: Final = b" "
-"""What may be sent while the upstream is silent: white space before the next object."""
+"""Bytes that may be sent while the upstream is silent: whitespace before the next object."""
 
 
 @frozen
 class _Line:
-    """What a line is made of, behind its head."""
+    """Constant parts of a line, after its head."""
 
     text: bytes
-    """Before a piece of text."""
+    """Bytes before the text."""
     thinking: bytes
     suffix: bytes
-    """Behind either."""
+    """Bytes after text or reasoning."""
     last: bytes
-    """In the last line, before why it is the last."""
+    """Bytes before the finish reason, in the last line."""
 
 
 class ReplyWriter(StreamWriter):
-    """Writes one streamed reply of `/api/chat`.
+    """Writer for one streamed reply from `/api/chat`.
 
-    `created` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's.
+    `created` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange.
     """
 
     __slots__ = (
@@ -73,27 +80,27 @@ class ReplyWriter(StreamWriter):
 
     def __init__(
         self,
-        conversation: Conversation,  # noqa: ARG002  nothing in it changes how a reply is written
+        conversation: Conversation,  # noqa: ARG002  does not affect how a reply is written
         *,
         id: str,
         created: int,
         model: str,
-        forwards: bool = False,  # noqa: ARG002  a line bears the time at which it was written
+        forwards: bool = False,  # noqa: ARG002  a line contains the time at which it was written
     ) -> None:
         super().__init__()
         self._name = ReplyStart(id, created, model)
-        self._head = b""  # of a line, once the reply has begun
-        self._text_prefix: bytes | None = None  # of a line of text, while text may leave at once
+        self._head = b""  # beginning of every line, once the reply has begun
+        self._text_prefix: bytes | None = None  # prefix of a line of text, as long as text may be written immediately
         self._call: ReplyCallStart | None = None
-        self._written = bytearray()  # of the open call's arguments; a list of pieces takes ten times the memory
+        self._written = bytearray()  # arguments of the open call; a list of pieces would take ten times the memory
         self._calls = 0
-        self._cut = False  # a call is incomplete
+        self._cut = False  # whether a call is incomplete
         self._space = SpaceAfterCall()
         self._end_reason: ReplyFinish | None = None
         self._usage = Usage()
 
     def keepalive(self) -> bytes:
-        """What may be sent between two feeds while the upstream is silent."""
+        """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""
         return KEEPALIVE
 
     def _text(self, event: ReplyTextDelta, out: Out) -> None:
@@ -101,10 +108,10 @@ class ReplyWriter(StreamWriter):
         if self._text_prefix is None:
             text = self._after_call(text)
         if text:
-            out += (self._text_prefix or b"", string(text), self.LINE.suffix)
+            out += (self._text_prefix or b"", json_string(text), self.LINE.suffix)
 
     def _after_call(self, text: str) -> str:
-        """The text that may leave where none could leave at once: at the beginning, and after a call."""
+        """Return the text that may be written now, at the beginning of the reply or after a call."""
         if not text or self._ended or self._end_reason is not None:
             return ""
         self._begin(ReplyStart())
@@ -114,22 +121,22 @@ class ReplyWriter(StreamWriter):
             self._text_prefix = self._head + self.LINE.text
         return text
 
-    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call leaves when it is whole
+    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:  # noqa: ARG002  a call is written when it is complete
         if self._call is not None and event.index == self._call.index:
             self._written += event.text.encode("utf-8", "surrogatepass")
 
-    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  there is no line for it
+    def _start(self, event: ReplyStart, out: Out) -> None:  # noqa: ARG002  nothing is sent for it
         self._begin(event)
 
     def _begin(self, event: ReplyStart) -> None:
         if not self._head:
-            name = named(event, self._name)
+            name = merge_start(event, self._name)
             self._head = wire.encode(head_fields(name.model or "", name.created or 0))[:-1] + b","
 
     def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
         if event.text and self._end_reason is None:
             self._begin(ReplyStart())
-            out += (self._head, self.LINE.thinking, string(event.text), self.LINE.suffix)
+            out += (self._head, self.LINE.thinking, json_string(event.text), self.LINE.suffix)
 
     # --- calls
 
@@ -139,7 +146,7 @@ class ReplyWriter(StreamWriter):
             self._drop_call()
             self._call = event
             self._text_prefix = None
-            self._space.begin()
+            self._space.call_written()
 
     def _close_call(self, event: ReplyCallEnd, out: Out) -> None:
         call = self._call
@@ -156,7 +163,7 @@ class ReplyWriter(StreamWriter):
         out += (self._head, b'"message":', wire.encode(message), b',"done":false}\n')
 
     def _drop_call(self) -> None:
-        """The open call, if there is one, was cut."""
+        """Drop the open call, if any, as truncated."""
         if self._call is not None:
             self._cut = True
             self._call = None
@@ -164,7 +171,7 @@ class ReplyWriter(StreamWriter):
 
     # --- the end
 
-    def _finish(self, event: ReplyFinish, out: Out) -> None:  # noqa: ARG002  the last line waits for the counts
+    def _finish(self, event: ReplyFinish, out: Out) -> None:  # noqa: ARG002  the last line needs the usage
         if self._end_reason is None:
             self._begin(ReplyStart())
             self._drop_call()
@@ -176,7 +183,7 @@ class ReplyWriter(StreamWriter):
 
     def _end(self, out: Out) -> None:
         if self._end_reason is None:
-            self._fail(no_reason(), out)
+            self._fail(no_reason_error(), out)
             return
         self._stop()
         end = end_fields(self._end_reason.reason, self._usage, cut=self._cut)
@@ -187,13 +194,13 @@ class ReplyWriter(StreamWriter):
         out += (write_error(error), b"\n")
 
     def _stop(self) -> None:
-        """Nothing more leaves."""
+        """Stop writing, and discard all later events."""
         self._ended = True
         self._text_prefix = self._call = None
 
 
 class GenerateWriter(ReplyWriter):
-    """Writes one streamed reply of `/api/generate`, which has no calls."""
+    """Writer for one streamed reply from `/api/generate`, which has no calls."""
 
     __slots__ = ()
     LINE = _Line(b'"response":', b'"response":"","thinking":', b',"done":false}\n', b'"response":"",')

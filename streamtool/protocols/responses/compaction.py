@@ -1,23 +1,23 @@
-"""Compaction: a conversation becomes its user's messages and a summary that the model writes.
+"""Compaction: replaces a conversation with its user messages and a summary written by the model.
 
-The summary stands in an item of the type `compaction`, whose content is opaque to clients. Ours is the summary behind a
-mark, so that it is read back by any process and needs no store; what another server has written cannot be read here.
-Source: `types/responses/compacted_response.py` and `response_compact_params.py` of openai-python 3.54.
+The summary is an item of type `compaction`, whose content is opaque to clients. Our content is a marker followed by the
+summary, so any process can read it without a store. Summaries from other servers cannot be read here. Source:
+`types/responses/compacted_response.py` and `response_compact_params.py` of openai-python 3.54.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from attrs import frozen
 
-from streamtool.errors import UpstreamError
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, body_fields, model_name
-from streamtool.protocols.responses.listing import listed
-from streamtool.protocols.responses.memory import Recall, all_items
+from streamtool.core.errors import UpstreamError
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.interfaces import Recall
+from streamtool.protocols.responses.listing import complete_item
+from streamtool.protocols.responses.memory import all_items
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import body_fields, model_name
 from streamtool.settings import LimitSettings
-
-Json = Any  # a decoded JSON value
 
 _MARK: Final = "streamtool summary\n"
 _SHORT: Final = "[What was said before, in short]\n"
@@ -29,16 +29,16 @@ and what remains to be done. Write the summary and nothing else."""
 
 @frozen
 class Compaction:
-    """A conversation that is to be compacted."""
+    """Conversation to compact."""
 
     request: bytes
-    """The body of the request that has the model write the summary."""
-    kept: tuple[Json, ...]
-    """The messages of the user."""
+    """Body of the request that makes the model write the summary."""
+    user_messages: tuple[Json, ...]
+    """The user's messages."""
 
 
 def read_compaction(body: bytes, limits: LimitSettings, recall: Recall) -> Compaction:
-    """What the client wants compacted; raises `RequestError` or `TooLargeError`, `param` naming the place."""
+    """Return the conversation to compact. Raises `RequestError` or `TooLargeError`, with the place in `param`."""
     raw = body_fields(body, limits)
     given = [item for _, item in all_items(raw, recall, limits, len(body)).items]
     asked = {"type": "message", "role": "user", "content": _ASKED}
@@ -50,22 +50,22 @@ def read_compaction(body: bytes, limits: LimitSettings, recall: Recall) -> Compa
 
 
 def write_compaction(compaction: Compaction, response: bytes, *, id: str, created: int) -> bytes:
-    """The compacted conversation as JSON; `response` is what the request was answered with.
+    """Return the compacted conversation as JSON; `response` is the reply to the summary request.
 
-    Raises UpstreamError if it holds no whole summary.
+    Raises UpstreamError if the reply contains no complete summary.
     """
     told = wire.decode_tolerant(response)
     summary = "\n".join(_words(told["output"])).strip()
     if told["status"] != "completed" or not summary:
-        raise UpstreamError("the model wrote no whole summary; compact the conversation again", code="no_summary")
-    output = [listed(item, id, place) for place, item in enumerate(compaction.kept)]
+        raise UpstreamError("The model wrote no complete summary; compact the conversation again.", code="no_summary")
+    output = [complete_item(item, id, place) for place, item in enumerate(compaction.user_messages)]
     output.append({"id": f"cmp_{id.removeprefix('resp_')}", "type": "compaction", "encrypted_content": _MARK + summary})
     fields = {"id": id, "object": "response.compaction", "created_at": created, "output": output}
     return wire.encode({**fields, "usage": told["usage"]})
 
 
-def summary(fields: Fields) -> Fields | None:
-    """What a compaction item says, as a message of the assistant; None if another server has written it."""
+def summary_message(fields: Fields) -> Fields | None:
+    """Return the summary in a compaction item as an assistant message; None if another server wrote it."""
     content = fields.get("encrypted_content")
     if not isinstance(content, str) or not content.startswith(_MARK):
         return None

@@ -1,15 +1,14 @@
-"""Writes a reply that is not streamed, and errors.
+"""Writer for complete replies and errors.
 
-A whole reply is the last object of the stream that would have been: the same writer makes both, so they agree.
+A complete reply is the final object of the equivalent stream. Both are produced by the same writer, so they always
+agree.
 """
 
 from collections.abc import Iterator
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.protocols import wire
-from streamtool.protocols.responses.writer import ReplyWriter
-from streamtool.reply import (
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.reply import (
     Choice,
     Reason,
     Reply,
@@ -28,12 +27,15 @@ from streamtool.reply import (
     Usage,
     UsageReport,
 )
+from streamtool.protocols.responses.writer import ReplyWriter
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.body_sniffer import too_large_error
 
 
 def write_complete(conversation: Conversation, reply: Reply, *, id: str, created: int, model: str) -> bytes:
-    """The JSON body of a reply that is not streamed; the reply's own id, time and model win over those given.
+    """Return the JSON body of a complete reply; the reply's own id, time and model override the arguments.
 
-    Raises what `Reply.whole` raises: a reply that is not whole is answered with an error.
+    Raises the same errors as `Reply.whole`, because an incomplete reply is answered with an error.
     """
     choice = reply.whole()[0]
     writer = ReplyWriter(conversation, id=id, created=created, model=model)
@@ -42,7 +44,7 @@ def write_complete(conversation: Conversation, reply: Reply, *, id: str, created
         writer.feed((event,))
     writer.feed([UsageReport(reply.usage or Usage()), ReplyEnd()])
     if writer.response is None:
-        raise UpstreamError("The upstream's reply is too large.", code="reply_too_large")
+        raise too_large_error()
     return writer.response
 
 
@@ -61,11 +63,11 @@ def _events(choice: Choice) -> Iterator[ReplyEvent]:
 
 
 def write_count(tokens: int) -> bytes:
-    """The JSON body that tells how many tokens a conversation has."""
+    """Return the JSON body of a token count."""
     return wire.encode({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001 — stands in a header
-    """The JSON body of an error; its HTTP status is `error.status`, and the request's id travels in a header."""
+def write_error(error: StreamtoolError, request_id: str | None = None) -> bytes:  # noqa: ARG001  sent in a header
+    """Return the JSON body of an error; its HTTP status is `error.status`, and the request id is sent in a header."""
     fields = {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}
     return wire.encode({"error": fields})

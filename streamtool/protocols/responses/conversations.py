@@ -1,45 +1,44 @@
-"""Conversations that are kept here: items to which each response that names the conversation adds its own.
+"""Stored conversations: lists of items that grow with each response to a request that names the conversation.
 
-A conversation is one value under its id, rewritten whenever something is added. So it is for one request at a time: of
-two that go on from it at once, the later one decides what it holds.
+A conversation is stored as one value under its id and is rewritten with every addition. It therefore supports one
+request at a time: if two requests continue it concurrently, the one that finishes last overwrites the other's items.
 Source: `resources/conversations` and `types/conversations` of openai-python 3.54.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from attrs import evolve, frozen
 
-from streamtool.errors import NotFoundError, RequestError
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, body_fields, list_of, object_at, refused, shown
-from streamtool.protocols.responses.listing import item_prefix, listed, write_list
+from streamtool.core.errors import NotFoundError, RequestError
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.interfaces import Recall
+from streamtool.protocols.responses.listing import complete_item, item_prefix, write_list
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import body_fields, list_of, object_at, refused, shown
 from streamtool.settings import LimitSettings
 
-Json = Any  # a decoded JSON value
-Recall = Callable[[str], bytes | None]
-
 CONVERSATION_ID: Final = "conv_"
-"""How the id of a conversation begins."""
+"""Prefix of a conversation's id."""
 _MOST: Final = 20
-"""Items that are added at once, as at the origin."""
+"""Maximum number of items added by one request, which is also the origin's limit."""
 
 
 @frozen
 class StoredConversation:
-    """A conversation that is kept."""
+    """Conversation in the store."""
 
     id: str
     created: int
     metadata: Json
     items: tuple[Fields, ...] = ()
-    """Each with its id."""
-    named: int = 0
-    """Items that were given an id."""
+    """Its items, each with an id."""
+    ids_given: int = 0
+    """Number of its items whose id was assigned here."""
 
-    def adding(self, items: Sequence[Fields]) -> "StoredConversation":
-        """The conversation with these items behind its own."""
-        added, named = list(self.items), self.named
+    def with_items(self, items: Sequence[Fields]) -> "StoredConversation":
+        """Return the conversation with these items appended."""
+        added, named = list(self.items), self.ids_given
         known = {item["id"] for item in self.items}
         for item in items:
             if item.get("id") in known:
@@ -49,86 +48,86 @@ class StoredConversation:
                 item = {**item, "id": f"{item_prefix(item)}_{core}_{named}"}  # noqa: PLW2901
                 named += 1
             added.append(item)
-        return evolve(self, items=tuple(added), named=named)
+        return evolve(self, items=tuple(added), ids_given=named)
 
     def without(self, item: str) -> "StoredConversation":
-        """The conversation without the item of this id. Raises NotFoundError."""
+        """Return the conversation without the item with this id. Raises NotFoundError."""
         self.item(item)
         return evolve(self, items=tuple(one for one in self.items if one["id"] != item))
 
     def item(self, id: str) -> Fields:
-        """The item with this id. Raises NotFoundError."""
+        """Return the item with this id. Raises NotFoundError."""
         for place, item in enumerate(self.items):
             if item["id"] == id:
-                return listed(item, self.id, place)
+                return complete_item(item, self.id, place)
         raise NotFoundError(f"Item with id {shown(id)} not found in this conversation.", code="item_not_found")
 
     def write(self) -> bytes:
-        """The conversation object as JSON."""
+        """Return the conversation object as JSON."""
         return wire.encode(
             {"id": self.id, "object": "conversation", "created_at": self.created, "metadata": self.metadata}
         )
 
     def write_items(self, asked: Mapping[str, str]) -> bytes:
-        """The list of its items; `asked` is the query. Raises RequestError."""
+        """Return the list of the conversation's items as JSON; `asked` is the query. Raises RequestError."""
         return write_list(self.items, self.id, asked)
 
-    def memory(self) -> bytes:
-        """What is to be remembered under its id."""
-        value = {"created": self.created, "metadata": self.metadata, "items": self.items, "named": self.named}
+    def encode(self) -> bytes:
+        """Return the value to store under its id."""
+        value = {"created": self.created, "metadata": self.metadata, "items": self.items, "named": self.ids_given}
         return wire.encode(value)
 
 
-def recalled(id: str, data: bytes | None) -> StoredConversation:
-    """The conversation that was remembered under this id as `data`. Raises NotFoundError."""
+def decode_conversation(id: str, data: bytes | None) -> StoredConversation:
+    """Return the conversation that was stored under this id as `data`. Raises NotFoundError."""
     match None if data is None else wire.decode_tolerant(data):
         case {"created": int(created), "metadata": metadata, "items": [*items], "named": int(named)}:
             return StoredConversation(id, created, metadata, tuple(items), named)
     raise NotFoundError(
-        f"Conversation with id {shown(id)} not found: it was deleted, is too old, or belongs to another key.",
+        f"Conversation with id {shown(id)} not found: it was deleted, has expired, or belongs to another key.",
         param="conversation",
         code="conversation_not_found",
     )
 
 
 def read_conversation(id: str, recall: Recall) -> StoredConversation:
-    """The conversation with this id. Raises NotFoundError, and what `recall` raises."""
-    return recalled(id, recall(id))
+    """Return the conversation with this id. Raises NotFoundError, and any error from `recall`."""
+    return decode_conversation(id, recall(id))
 
 
 def new_conversation(id: str, created: int, body: bytes, limits: LimitSettings) -> StoredConversation:
-    """The conversation that a client asks for. Raises RequestError, TooLargeError."""
+    """Return the new conversation that a client requests. Raises RequestError and TooLargeError."""
     raw = body_fields(body, limits) if body.strip() else {}
     made = StoredConversation(id, created, _metadata(raw))
-    return made.adding(_items(raw)) if raw.get("items") is not None else made
+    return made.with_items(_items(raw)) if raw.get("items") is not None else made
 
 
-def updated(conversation: StoredConversation, body: bytes, limits: LimitSettings) -> StoredConversation:
-    """The conversation with other metadata. Raises RequestError, TooLargeError."""
+def update_conversation(conversation: StoredConversation, body: bytes, limits: LimitSettings) -> StoredConversation:
+    """Return the conversation with new metadata. Raises RequestError and TooLargeError."""
     return evolve(conversation, metadata=_metadata(body_fields(body, limits)))
 
 
-def extended(conversation: StoredConversation, body: bytes, limits: LimitSettings) -> StoredConversation:
-    """The conversation with the items of the body behind its own. Raises RequestError, TooLargeError."""
-    return conversation.adding(_items(body_fields(body, limits)))
+def extend_conversation(conversation: StoredConversation, body: bytes, limits: LimitSettings) -> StoredConversation:
+    """Return the conversation with the body's items appended. Raises RequestError and TooLargeError."""
+    return conversation.with_items(_items(body_fields(body, limits)))
 
 
 def write_conversation_deleted(id: str) -> bytes:
-    """The answer to who has deleted a conversation."""
+    """Return the JSON body that confirms the deletion of a conversation."""
     return wire.encode({"id": id, "object": "conversation.deleted", "deleted": True})
 
 
 def conversation_id(raw: Fields) -> str | None:
-    """The conversation that a request names. Raises RequestError."""
+    """Return the id of the conversation named by a request. Raises RequestError."""
     match raw.get("conversation"):
         case None:
             return None
         case str(id) | {"id": str(id)}:
             if raw.get("previous_response_id") is not None:
-                raise refused("conversation", "Give either `conversation` or `previous_response_id`.")
+                raise refused("conversation", "Use either `conversation` or `previous_response_id`, not both.")
             return id
         case _:
-            raise refused("conversation", "`conversation` is the id of a conversation, or an object with its `id`.")
+            raise refused("conversation", "`conversation` must be a conversation id, or an object with an `id`.")
 
 
 def _metadata(raw: Fields) -> Json:
@@ -139,5 +138,5 @@ def _metadata(raw: Fields) -> Json:
 def _items(raw: Fields) -> list[Fields]:
     items = list_of(raw, "items")
     if len(items) > _MOST:
-        raise RequestError(f"At most {_MOST} items are added at once.", param="items")
-    return [object_at(item, f"items[{place}]", "An item is an object.") for place, item in enumerate(items)]
+        raise RequestError(f"At most {_MOST} items can be added per request.", param="items")
+    return [object_at(item, f"items[{place}]", "An item must be an object.") for place, item in enumerate(items)]

@@ -1,58 +1,51 @@
-"""Reads the items of a request's input into messages.
+"""Reader for the input items of a request.
 
-The input is one flat list: messages, reasoning, calls and results are items of their own. Neighbouring items of the
-assistant become one message with its calls, neighbouring results one message of the user. Items without `type` that
-have a role are messages. What only the origin's own tools leave behind (`web_search_call`), and what only the origin
-can read (a `compaction` that is not ours), is left out and recorded; it does not part the items around it.
+The input is one flat list in which messages, reasoning, calls and results are separate items. Adjacent assistant items
+become one message with its calls, and adjacent results become one user message. Items with a role but no `type` are
+messages. Items of the origin's own tools (`web_search_call`) and items that only the origin can read (such as another
+server's `compaction`) are dropped, with a note for the log; they do not separate the items around them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
-from streamtool.conversation import Message, Part, ToolCall, ToolResult
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, list_of, object_at, refused, shown, string, words
-from streamtool.protocols.responses.compaction import summary
+from streamtool.core.conversation import Message, Part, ToolCall, ToolResult
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.responses.compaction import summary_message
 from streamtool.protocols.responses.parts import content
-from streamtool.protocols.responses.typed_calls import TYPED_CALLS, TYPED_RESULTS, typed_call, typed_result
-
-Json = Any  # a decoded JSON value
+from streamtool.protocols.responses.typed_calls import FORMATS_BY_ITEM, TYPED_RESULTS, typed_call, typed_result
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import list_of, object_at, refused, shown, string, words
 
 
 @frozen
 class Items:
-    """What the items say."""
+    """Contents of the input items."""
 
     messages: tuple[Message, ...]
     tools: tuple[tuple[str, list[Json]], ...]
-    """The lists of tools among them, each with its place."""
+    """Lists of tools in the input, each with its place."""
     dropped: tuple[str, ...]
-    """What was left out, for the log."""
+    """Notes about dropped items, for the log."""
 
 
+@define(eq=False)
 class _Turns:
-    """Makes messages of items; those of one turn are gathered until an item of another one comes."""
+    """Builder of messages from items; the items of one turn are collected until the next turn begins."""
 
-    __slots__ = (
-        "_calls", "_content", "_names", "_programs", "_raw", "_reasoning", "_results", "_said", "_waiting", "dropped",
-        "messages", "tools",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.tools: list[tuple[str, list[Json]]] = []
-        self.dropped: list[str] = []
-        self._names: dict[str, str] = {}  # of the calls seen so far, by id
-        self._waiting: dict[str, dict[str, None]] = {}  # ids of the calls without a result, by name
-        self._programs: dict[str, str] = {}  # that the origin has begun to run, by id
-        self._raw: list[Fields] = []  # of the turn that is gathered: the assistant's, or results
-        self._said = False
-        self._content: list[Part] = []
-        self._calls: list[ToolCall] = []
-        self._reasoning: list[str] = []
-        self._results: list[ToolResult] = []
+    messages: list[Message] = field(factory=list, init=False)
+    tools: list[tuple[str, list[Json]]] = field(factory=list, init=False)
+    dropped: list[str] = field(factory=list, init=False)
+    _names: dict[str, str] = field(factory=dict, init=False)  # names of the calls so far, by id
+    _waiting: dict[str, dict[str, None]] = field(factory=dict, init=False)  # ids of the unanswered calls, by name
+    _programs: dict[str, str] = field(factory=dict, init=False)  # programs that the origin has started, by id
+    _raw: list[Fields] = field(factory=list, init=False)  # items of the current turn: the assistant's, or results
+    _said: bool = field(default=False, init=False)
+    _content: list[Part] = field(factory=list, init=False)
+    _calls: list[ToolCall] = field(factory=list, init=False)
+    _reasoning: list[str] = field(factory=list, init=False)
+    _results: list[ToolResult] = field(factory=list, init=False)
 
     def add(self, fields: Fields, place: str) -> None:
         kind = fields.get("type") or ("message" if "role" in fields else None)
@@ -70,12 +63,12 @@ class _Turns:
                 self._reasoning += _thoughts(fields)
             case "tool_search_call" if fields.get("call_id") is None or fields.get("execution") == "server":
                 self.dropped.append(f"input item of type {kind}")
-            case str() if kind in TYPED_CALLS:
+            case str() if kind in FORMATS_BY_ITEM:
                 self._assistant(fields)
                 self._called(typed_call(kind, fields, place))
             case "tool_search_output":
                 self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
-                if words(fields, "call_id", place) in self._names:  # the client has searched
+                if words(fields, "call_id", place) in self._names:  # a search by the client
                     self._result(typed_result(kind, fields, place), fields)
             case "program":
                 self._programs[string(fields, "call_id", place)] = words(fields, "code", place)
@@ -83,17 +76,17 @@ class _Turns:
                 self._program(fields, place)
             case str() if kind in TYPED_RESULTS:
                 self._result(typed_result(kind, fields, place), fields)
-            case "compaction" if said := summary(fields):
+            case "compaction" if said := summary_message(fields):
                 self._message(said, place)
             case "additional_tools":
                 self.tools.append((f"{place}.tools", list_of(fields, "tools", place)))
             case str():
                 self.dropped.append(f"input item of type {kind}")
             case _:
-                raise refused(f"{place}.type", "An input item says what it is in `type`, or has a `role`.")
+                raise refused(f"{place}.type", "An input item needs a `type` or a `role`.")
 
     def flush(self) -> None:
-        """The turn that was gathered is over."""
+        """End the current turn and emit its message."""
         if self._results:
             self.messages.append(Message("user", results=tuple(self._results), raw=tuple(self._raw)))
         elif self._said or self._calls or self._reasoning:
@@ -111,7 +104,7 @@ class _Turns:
         self._said = False
 
     def _program(self, fields: Fields, place: str) -> None:
-        """A program that the origin has run is a call with its result; before that it is neither."""
+        """Add a finished program run by the origin as a call with its result. An unfinished program is not added."""
         identity = string(fields, "call_id", place)
         self._assistant(fields)
         arguments = wire.encode({"code": self._programs.get(identity, "")}).decode()
@@ -124,7 +117,9 @@ class _Turns:
         self._waiting.setdefault(call.name, {})[call.id] = None
 
     def _answered(self, fields: Fields, place: str) -> str:
-        """The id of the call that an output answers. One that does not say it answers the only call it can mean."""
+        """Return the id of the call that an output answers. An output without an id must match exactly one unanswered
+        call.
+        """
         if fields.get("call_id") is not None:
             return string(fields, "call_id", place)
         name, namespace = words(fields, "name", place), words(fields, "namespace", place)
@@ -132,7 +127,7 @@ class _Turns:
         groups = [self._waiting.get(full, {})] if full else self._waiting.values()
         waiting = next(iter(groups), {})
         if len(groups) != 1 or len(waiting) != 1:
-            raise refused(f"{place}.call_id", "Not exactly one call waits for this output: say which in `call_id`.")
+            raise refused(f"{place}.call_id", "This output does not match exactly one unanswered call: set `call_id`.")
         return next(iter(waiting))
 
     def _result(self, result: ToolResult, fields: Fields) -> None:
@@ -166,11 +161,11 @@ class _Turns:
                 self.messages.append(Message("system", content(fields, "content", place), raw=(fields,)))
             case role:
                 known = "developer, system, user or assistant"
-                raise refused(f"{place}.role", f"A message's role is {known}, not {shown(role)}.")
+                raise refused(f"{place}.role", f"A message's role must be {known}, not {shown(role)}.")
 
 
 def read_items(items: Sequence[tuple[str, Json]]) -> Items:
-    """The messages of the items, each of which comes with its place; raises RequestError."""
+    """Return the contents of the items, each given with its place. Raises RequestError."""
     turns = _Turns()
     for place, item in items:
         turns.add(object_at(item, place), place)
@@ -180,7 +175,7 @@ def read_items(items: Sequence[tuple[str, Json]]) -> Items:
 
 
 def _no_open_calls(messages: Sequence[Message]) -> None:
-    """Refuse a conversation that ends while a call waits for its result: there is nothing that could be answered."""
+    """Reject a conversation that ends with unanswered calls, because there is nothing to reply to."""
     answered: set[str] = set()
     for message in reversed(messages):
         if message.calls:
@@ -188,9 +183,9 @@ def _no_open_calls(messages: Sequence[Message]) -> None:
                 if call.id not in answered:
                     raise refused(
                         "input",
-                        f"No tool output found for function call {shown(call.id)} of {shown(call.name)}: "
-                        "answer it with its output item (`function_call_output`, or the one of its tool's type) before "
-                        "asking for the next reply.",
+                        f"No tool output found for function call {shown(call.id)} to {shown(call.name)}: "
+                        "add its output item (`function_call_output`, or that of its tool's type) before "
+                        "requesting the next reply.",
                     )
             return
         if not message.results:
@@ -213,12 +208,12 @@ def _call(fields: Fields, place: str, *, custom: bool) -> ToolCall:
     if isinstance(arguments, Mapping):  # some agents send the object itself
         arguments = wire.encode(arguments).decode()
     elif arguments is not None and not isinstance(arguments, str):
-        raise refused(f"{place}.arguments", "Arguments are a string that holds a JSON object.")
+        raise refused(f"{place}.arguments", "Arguments must be a string containing a JSON object.")
     return ToolCall(identity, name, arguments if arguments and arguments.strip() else "{}")
 
 
 def _thoughts(fields: Fields) -> list[str]:
-    """The pieces of text of a reasoning item: its content, else its summary."""
+    """Return the strings of text in a reasoning item: in its content, or in its summary if it has no content."""
     for key in ("content", "summary"):
         value = fields.get(key)
         parts = value if isinstance(value, list) else ()

@@ -1,32 +1,30 @@
-"""What a request refers to without sending it: an earlier response, or single items of earlier replies.
+"""References in a request to an earlier response, or to single items of earlier replies.
 
-A client of this protocol may leave out what the server has already seen: `previous_response_id` stands for all items of
-an earlier request and its reply, `conversation` for those that it holds, an `item_reference` for one item that an
-earlier reply made. `all_items` puts the items back; `memories` says what has to be kept so that it can. Where and for
-how long is the caller's business: here are only ids and bytes. What is recalled counts as if it stood in the body, so a
-short request cannot become a huge one.
+A client of this protocol may omit items that the server has already seen: `previous_response_id` represents all items
+of an earlier request and its reply, `conversation` represents the items of a stored conversation, and an
+`item_reference` represents one item of an earlier reply. `all_items` inserts these items; `store_entries` returns the
+entries that must be stored to make that possible. The caller decides where and how long values are stored; this module
+only handles ids and bytes. Stored items count toward the size of the body, so that a short request cannot become a huge
+one.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from attrs import frozen
+from attrs import define, frozen
 
-from streamtool.conversation import Conversation
-from streamtool.errors import RequestError, TooLargeError
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, object_at, refused, shown, string
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import RequestError, TooLargeError
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.interfaces import Recall
 from streamtool.protocols.responses.conversations import StoredConversation, conversation_id, read_conversation
-from streamtool.protocols.responses.typed_calls import SPELLINGS
+from streamtool.protocols.responses.typed_calls import FORMATS_BY_TOOL
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import object_at, refused, shown, string
 from streamtool.settings import LimitSettings
 
-Json = Any  # a decoded JSON value
-Recall = Callable[[str], bytes | None]
-"""Gives what was remembered under an id; None: nothing, or no more."""
-
-_CALLS: Final = ("fc_", "ctc_", "fco_", "ctco_", *(f"{spelling.prefix}_" for spelling in SPELLINGS.values()))
-"""How the ids of calls and results begin: without them a conversation has another meaning."""
+_CALLS: Final = ("fc_", "ctc_", "fco_", "ctco_", *(f"{spelling.prefix}_" for spelling in FORMATS_BY_TOOL.values()))
+"""Id prefixes of calls and results, which cannot be omitted without changing the meaning of a conversation."""
 
 
 @frozen
@@ -34,38 +32,36 @@ class StoredInput:
     """All items of a request."""
 
     items: tuple[tuple[str, Json], ...]
-    """Each with its place in the request, which errors name."""
+    """Items, each with its place in the request, for error messages."""
     dropped: tuple[str, ...]
-    """What is not known any more, for the log."""
+    """Notes about items that are no longer stored, for the log."""
     size: int
-    """Bytes of the body and of all that was recalled."""
-    changed: bool
-    """Not all of it stood in the body."""
+    """Size in bytes of the body and of all stored values it refers to."""
+    has_stored_items: bool
+    """Whether any of the items came from the store and not from the body."""
     conversation: StoredConversation | None = None
-    """The one to which the request and its reply belong."""
+    """Conversation that the request and its reply belong to."""
 
 
-class _Recalled:
-    """Recalls values within the limit of a body."""
+@define(eq=False)
+class _BoundedStore:
+    """Reader of stored values, which count toward the size limit of the body."""
 
-    __slots__ = ("_limit", "_recall", "size")
-
-    def __init__(self, recall: Recall, size: int, limit: int) -> None:
-        self._recall = recall
-        self._limit = limit
-        self.size = size
+    _recall: Recall
+    size: int
+    _limit: int
 
     def data(self, identity: str, place: str) -> bytes | None:
-        """What was remembered under the id; None if nothing was."""
+        """Return the value stored under the id, or None. Raises TooLargeError."""
         data = self._recall(identity)
         self.size += len(data or b"")
         if self.size > self._limit:
-            sentence = f"The request and what it refers to are together larger than {self._limit} bytes (limits.body)."
+            sentence = f"The request and the items it refers to exceed {self._limit} bytes (limits.body)."
             raise TooLargeError(sentence, param=place, code="request_too_large")
         return data
 
     def value(self, identity: str, place: str) -> Json:
-        """The same, decoded."""
+        """Return the decoded value stored under the id, or None if it is missing or not JSON."""
         data = self.data(identity, place)
         if data is None:
             return None
@@ -76,8 +72,8 @@ class _Recalled:
 
 
 def all_items(raw: Fields, recall: Recall, limits: LimitSettings, size: int) -> StoredInput:
-    """The items that the request means: those of the earlier response, then its own, references replaced by items."""
-    recalled = _Recalled(recall, size, limits.body)
+    """Return all items of the request: the earlier response's items, then its own, with references resolved."""
+    recalled = _BoundedStore(recall, size, limits.body)
     previous, conversation = _previous(raw, recalled), _conversation(raw, recalled)
     items = [("previous_response_id", item) for item in previous]
     if conversation is not None:
@@ -90,23 +86,23 @@ def all_items(raw: Fields, recall: Recall, limits: LimitSettings, size: int) -> 
     elif value is None and previous:
         value = []
     elif not isinstance(value, list) or not (value or previous):
-        raise refused("input", "Give `input`: a string, or a list of items.")
+        raise refused("input", "`input` is required: a string, or a list of items.")
     changed = bool(previous) or conversation is not None
     for position, item in enumerate(value):
         place = f"input[{position}]"
-        fields = object_at(item, place, "An input item is an object.")
+        fields = object_at(item, place, "An input item must be an object.")
         if _is_reference(fields):
             changed = True
             found = _referenced(fields, place, recalled)
             if found is None:
-                dropped.append("reference to an item that is not known")
+                dropped.append("reference to an unknown item")
                 continue
             fields = found
         items.append((place, fields))
     return StoredInput(tuple(items), tuple(dict.fromkeys(dropped)), recalled.size, changed, conversation)
 
 
-def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
+def _previous(raw: Fields, recalled: _BoundedStore) -> list[Json]:
     if raw.get("previous_response_id") is None:
         return []
     identity = string(raw, "previous_response_id")
@@ -114,7 +110,7 @@ def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
         case {"status": str(status)}:
             raise refused(
                 "previous_response_id",
-                f"Response {shown(identity)} is {status.replace('_', ' ')}: only what is complete can be gone on from.",
+                f"Response {shown(identity)} is {status.replace('_', ' ')}: only a complete response can be continued.",
                 code="previous_response_not_complete",
             )
         case {"input": [*before], "output": [*after]}:
@@ -126,7 +122,7 @@ def _previous(raw: Fields, recalled: _Recalled) -> list[Json]:
     )
 
 
-def _conversation(raw: Fields, recalled: _Recalled) -> StoredConversation | None:
+def _conversation(raw: Fields, recalled: _BoundedStore) -> StoredConversation | None:
     id = conversation_id(raw)
     return None if id is None else read_conversation(id, partial(recalled.data, place="conversation"))
 
@@ -136,8 +132,8 @@ def _is_reference(fields: Fields) -> bool:
     return kind == "item_reference" or (kind is None and "role" not in fields and isinstance(fields.get("id"), str))
 
 
-def _referenced(fields: Fields, place: str, recalled: _Recalled) -> Fields | None:
-    """The item; None if it is not known and may be missing."""
+def _referenced(fields: Fields, place: str, recalled: _BoundedStore) -> Fields | None:
+    """Return the referenced item. If it is unknown, return None if it may be omitted, otherwise raise RequestError."""
     identity = string(fields, "id", place)
     item = recalled.value(identity, place)
     if isinstance(item, dict):
@@ -147,16 +143,16 @@ def _referenced(fields: Fields, place: str, recalled: _Recalled) -> Fields | Non
     return None
 
 
-def memories(conversation: Conversation, response: bytes) -> list[tuple[str, bytes]]:
-    """What is to be remembered of a reply, as ids and values.
+def store_entries(conversation: Conversation, response: bytes) -> list[tuple[str, bytes]]:
+    """Return the entries to store for a reply, as keys and values.
 
-    `response` is the final response object (`ReplyWriter.response`, or what `write_complete` gave).
+    `response` is the final response object (`ReplyWriter.response`, or the result of `write_complete`).
     """
     fields = wire.decode_tolerant(response)
     id, output = fields["id"], fields.pop("output")
     kept = conversation.raw.get("conversation")
     return [
-        *([(kept.id, kept.adding([*items_of(conversation), *output]).memory())] if kept else []),
+        *([(kept.id, kept.with_items([*items_of(conversation), *output]).encode())] if kept else []),
         (id, wire.encode({"input": items_of(conversation), "output": output})),
         (head_key(id), wire.encode(fields)),
         *((item["id"], wire.encode(item)) for item in output),
@@ -164,11 +160,11 @@ def memories(conversation: Conversation, response: bytes) -> list[tuple[str, byt
 
 
 def items_of(conversation: Conversation) -> list[Json]:
-    """All items of the request."""
+    """Return all input items of the request."""
     items = conversation.raw.get("input") or []
     return [{"type": "message", "role": "user", "content": items}] if isinstance(items, str) else items
 
 
 def head_key(id: str) -> str:
-    """Under which a response is kept without its items, for those who ask for it again."""
+    """Return the store key of a response without its items, which clients can retrieve."""
     return f"head {id}"

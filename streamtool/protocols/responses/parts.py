@@ -1,42 +1,45 @@
-"""Reads the parts of an item: texts, images, audio and files. A file that is text becomes text."""
+"""Reader for the parts of an item: text, images, audio and files. A text file becomes text."""
 
 from base64 import b64decode
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import MediaPart, Part, TextPart
-from streamtool.protocols.fields import Fields, media, object_at, refused, string
-
-Json = Any  # a decoded JSON value
+from streamtool.core.conversation import MediaPart, Part, TextPart
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.shared.fields import media, object_at, refused, string
 
 _TEXTS: Final = {
-    "input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal", "summary_text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "text": "text",
+    "refusal": "refusal",
+    "summary_text": "text",
     "reasoning_text": "text",
-}  # fmt: skip
-"""The kinds of parts that are text, and the key under which it stands."""
+}
+"""Types of text parts, each with the key that contains the text."""
 _DOCUMENTS: Final = ("text/", "application/json", "application/xml")
-"""How the types of files begin that are text."""
+"""Prefixes of the media types of text files."""
 
 
 def content(fields: Fields, key: str, place: str, *, optional: bool = False) -> tuple[Part, ...]:
-    """The parts under the key: a string, or a list; () without any if they are `optional`."""
+    """Return the parts under the key, whose value is a string or a list; () if it is missing and `optional`."""
     value = fields.get(key)
     if isinstance(value, str):
         return (TextPart(value),) if value else ()
     if value is None and optional:
         return ()
     if not isinstance(value, list):
-        raise refused(f"{place}.{key}", f"`{key}` is a string or a list of parts.")
+        raise refused(f"{place}.{key}", f"`{key}` must be a string or a list of parts.")
     return tuple(part(item, f"{place}.{key}[{i}]") for i, item in enumerate(value))
 
 
 def part(value: Json, place: str) -> Part:
-    """One part."""
-    if isinstance(value, str):  # not legal at the origin, but its meaning is plain
+    """Return one part."""
+    if isinstance(value, str):  # not valid at the origin, but unambiguous
         return TextPart(value)
     fields = object_at(value, place)
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A part says what it is in `type`: input_text, input_image, input_file …")
+        raise refused(f"{place}.type", "A part needs a `type`: input_text, input_image, input_file …")
     if kind in _TEXTS:
         return TextPart(string(fields, _TEXTS[kind], place, empty=True))
     match kind, fields:
@@ -54,7 +57,7 @@ def part(value: Json, place: str) -> Part:
 
 
 def _file(fields: Fields) -> Part:
-    """The file; a document that is text becomes text under its name."""
+    """Return the file; a text document becomes text, preceded by its name."""
     data, url, name = (fields.get(key) for key in ("file_data", "file_url", "filename"))
     name = name if isinstance(name, str) else ""
     if not isinstance(data, str):

@@ -1,28 +1,27 @@
-"""Reads an upstream's Responses reply into reply events.
+"""Reader for an upstream's Responses reply.
 
-Theory of operation. The reply is a list of items, one after the other; an item begins, its pieces come, and it is told
-once more when it is done. A piece leaves at once. What the pieces of an item did not tell, its end does, so a server
-that sends no pieces, or one document instead of a stream, is read by the same code. While a call is open, pieces of
-other items are passed over: their ends tell them whole. Only the arguments of the open call are counted, and kept to
-tell whether they are an object.
+Theory of operation. The reply is a list of items in sequence: an item begins, its deltas arrive, and its end repeats
+the item completely. Deltas are emitted immediately. Anything that the deltas did not contain is taken from the end of
+the item, so the same code also reads servers that send no deltas, or one document instead of a stream. While a call is
+open, deltas of other items are ignored. An item without any deltas before the call is emitted completely at its end; an
+item that already had deltas loses those that arrive during the call. Only the open call's arguments are counted, and
+kept in order to check whether they form an object.
 
-What is worth knowing about upstreams:
-- The event that ends the stream says why: `response.completed`, `response.incomplete` with a reason, or
+Facts about upstreams:
+- The event that ends the stream states the reason: `response.completed`, `response.incomplete` with a reason, or
   `response.failed` with an error. Nothing follows it.
-- Reasoning comes as its summary or as itself; a refusal is ordinary text.
-Nothing here raises on what an upstream sends.
-Source: `types/responses/response_stream_event.py` of openai-python 3.54.
+- Reasoning is sent as a summary or in full; a refusal is ordinary text.
+
+Nothing here raises an exception because of what an upstream sends. Source: `types/responses/response_stream_event.py`
+of openai-python 3.54.
 """
 
 from typing import Final
 
-from streamtool import sse
-from streamtool.errors import StreamtoolError, UpstreamError
-from streamtool.protocols import wire
-from streamtool.protocols.body_sniffer import broken_off, tokens, too_large
-from streamtool.protocols.responses.typed_calls import TYPED_CALLS, typed_call
-from streamtool.protocols.stream import Events, Fields, Json, StreamReader, flush, word
-from streamtool.reply import (
+from streamtool.core import sse
+from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -33,30 +32,34 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
+from streamtool.protocols.responses.typed_calls import FORMATS_BY_ITEM, typed_call
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.body_sniffer import token_count, too_large_error, truncated_error
+from streamtool.protocols.shared.stream import Events, StreamReader, flush_joiners, nonempty_string
 
 _TEXTS: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THOUGHTS: Final = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
 _ARGUMENTS: Final = frozenset({"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"})
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-"""Items that are calls, and the key of what the model has written for them."""
+"""Types of items that are calls, with the key of the text that the model wrote."""
 _BROKEN: Final = {"failed": "failed", "cancelled": "was cancelled"}
 _REASONS: Final = {"max_output_tokens": Reason.LENGTH, "content_filter": Reason.FILTER}
 
 
 class ReplyReader(StreamReader):
-    """Reads one reply. `n` is always 1 in this protocol."""
+    """Reader for one reply. `n` is always 1 in this protocol."""
 
-    __slots__ = ("_argument", "_arguments", "_calls", "_open", "_reasoning", "_size", "_started", "_text", "_told")
+    __slots__ = ("_argument", "_arguments", "_calls", "_emitted", "_open", "_reasoning", "_size", "_started", "_text")
 
     def __init__(self, *, n: int = 1) -> None:  # noqa: ARG002
         super().__init__()
         self._started = False
-        self._told: set[int] = set()
-        """The places of items of which pieces have come, or which are done."""
+        self._emitted: set[int] = set()
+        """Indexes of the items that have emitted something or are done."""
         self._calls = 0
         self._open: int | None = None
-        """The place of the call that is open."""
+        """Index of the open call."""
         self._arguments: list[str] = []
         self._size = 0
         self._argument = wire.Joiner()
@@ -70,9 +73,9 @@ class ReplyReader(StreamReader):
         self._start(value, events)
         for place, item in enumerate(value["output"]):
             self._item(place, item, events)
-        self._over(value, events)
+        self._end_response(value, events)
 
-    def _read(self, fields: Fields, event: sse.Event | None, events: Events) -> None:
+    def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:
         kind = fields.get("type") or (None if event is None else event.name)
         place, piece = fields.get("output_index"), fields.get("delta")
         if fields.get("error") or kind == "error":
@@ -80,9 +83,11 @@ class ReplyReader(StreamReader):
             return
         if isinstance(response := fields.get("response"), dict):
             self._start(response, events)
+            # The terminal event repeats all items. Items whose own events were missing or ignored are emitted now,
+            # before the finish.
             if kind in _ENDS:
                 self._items(response, events)
-                self._over(response, events)
+                self._end_response(response, events)
             return
         if type(place) is not int:
             return
@@ -94,73 +99,77 @@ class ReplyReader(StreamReader):
         elif kind == "response.output_item.done":
             self._item(place, fields.get("item"), events)
 
-    def _start(self, response: Fields, events: Events) -> None:
+    def _start(self, response: JsonObject, events: Events) -> None:
         if isinstance(usage := response.get("usage"), dict):
             self._counts = usage
         if not self._started:
             self._started = True
             created = response.get("created_at")
             moment = int(created) if isinstance(created, int | float) else None
-            events.append(ReplyStart(word(response.get("id")), moment, word(response.get("model"))))
+            events.append(
+                ReplyStart(nonempty_string(response.get("id")), moment, nonempty_string(response.get("model")))
+            )
 
-    def _usage(self, counts: Fields) -> Usage:
+    def _usage(self, counts: JsonObject) -> Usage:
         return Usage(
-            input=tokens(counts, "input_tokens"),
-            output=tokens(counts, "output_tokens"),
-            cached=tokens(counts.get("input_tokens_details"), "cached_tokens"),
-            reasoning=tokens(counts.get("output_tokens_details"), "reasoning_tokens"),
+            input=token_count(counts, "input_tokens"),
+            output=token_count(counts, "output_tokens"),
+            cached=token_count(counts.get("input_tokens_details"), "cached_tokens"),
+            reasoning=token_count(counts.get("output_tokens_details"), "reasoning_tokens"),
         )
 
     # --- items
 
     def _piece(self, kind: str, place: int, piece: str, events: Events) -> None:
-        """A piece of an item, unless a call is open elsewhere."""
+        """Emit a delta of an item, unless a call is open elsewhere."""
+        # Reply events of a call are contiguous, so deltas of other items are ignored while it is open. An item that is
+        # not in `_emitted` yet is not added to it, so that the end of the item supplies its content.
         if self._open is not None:
             if kind in _ARGUMENTS and place == self._open:
-                self._write(piece, events)
+                self._buffer_argument(piece, events)
             return
         if kind in _TEXTS or kind in _THOUGHTS:
-            self._told.add(place)
-            self._say(piece, events, thought=kind in _THOUGHTS)
+            self._emitted.add(place)
+            self._emit_text(piece, events, thought=kind in _THOUGHTS)
 
-    def _say(self, piece: str, events: Events, *, thought: bool) -> None:
+    def _emit_text(self, piece: str, events: Events, *, thought: bool) -> None:
         whole = (self._reasoning if thought else self._text).feed(piece)
         if whole:
             events.append(ReplyReasoningDelta(0, whole) if thought else ReplyTextDelta(0, whole))
 
     def _begin(self, place: int, item: Json, events: Events) -> None:
-        """An item begins. Only calls are opened here: their names are known."""
-        if not isinstance(item, dict) or self._open is not None or place in self._told:
+        """Begin an item. Only a call is opened here, because its name is already known."""
+        if not isinstance(item, dict) or self._open is not None or place in self._emitted:
             return
         if item.get("type") in _CALLS and (name := _name(item)) is not None:
-            self._told.add(place)
+            self._emitted.add(place)
             self._open = place
             self._arguments = []
-            events.append(ReplyCallStart(0, self._calls, word(item.get("call_id")), name))
+            events.append(ReplyCallStart(0, self._calls, nonempty_string(item.get("call_id")), name))
 
     def _item(self, place: int, item: Json, events: Events) -> None:
-        """An item is done: what its pieces did not tell."""
+        """End an item by emitting any content that its deltas did not contain."""
         if not isinstance(item, dict):
             return
         kind = item.get("type")
         if place == self._open:
             self._close(item, events)
-        elif place in self._told:
+        elif place in self._emitted:
             return
         elif self._open is None and kind in _CALLS:
             self._begin(place, item, events)
             if self._open is not None:
                 self._close(item, events)
         elif self._open is None:
-            self._whole(str(kind), item, events)
-            self._told.add(place)
+            self._emit_item(str(kind), item, events)
+            self._emitted.add(place)
 
-    def _whole(self, kind: str, item: Fields, events: Events) -> None:
-        """An item of which no piece has come."""
-        if kind in TYPED_CALLS:
+    def _emit_item(self, kind: str, item: JsonObject, events: Events) -> None:
+        """Emit an item that had no deltas."""
+        if kind in FORMATS_BY_ITEM:
             try:
                 call = typed_call(kind, wire.repaired(item), kind)
-            except StreamtoolError:  # what the upstream calls a call is none
+            except StreamtoolError:  # the item is not a valid call
                 return
             events.append(ReplyCallStart(0, self._calls, call.id, call.name))
             events.append(ReplyArgumentsDelta(0, self._calls, call.arguments))
@@ -171,20 +180,20 @@ class ReplyReader(StreamReader):
             for part in parts if isinstance(parts, list) else ():
                 said = part.get("text") or part.get("refusal") if isinstance(part, dict) else None
                 if isinstance(said, str):
-                    self._say(said, events, thought=kind == "reasoning")
+                    self._emit_text(said, events, thought=kind == "reasoning")
 
-    def _items(self, response: Fields, events: Events) -> None:
-        """The items of the response that ends the stream, as far as they were not told."""
+    def _items(self, response: JsonObject, events: Events) -> None:
+        """Emit the items in the terminal event's response that have not been emitted yet."""
         output = response.get("output")
         for place, item in enumerate(output if isinstance(output, list) else ()):
             self._item(place, item, events)
 
     # --- the open call
 
-    def _write(self, piece: str, events: Events) -> None:
+    def _buffer_argument(self, piece: str, events: Events) -> None:
         self._size += len(piece)
-        if self._size > sse.HELD:
-            self._fail(too_large(), events)
+        if self._size > sse.MAX_BUFFERED:
+            self._fail(too_large_error(), events)
         elif piece:
             self._put(self._argument.feed(piece), events)
 
@@ -193,15 +202,16 @@ class ReplyReader(StreamReader):
             self._arguments.append(piece)
             events.append(ReplyArgumentsDelta(0, self._calls, piece))
 
-    def _close(self, item: Fields, events: Events) -> None:
-        """The open call is done; arguments of which no piece has come stand in its item."""
+    def _close(self, item: JsonObject, events: Events) -> None:
+        """End the open call. If no deltas arrived, its arguments are taken from the item."""
         kind = item.get("type")
         whole = item.get(_CALLS.get(str(kind), ""))
         if not self._arguments and isinstance(whole, str):
-            self._write(whole, events)
+            self._buffer_argument(whole, events)
+        # The end of the item repeats the arguments, so it is used only if no deltas arrived.
         self._put(self._argument.close(), events)
         custom = kind == "custom_tool_call"
-        complete = item.get("status") != "incomplete" and (custom or _is_object("".join(self._arguments)))
+        complete = item.get("status") != "incomplete" and (custom or wire.is_object("".join(self._arguments)))
         self._end_call(events, complete=complete)
 
     def _end_call(self, events: Events, *, complete: bool) -> None:
@@ -211,8 +221,8 @@ class ReplyReader(StreamReader):
 
     # --- the end
 
-    def _over(self, response: Fields, events: Events) -> None:
-        """The response object of the last event, or of the whole answer."""
+    def _end_response(self, response: JsonObject, events: Events) -> None:
+        """Handle the response object of the terminal event, or of a complete answer."""
         status = response.get("status")
         if status in _BROKEN:
             self._fail(wire.upstream_error(response.get("error") or f"The upstream's reply {_BROKEN[status]}."), events)
@@ -220,30 +230,24 @@ class ReplyReader(StreamReader):
         details = response.get("incomplete_details")
         why = details.get("reason") if isinstance(details, dict) else None
         reason = _REASONS.get(str(why), Reason.LENGTH) if status == "incomplete" else Reason.STOP
+        # The call's item never ended, so the call is incomplete even if its arguments form an object.
         if self._open is not None:
             self._put(self._argument.close(), events)
             self._end_call(events, complete=False)
-        flush(0, self._reasoning, self._text, events)
+        flush_joiners(0, self._reasoning, self._text, events)
         if not self.ended:
             events.append(ReplyFinish(0, reason))
             self._done(events)
 
-    def _end(self, events: Events, *, marked: bool) -> None:  # noqa: ARG002  an end mark is no end of this protocol
-        self._fail(broken_off() if self._started else self._answer.broken_off(), events)
+    def _end(self, events: Events, *, marked: bool) -> None:  # noqa: ARG002  `[DONE]` does not end a reply in this protocol
+        self._fail(truncated_error() if self._started else self._answer.truncated_error(), events)
 
     def _fail(self, error: UpstreamError, events: Events) -> None:
         self._open = None
         super()._fail(error, events)
 
 
-def _name(item: Fields) -> str | None:
-    """The tool's name as the model knows it, with the group that it belongs to."""
-    name, group = word(item.get("name")), word(item.get("namespace"))
+def _name(item: JsonObject) -> str | None:
+    """Return the tool's name as the model knows it, including its group."""
+    name, group = nonempty_string(item.get("name")), nonempty_string(item.get("namespace"))
     return f"{group}.{name}" if name and group else name
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(wire.decode(arguments.encode()), dict)
-    except wire.UNREADABLE:
-        return False

@@ -1,65 +1,61 @@
-"""Reads the body of a Responses request into a `Conversation`.
+"""Reader for Responses request bodies.
 
-The reading is as tolerant as real agents need and as strict as honesty needs: what is merely odd is taken, what cannot
-be honoured (a reply in the background, a conversation or prompt that the origin keeps) is a `RequestError` whose
-`param` names the place. Where the request refers to what was said before, `raw["input"]` of the conversation holds all
-items, the earlier ones first; `raw` is otherwise the body as it came.
-Source: the OpenAI API reference and the request types of openai-python 3.52.
+The reader is as tolerant as real agents require and as strict as honesty requires: oddities are accepted, and anything
+that cannot be honored (such as a prompt stored at the origin) is a `RequestError` whose `param` names the place. If the
+request refers to earlier items, the conversation's `raw["input"]` contains all items, the earlier ones first;
+otherwise, `raw` is the body as received. Source: the OpenAI API reference and the request types of openai-python 3.52.
 """
 
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import Conversation, Message, Options, OutputFormat, TextPart
-from streamtool.protocols.fields import (
-    Fields,
+from streamtool.core.conversation import Conversation, Message, Options, OutputFormat, TextPart
+from streamtool.core.json_value import Fields
+from streamtool.protocols.interfaces import Recall
+from streamtool.protocols.options import reading
+from streamtool.protocols.responses.items import read_items
+from streamtool.protocols.responses.memory import all_items
+from streamtool.protocols.responses.tools import read_tools, with_choice
+from streamtool.protocols.shared.fields import (
     body_fields,
     flag,
-    integer,
     list_of,
     model_name,
-    number,
     object_at,
+    read_options,
     refused,
     words,
 )
-from streamtool.protocols.responses.items import read_items
-from streamtool.protocols.responses.memory import Recall, all_items
-from streamtool.protocols.responses.request_fields import REQUEST_FIELDS
-from streamtool.protocols.responses.tools import read_tools, with_choice
 from streamtool.settings import LimitSettings
 
-Json = Any  # a decoded JSON value
-
-FIELDS: Final = frozenset(name for name, what in REQUEST_FIELDS.items() if "left out" not in what)
-"""The fields of the body that are understood; the others mean nothing to an upstream of another protocol."""
-_CANNOT: Final = {
+_OPTIONS: Final = reading("responses")
+_UNSUPPORTED: Final = {
     "prompt": "Prompts are not stored here: send the text in `instructions` and `input`.",
 }
-_NOT_ALONE: Final = (*_CANNOT, "background", "conversation", "previous_response_id")
-"""Fields with which a body cannot pass as it came."""
+_NOT_FORWARDABLE: Final = (*_UNSUPPORTED, "background", "conversation", "previous_response_id")
+"""Fields that prevent a body from being forwarded verbatim."""
 _HAS_NO_TOOLS: Final = frozenset({"message", "reasoning", None})
-"""Types of items that have nothing to do with tools."""
+"""Types of items that do not involve tools."""
 
 
-def _nothing(_: str) -> None:
-    """Nothing is remembered."""
+def _empty_store(_: str) -> None:
+    """Return None for every id, as an empty store does."""
 
 
-def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) -> Conversation:
-    """The conversation that `body` asks for; raises `RequestError` or `TooLargeError`, `param` naming the place.
+def read_request(body: bytes, limits: LimitSettings, recall: Recall = _empty_store) -> Conversation:
+    """Return the conversation in `body`. Raises `RequestError` or `TooLargeError`, with the place in `param`.
 
-    `recall` gives what was remembered under the id of a response or an item.
+    `recall` returns the value stored under the id of a response or an item.
     """
     raw = body_fields(body, limits)
     model = model_name(raw)
-    for key, sentence in _CANNOT.items():
+    for key, sentence in _UNSUPPORTED.items():
         if raw.get(key) not in (None, False):
             raise refused(key, sentence)
     background = flag(raw, "background")
     if background and raw.get("store") is False:
-        raise refused("background", "A response in the background is stored: leave `store` out, or set it to true.")
+        raise refused("background", "A background response must be stored: omit `store`, or set it to true.")
     given = all_items(raw, recall, limits, len(body))
-    if given.changed:
+    if given.has_stored_items:
         raw = {**raw, "input": [item for _, item in given.items], "conversation": given.conversation}
     items = read_items(given.items)
     messages = items.messages
@@ -67,7 +63,7 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) 
     if instructions:
         messages = (Message("system", (TextPart(instructions),)), *messages)
     if not messages:
-        raise refused("input", "Give at least one message in `input`.")
+        raise refused("input", "`input` must contain at least one message.")
     known = {call.name for message in items.messages for call in message.calls}
     if isinstance(choice := raw.get("tool_choice"), dict):
         known.add(str(choice.get("name")))
@@ -86,19 +82,19 @@ def read_request(body: bytes, limits: LimitSettings, recall: Recall = _nothing) 
     return with_choice(conversation, raw, hosted=bool(offer.dropped))
 
 
-def read_count(body: bytes, limits: LimitSettings, recall: Recall = _nothing) -> Conversation:
-    """The conversation whose tokens are to be counted; raises as `read_request` does."""
+def read_count(body: bytes, limits: LimitSettings, recall: Recall = _empty_store) -> Conversation:
+    """Return the conversation to count tokens for. Raises the same errors as `read_request`."""
     return read_request(body, limits, recall)
 
 
 def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
-    """A conversation without messages for a body that `read_request` refuses; None if it has to do with tools.
+    """Return a conversation without messages for a body that `read_request` rejects; None if it involves tools.
 
-    What has nothing to do with tools passes as it came: whoever answers it may know what it means. A body that refers
-    to what it does not hold may have to do with tools, and so has no such conversation.
+    A request without tools is forwarded verbatim, because the upstream may understand it. A body that refers to stored
+    items may involve tools, so it yields None.
     """
     raw = body_fields(body, limits)
-    if any(raw.get(key) not in (None, False) for key in _NOT_ALONE):
+    if any(raw.get(key) not in (None, False) for key in _NOT_FORWARDABLE):
         return None
     if raw.get("tools") not in (None, []) or raw.get("tool_choice") not in (None, "auto", "none"):
         return None
@@ -121,13 +117,9 @@ def read_unread(body: bytes, limits: LimitSettings) -> Conversation | None:
 def _options(raw: Fields) -> Options:
     reasoning = raw.get("reasoning")
     effort = None if reasoning is None else object_at(reasoning, "reasoning").get("effort")
-    user = raw.get("user") or raw.get("safety_identifier")
     return Options(
-        max_tokens=integer(raw, "max_output_tokens"),
-        temperature=number(raw, "temperature"),
-        top_p=number(raw, "top_p"),
+        **read_options(raw, _OPTIONS),
         effort=effort if isinstance(effort, str) else None,
-        user=user if isinstance(user, str) else None,
         output=_output(raw),
     )
 
@@ -144,6 +136,6 @@ def _output(raw: Fields) -> OutputFormat | None:
         case {"type": "json_schema"}:
             return OutputFormat()
         case {"type": str()}:
-            return None  # of a kind that only some upstreams know (a grammar)
+            return None  # a kind that only some upstreams know, such as a grammar
         case _:
-            raise refused("text.format", "`format` is an object with a `type`: text, json_object or json_schema.")
+            raise refused("text.format", "`format` must be an object with `type` text, json_object or json_schema.")

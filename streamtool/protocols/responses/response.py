@@ -1,27 +1,26 @@
-"""The response object, which the first and the last event of a stream hold and which a whole reply is; and errors.
+"""The response object, which is the body of a complete reply and part of the first and last events of a stream.
 
-Most of it repeats the request, its tools included. It is encoded each time, which is three times in a stream: kept, it
-would be the largest part of an open stream.
+Most of it repeats the request, including its tools. It is encoded each time it is sent, which is three times per
+stream: if it were kept in memory, it would be the largest part of an open stream.
 """
 
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import Conversation
-from streamtool.errors import StreamtoolError
-from streamtool.protocols import wire
-from streamtool.reply import Usage
-
-Json = Any  # a JSON value
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Usage
+from streamtool.protocols.shared import wire
 
 _CODES: Final = frozenset(
     {"server_error", "rate_limit_exceeded", "invalid_prompt", "context_length_exceeded", "insufficient_quota"}
 )
-"""The codes of a failed response that clients know."""
+"""Error codes of a failed response that clients recognize."""
 _TOO_MANY: Final = 429
 
 
 class ResponseObject:
-    """The response object of one reply, as it is at each of its stages."""
+    """Response object of one reply, written at each stage of the reply."""
 
     __slots__ = ("_conversation", "_head", "_model")
 
@@ -33,7 +32,9 @@ class ResponseObject:
     def write(
         self, status: bytes, output: bytes = b"", *, usage: Usage | None = None, error: Json = None, why: Json = None
     ) -> bytes:
-        """The object as JSON. `output` are the items, joined by commas; `why` is the reason of an incomplete one."""
+        """Return the object as JSON. `output` contains the items, joined by commas; `why` states why a response is
+        incomplete.
+        """
         return b'%b,"status":"%b","error":%b,"incomplete_details":%b,"output":[%b],"usage":%b%b' % (
             self._head,
             status,
@@ -46,7 +47,7 @@ class ResponseObject:
 
 
 def _echo(conversation: Conversation) -> dict[str, Json]:
-    """What the object repeats of the request; what the client did not say is as at the origin, or null."""
+    """Return the fields that repeat the request; fields that the client omitted have the origin's default, or null."""
     raw = conversation.raw
     choice = raw.get("tool_choice") or "auto"
     return {
@@ -73,14 +74,14 @@ def _echo(conversation: Conversation) -> dict[str, Json]:
 
 
 def _tool(tool: Json) -> Json:
-    """The tool as it came, with the keys that typed clients expect of a function."""
+    """Return the tool as received, plus the keys that typed clients expect in a function."""
     if isinstance(tool, dict) and tool.get("type") in (None, "function"):
         return {"type": "function", "description": None, "parameters": None, "strict": False, **tool}
     return tool
 
 
 def usage_fields(usage: Usage) -> dict[str, Json]:
-    """The token counts as an object; what is unknown is 0."""
+    """Return the token usage as an object; unknown counts are 0."""
     return {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
@@ -92,7 +93,7 @@ def usage_fields(usage: Usage) -> dict[str, Json]:
 
 
 def error_code(error: StreamtoolError) -> str:
-    """The code of a failed response: one that clients know."""
+    """Return the code for an error in a failed response, limited to codes that clients recognize."""
     if error.code in _CODES:
         return error.code or ""
     return "rate_limit_exceeded" if error.status == _TOO_MANY else "server_error"

@@ -1,43 +1,44 @@
-"""The commands of a shell call as the model writes them: the events that tell each, piece by piece.
+"""Streaming events for the commands of a shell call, sent while the model writes them.
 
-They stand in JSON arguments (`{"commands": ["ls", …]}`) and flow once the key is read, wherever numbers alone precede
-it. Arguments of another form are told when they are whole. Events: `response.shell_call_command.added`, `.delta` and
-`.done` of the openai SDK 3.54, which name the item by its index alone.
+The commands are in JSON arguments (`{"commands": ["ls", …]}`). They are streamed as soon as the key has been read,
+provided that only numeric fields precede it. Otherwise, the events are sent when the arguments are complete. The events
+are `response.shell_call_command.added`, `.delta` and `.done` of the openai SDK 3.54, which identify the item only by
+its index.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
-from streamtool.json_string import JsonString
-from streamtool.protocols.stream import string
+from streamtool.core.json_string import JsonStringDecoder
+from streamtool.protocols.shared.stream import json_string
 
 CommandEvent = tuple[bytes, bytes]
-"""The name of an event, and its fields as JSON without braces; those that each event has are left out."""
+"""Name of an event, and its own fields as JSON without braces; fields common to all events are left out."""
 
 _FIRST: Final = re.compile(
     r'\s*\{\s*(?:"(?:timeout_ms|max_output_length)"\s*:\s*(?:null|\d+)\s*,\s*)*"commands"\s*:\s*(\[\s*)?"'
 )
 _NEXT: Final = re.compile(r'\s*(?:,\s*"|\])')
-_LONGEST: Final = 256  # characters between two commands, and before the first one
+_LONGEST: Final = 256  # maximum number of characters between two commands, and before the first one
 
 
 class ShellCommands:
-    """The commands of one call."""
+    """State of the commands in one call."""
 
     __slots__ = ("_done", "_held", "_listed", "_over", "_place", "_said", "_string")
 
     def __init__(self, place: int) -> None:
-        self._place = place  # of the item in the output
-        self._done: list[bytes] = []  # as JSON strings
-        self._held = ""  # what stands before a command
+        self._place = place  # index of the item in the output
+        self._done: list[bytes] = []  # finished commands, as JSON strings
+        self._held = ""  # characters before the next command
         self._listed = True
-        self._over = False  # no further command flows
-        self._said = bytearray()  # of the open command, as JSON without quotes
-        self._string: JsonString | None = None  # None: no command is open
+        self._over = False  # whether no further command can be streamed
+        self._said = bytearray()  # the open command, as JSON without quotes
+        self._string: JsonStringDecoder | None = None  # None if no command is open
 
     def feed(self, arguments: str) -> list[CommandEvent]:
-        """What this piece of the arguments tells."""
+        """Return the events for this piece of the arguments."""
         events: list[CommandEvent] = []
         while arguments and not self._over:
             if self._string is None:
@@ -51,9 +52,11 @@ class ShellCommands:
         return events
 
     def close(self, commands: Sequence[str]) -> list[CommandEvent] | None:
-        """What is left to tell of the commands of the whole call; None if they are not those that were told."""
+        """Return the remaining events for the complete call's commands; None if the commands differ from the ones
+        already sent.
+        """
         told = len(self._done)
-        if self._string is not None or self._done != [string(command) for command in commands[:told]]:
+        if self._string is not None or self._done != [json_string(command) for command in commands[:told]]:
             return None
         events: list[CommandEvent] = []
         for command in commands[told:]:
@@ -63,7 +66,7 @@ class ShellCommands:
         return events
 
     def _between(self, text: str, events: list[CommandEvent]) -> str:
-        """Look for the next command; what follows its first quote."""
+        """Search for the next command; return the text after its opening quote."""
         text = self._held + text
         found = (_NEXT if self._done else _FIRST).match(text, 0, _LONGEST)
         if found is None:
@@ -80,13 +83,13 @@ class ShellCommands:
         return text[found.end() :]
 
     def _begin(self, events: list[CommandEvent]) -> None:
-        self._string = JsonString()
+        self._string = JsonStringDecoder()
         self._said.clear()
         events.append(self._event(b"added", b"command", b'""'))
 
     def _piece(self, text: str, events: list[CommandEvent]) -> None:
         if text:
-            said = string(text)
+            said = json_string(text)
             self._said += said[1:-1]
             events.append(self._event(b"delta", b"delta", said))
 

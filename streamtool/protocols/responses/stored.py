@@ -1,90 +1,88 @@
-"""Writes what is remembered of a response for whoever asks for it again, and says what to forget of it.
+"""Stored responses: reading, writing and deleting them.
 
-`memory.memories` keeps a response in two parts: its items, which later requests go on from, and its head, the object
-without its output.
-Source: `resources/responses` and `types/responses/response_item_list.py` of openai-python 3.54.
+`memory.store_entries` stores a response in two parts: its items, from which later requests continue, and its head,
+which is the object without its output. Source: `resources/responses` and `types/responses/response_item_list.py` of
+openai-python 3.54.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from attrs import frozen
 
-from streamtool.errors import NotFoundError
-from streamtool.protocols import wire
-from streamtool.protocols.fields import shown
+from streamtool.core.errors import NotFoundError
+from streamtool.core.json_value import Json
+from streamtool.protocols.interfaces import Recall
 from streamtool.protocols.responses.listing import write_list
 from streamtool.protocols.responses.memory import head_key
-
-Json = Any  # a decoded JSON value
-Recall = Callable[[str], bytes | None]
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import shown
 
 
 @frozen
 class StoredResponse:
-    """A response that is remembered."""
+    """Response in the store."""
 
     id: str
     head: dict[str, Json]
-    """The object without its output."""
+    """Response object without its output."""
     given: list[Json]
-    """The items of its request."""
+    """Input items of its request."""
     output: list[Json]
 
     @property
     def background(self) -> bool:
-        """It is, or was, made in the background."""
+        """Whether the response is, or was, generated in the background."""
         return self.head.get("background") is True
 
     @property
     def status(self) -> str:
-        """How it stands."""
+        """Status of the response."""
         return str(self.head.get("status"))
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All under which something of it is remembered."""
+        """All store keys that belong to the response."""
         items = (item.get("id") for item in self.output if isinstance(item, dict))
         return self.id, head_key(self.id), *(id for id in items if isinstance(id, str))
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """The ids of its calls, by which their results name them."""
+        """Ids of the response's calls, as their results refer to them."""
         ids = (item.get("call_id") for item in self.output if isinstance(item, dict))
         return tuple(id for id in ids if isinstance(id, str))
 
     @property
     def whole(self) -> dict[str, Json]:
-        """The response object."""
+        """Complete response object."""
         return {**self.head, "output": self.output}
 
     def write(self) -> bytes:
-        """The response object as JSON."""
+        """Return the response object as JSON."""
         return wire.encode(self.whole)
 
 
 def read_stored(id: str, recall: Recall) -> StoredResponse:
-    """The response with this id. Raises NotFoundError when it is not remembered, and what `recall` raises."""
+    """Return the response with this id. Raises NotFoundError if it is not stored, and any error from `recall`."""
     head, items = recall(head_key(id)), recall(id)
     if head is not None and items is not None:
         match wire.decode_tolerant(items):
             case {"input": [*given], "output": [*output]}:
                 return StoredResponse(id, wire.decode_tolerant(head), given, output)
     raise NotFoundError(
-        f"Response with id {shown(id)} not found: it was not stored, is too old, or belongs to another key.",
+        f"Response with id {shown(id)} not found: it was not stored, has expired, or belongs to another key.",
         param="response_id",
         code="response_not_found",
     )
 
 
 def write_deleted(id: str) -> bytes:
-    """The answer to who has deleted a response."""
+    """Return the JSON body that confirms the deletion of a response."""
     return wire.encode({"id": id, "object": "response.deleted", "deleted": True})
 
 
 def write_input_items(response: StoredResponse, asked: Mapping[str, str]) -> bytes:
-    """The list of the items of a response's request; `asked` is the query. Raises RequestError.
+    """Return the list of the input items of a response's request; `asked` is the query. Raises RequestError.
 
-    An item that the client sent without an id has one that tells its place.
+    An item that the client sent without an id gets one that is derived from its position.
     """
     return write_list(response.given, response.id, asked)

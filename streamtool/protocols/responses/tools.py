@@ -1,11 +1,11 @@
-"""Reads the tools that a request offers, and which of them may be called.
+"""Reader for the tools of a request and for its tool choice.
 
-Tools are flat here: functions, custom tools that take raw text, and namespaces, which are groups of both; a tool of a
-group is known as `group.tool`. They stand in `tools`, and in items of the input (`additional_tools`), where a later
-list may replace a tool. A tool that only a type names (`shell`) gets its schema from `typed_tools` if the client runs
-it. What only the origin can run (`web_search`) is left out and recorded. Where the client searches for tools
-(`tool_search`), one with `defer_loading` is offered when it was found; a search by the origin cannot be made here, so
-its tools are offered from the beginning.
+In this protocol, tools are flat: functions, custom tools with free-form input, and namespaces, which are groups of
+both; a tool in a group is known as `group.tool`. Tools are listed in `tools` and in input items (`additional_tools`),
+where a later list may replace a tool. A typed tool (`shell`) gets its schema from `typed_tools` if the client runs it.
+Tools that only the origin can run (`web_search`) are dropped, with a note for the log. If the client searches for tools
+(`tool_search`), a tool with `defer_loading` is offered once it has been found. The origin's own tool search is not
+available here, so tools that it would find are offered from the beginning.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from attrs import evolve, frozen
 
-from streamtool.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
-from streamtool.errors import TooLargeError
-from streamtool.protocols.fields import (
-    Fields,
+from streamtool.core.conversation import HOSTED, HOSTED_CHOICE, Conversation, Tool, ToolChoice
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.responses.typed_tools import tools_of
+from streamtool.protocols.shared.fields import (
+    check_tool_count,
     custom_description,
     flag,
     for_code_only,
@@ -29,15 +30,12 @@ from streamtool.protocols.fields import (
     tool_schema,
     words,
 )
-from streamtool.protocols.responses.typed_tools import tools_of
 from streamtool.settings import LimitSettings
-
-Json = Any  # a decoded JSON value
 
 
 @frozen
 class ToolOffer:
-    """The tools, and the notes about those that were left out."""
+    """Tools offered in a request, and notes about dropped ones."""
 
     tools: tuple[Tool, ...]
     dropped: tuple[str, ...]
@@ -51,37 +49,31 @@ def read_tools(
     *,
     known: Container[str] = (),
 ) -> ToolOffer:
-    """The tools of the request: those of `tools`, then the `further` lists, each of which comes with its place.
+    """Return the tools of the request: first the ones in `tools`, then the ones in the `further` lists, which
+    are given with their places.
 
-    `size` is that of the body; the tools that are `known` are offered, deferred or not. Raises RequestError and
-    TooLargeError.
+    `size` is the size of the body; tools named in `known` are offered even if they are deferred. Raises RequestError
+    and TooLargeError.
     """
     found: dict[str, Tool] = {}
     dropped: list[str] = []
     for tool, place in _each(tools, "tools", limits, size, dropped):
         if found.setdefault(tool.name, tool) != tool:
             raise refused(place, f"Two different tools are named {shown(tool.name)}.")
-        _not_too_many(found, limits, place)
+        check_tool_count(len(found), limits, place)
     for at, more in further:
         for tool, place in _each(more, at, limits, size, dropped):
             found[tool.name] = evolve(tool, deferred=False)
-            _not_too_many(found, limits, place)
+            check_tool_count(len(found), limits, place)
     searched = any(tool.kind == "tool_search" for tool in found.values())
     offered = (tool for tool in found.values() if not (searched and tool.deferred) or tool.name in known)
     return ToolOffer(tuple(offered), tuple(dict.fromkeys(dropped)))
 
 
-def _not_too_many(found: dict[str, Tool], limits: LimitSettings, place: str) -> None:
-    if len(found) > limits.tools:
-        raise TooLargeError(
-            f"More than {limits.tools} tools in one request (limits.tools).", param=place, code="too_many_tools"
-        )
-
-
 def _each(
     items: Sequence[Json], at: str, limits: LimitSettings, size: int, dropped: list[str]
 ) -> Iterable[tuple[Tool, str]]:
-    """Each tool with its place; those of a group as tools of their own."""
+    """Yield each tool with its place, including the tools in groups."""
     for i, item in enumerate(items):
         place = f"{at}[{i}]"
         fields = object_at(item, place)
@@ -104,14 +96,14 @@ def _group(
             if len(name) > limits.name:
                 raise refused(
                     f"{inside}.name",
-                    f"A tool's name and that of its namespace have at most {limits.name} characters (limits.name).",
+                    f"A tool's name and its namespace must not exceed {limits.name} characters together (limits.name).",
                 )
             description = "\n".join(filter(None, (about, tool.description)))
             yield evolve(tool, name=name, description=description, namespace=group), inside
 
 
 def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropped: list[str]) -> tuple[Tool, ...]:
-    """The tool as the model gets it; () if only the origin can run it."""
+    """Return the tools to offer to the model; () if only the origin can run the tool."""
     kind = fields.get("type") or ("function" if "name" in fields else None)
     if for_code_only(fields):
         dropped.append(f"tool {words(fields, 'name', place) or kind}, which only code may call")
@@ -130,7 +122,7 @@ def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropp
         name, about = tool_name(fields, place, limits), custom_description(fields, place)
         return (Tool(name, about, custom=True, deferred=flag(fields, "defer_loading", place)),)
     if not isinstance(kind, str):
-        raise refused(f"{place}.type", "A tool says what it is in `type`: function, custom or namespace.")
+        raise refused(f"{place}.type", "A tool needs a `type`: function, custom or namespace.")
     words(fields, "description", place)
     tool_schema(fields, "parameters", place, limits, size)
     found = tools_of(kind, fields)
@@ -139,15 +131,15 @@ def _offered(fields: Fields, place: str, limits: LimitSettings, size: int, dropp
     return found
 
 
-# --- which calls are allowed ------------------------------------------------------------------------------------------
+# --- tool choice ------------------------------------------------------------------------------------------------------
 
 
 _COMPUTERS: Final = ("computer", "computer_use", "computer_use_preview")
-"""By any of these a choice may name a tool of one of these types."""
+"""Interchangeable types: a tool choice may use any of them to refer to a tool of any of them."""
 
 
 class _Names:
-    """The names by which a choice may mean a tool: its own, or that inside of its namespace."""
+    """Index of the names that a tool choice may use for a tool: its full name, or its name within its namespace."""
 
     __slots__ = ("_groups", "_known", "_short", "_typed")
 
@@ -164,7 +156,7 @@ class _Names:
                 self._groups.setdefault(tool.namespace, []).append(tool.name)
 
     def of(self, fields: Fields, place: str) -> Sequence[str]:
-        """The tools that are meant, by their own names."""
+        """Return the full names of the tools that an entry of a tool choice refers to."""
         kind = fields.get("type")
         if isinstance(kind, str) and kind in self._typed:
             return self._typed[kind]
@@ -180,14 +172,16 @@ class _Names:
         return meant
 
     def typed(self, kind: Json) -> bool:
-        """Whether a tool of this type was offered, which has no name in a choice."""
+        """Return whether a tool of this type is offered; a tool choice refers to such a tool by type instead of
+        name.
+        """
         return isinstance(kind, str) and kind in self._typed
 
 
 def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Conversation:
-    """`conversation` with its `ToolChoice`, which is checked against its tools.
+    """Return `conversation` with its `ToolChoice`, after checking that it names only tools of the request.
 
-    `hosted`: tools were left out, so a choice of a kind that only the origin knows may mean one of them.
+    `hosted` means that tools were dropped, so that an unknown kind of tool choice may refer to one of them.
     """
     value = raw.get("tool_choice")
     dropped = conversation.dropped
@@ -205,7 +199,7 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
             choice = _allowed(mode, tools, names) if offers else ToolChoice(mode)
         case {"type": "allowed_tools"}:
-            raise refused("tool_choice", "Allowed tools are a `mode` (auto or required) and a list of `tools`.")
+            raise refused("tool_choice", "`allowed_tools` needs a `mode` (auto or required) and a list of `tools`.")
         case {"type": "function" | "custom" | "namespace"}:
             choice = ToolChoice("required")
         case {"type": str(kind)} if names.typed(kind):
@@ -214,11 +208,13 @@ def with_choice(conversation: Conversation, raw: Fields, *, hosted: bool) -> Con
             choice = ToolChoice()
             dropped = (*dropped, HOSTED_CHOICE)
         case _:
-            raise refused("tool_choice", f"{shown(value)} is no tool choice: none, auto, required, or a tool by name.")
+            raise refused(
+                "tool_choice", f"{shown(value)} is not a valid tool choice: use auto, none, required or a named tool."
+            )
     if not offers:
         if choice.mode == "required":
             if not hosted:
-                raise refused("tool_choice", "`tool_choice` asks for a tool, but the request offers none.")
+                raise refused("tool_choice", "`tool_choice` requires a tool, but the request has none.")
             dropped = (*dropped, HOSTED_CHOICE)
         choice = ToolChoice()
     parallel = flag(raw, "parallel_tool_calls", default=True)
@@ -231,6 +227,6 @@ def _allowed(mode: Any, tools: Sequence[Json], names: _Names) -> ToolChoice:
         place = f"tool_choice.tools[{i}]"
         fields = object_at(item, place)
         kind = fields.get("type", "function")
-        if kind in ("function", "custom", "namespace") or names.typed(kind):  # others were left out of the tools
+        if kind in ("function", "custom", "namespace") or names.typed(kind):  # any other kind is not among the tools
             allowed.update(dict.fromkeys(names.of(fields, place)))
     return ToolChoice(mode, tuple(allowed)) if allowed else ToolChoice("none")

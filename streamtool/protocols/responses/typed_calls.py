@@ -1,77 +1,79 @@
-"""How a call of a typed tool is spelled as an item, and how such items are read from the history.
+"""Conversion between calls to typed tools and their items.
 
-The model writes arguments by the schema of `typed_tools`; the client receives an item of the tool's own type. It is
-added when the call begins, if the type of the item allows one that says nothing yet, and whole when the call is done.
-In between, the commands of a shell are told as they are written (`shell_commands`); no other item has events for that.
-Arguments that do not make an item leave it incomplete, as a call that was cut.
+The model writes arguments according to the schema in `typed_tools`; the client receives an item of the tool's own type.
+The item is added when the call begins, if its type allows an item without content, and is complete when the call ends.
+In between, shell commands are streamed as they are written (`shell_commands`); for other items, the protocol has no
+such events. If the arguments do not form a valid item, the item is incomplete, as for a truncated call.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from attrs import Factory, define, frozen
 
-from streamtool.conversation import Part, TextPart, ToolCall, ToolResult
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, list_of, string
+from streamtool.core.conversation import Part, TextPart, ToolCall, ToolResult
+from streamtool.core.json_value import Fields, Json
 from streamtool.protocols.responses.parts import content, part
 from streamtool.protocols.responses.shell_commands import CommandEvent, ShellCommands
-
-Json = Any  # a decoded JSON value
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import list_of, string
 
 
 @frozen
-class Spelling:
-    """How calls of one tool look."""
+class CallFormat:
+    """Form of the calls to one tool."""
 
     name: str
-    """Under which the model knows the tool."""
+    """Tool name, as the model knows it."""
     item: str
-    """The type of the item."""
+    """Type of the item."""
     prefix: str
-    """How the id of the item begins."""
-    begins: Fields | None
-    """The item's own fields while nothing is known of the call; None: then there can be no item yet."""
+    """Prefix of the item's id."""
+    initial_fields: Fields | None
+    """The item's own fields before anything is known about the call; None if no item can be added yet."""
     write: Callable[[Json], list[Fields]]
-    """The item's own fields, made of the arguments; several if they make several items, none if they make no sense."""
+    """Converter from arguments to the fields of each item: several if the call becomes several items, none if the
+    arguments are invalid.
+    """
     read: Callable[[Fields], Json]
-    """The arguments, made of an item."""
-    flows: bool = False
-    """The client hears the item's commands as they are written."""
+    """Converter from an item to arguments."""
+    streams_commands: bool = False
+    """Whether the item's commands are streamed to the client as they are written."""
 
 
 @define(eq=False)
 class TypedCall:
-    """A call that is being written."""
+    """Call that is being written."""
 
     index: int
-    """Its number in the events."""
+    """Index of the call in the reply events."""
     place: int
-    """The index of its (first) item in the output."""
+    """Index of its first item in the output."""
     id: str
-    spelling: Spelling
+    spelling: CallFormat
     arguments: bytearray = Factory(bytearray)
-    """As far as they came; in one buffer, since a list of pieces takes ten times the memory."""
+    """Arguments so far, in one buffer, because a list of pieces takes ten times the memory."""
     commands: ShellCommands = Factory(lambda self: ShellCommands(self.place), takes_self=True)
-    """What was told of the call's commands, if its `spelling` flows."""
+    """State of the command events, used if the call's `spelling` streams them."""
 
     def feed(self, text: str) -> int:
-        """Take a piece of the arguments; how many bytes it has."""
+        """Add a piece of the arguments; return its size in bytes."""
         piece = text.encode("utf-8", "surrogatepass")
         self.arguments += piece
         return len(piece)
 
-    def told(self, text: str) -> list[CommandEvent]:
-        """What the client hears of this piece of the arguments."""
-        return self.commands.feed(text) if self.spelling.flows else []
+    def command_events(self, text: str) -> list[CommandEvent]:
+        """Return the events for this piece of the arguments."""
+        return self.commands.feed(text) if self.spelling.streams_commands else []
 
     def close(self) -> tuple[list[Fields], list[CommandEvent]]:
-        """The fields of the items that the arguments make, and what the client has yet to hear before.
+        """Return the fields of the call's items, and the events to send before the items.
 
-        No items if the client has heard other commands (of a key given twice, say): nobody knows which are meant.
+        If the commands already sent to the client differ from the final ones (for example because a key was repeated),
+        the list of items is empty, since it is unclear which commands are meant.
         """
         items = self._items()
-        if not items or not self.spelling.flows:
+        if not items or not self.spelling.streams_commands:
             return items, []
         left = self.commands.close(items[0]["action"]["commands"])
         return ([], []) if left is None else (items, left)
@@ -85,7 +87,9 @@ class TypedCall:
         return self.spelling.write(value)
 
     def fields(self, own: Fields, number: int = 0) -> bytes:
-        """The fields of its item with this number, without braces: those that name the call, and its `own`."""
+        """Return the JSON fields of the call's item with this number, without braces: the fields that identify the
+        call, and the item's `own` fields.
+        """
         identity = f"{self.id[:36]}_{number}" if number else self.id
         return wire.encode({"call_id": identity, **own})[1:-1]
 
@@ -98,14 +102,14 @@ def _object(value: Json) -> Fields:
 
 
 def _texts(value: Json) -> list[str]:
-    """A list of strings, empty if something else is in it; one string is a list as well."""
+    """Return the value as a list of strings. A string becomes a list of one; anything else becomes an empty list."""
     if isinstance(value, str):
         return [value] if value else []
     return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
 
 
 def _count(value: Json) -> int | None:
-    """A number without a fraction, also where it came as text."""
+    """Return an integer, which may be given as a string of digits or as a float; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value[:18])
     if isinstance(value, float) and value.is_integer():
@@ -113,8 +117,8 @@ def _count(value: Json) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _said(fields: Fields) -> Fields:
-    """The fields that say something."""
+def _without_empty(fields: Fields) -> Fields:
+    """Return the fields that are not empty."""
     return {key: value for key, value in fields.items() if value not in (None, {}, [])}
 
 
@@ -133,24 +137,24 @@ def _shell_item(commands: list[str], given: Fields) -> Fields:
 
 
 def _shell_arguments(item: Fields) -> Json:
-    return _said(_object(item.get("action")))
+    return _without_empty(_object(item.get("action")))
 
 
-def _shell_result(fields: Fields, place: str) -> tuple[Part, ...]:  # noqa: ARG001  results are read alike
+def _shell_result(fields: Fields, place: str) -> tuple[Part, ...]:  # noqa: ARG001  results share a signature
     lines: list[str] = []
     value = fields.get("output")
     if isinstance(value, str):
         return (TextPart(value),) if value else ()
     for run in value if isinstance(value, list) else ():
         if isinstance(run, Mapping):
-            lines += _ran(run)
+            lines += _command_output(run)
         elif isinstance(run, str):
             lines.append(run)
     return (TextPart("\n".join(lines)),) if lines else ()
 
 
-def _ran(fields: Fields) -> list[str]:
-    """What a command has said, and how it ended."""
+def _command_output(fields: Fields) -> list[str]:
+    """Return a command's output and its outcome, line by line."""
     out, err = (fields.get(key) for key in ("stdout", "stderr"))
     lines = [out.rstrip("\n")] if isinstance(out, str) and out else []
     lines += ["stderr:", err.rstrip("\n")] if isinstance(err, str) and err else []
@@ -168,7 +172,7 @@ def _ran(fields: Fields) -> list[str]:
 def _local_shell(value: Json) -> list[Fields]:
     given = _object(value)
     command = given.get("command") if given else value
-    if isinstance(command, str) and command:  # a line for a shell
+    if isinstance(command, str) and command:  # a command line for a shell
         command = ["bash", "-lc", command]
     return [_local_shell_item(words, given)] if (words := _texts(command)) else []
 
@@ -183,7 +187,7 @@ def _local_shell_item(command: list[str], given: Fields) -> Fields:
 
 
 def _local_shell_arguments(item: Fields) -> Json:
-    return {key: value for key, value in _said(_object(item.get("action"))).items() if key != "type"}
+    return {key: value for key, value in _without_empty(_object(item.get("action"))).items() if key != "type"}
 
 
 def _plain_result(fields: Fields, place: str) -> tuple[Part, ...]:
@@ -201,7 +205,7 @@ _ENVELOPE: Final = ("*** Begin Patch", "*** End Patch")
 
 
 def _patch(value: Json) -> list[Fields]:
-    """One operation for each file. A whole patch, as models write it by heart, may stand for the arguments."""
+    """Return one operation per file. The arguments may be a whole patch in the format that models have learned."""
     given = _object(_object(value).get("operation") or value)
     texts = [text for text in (value, *given.values()) if isinstance(text, str)]
     for text in texts:
@@ -219,7 +223,7 @@ def _text(value: Json) -> str:
 
 
 def _operations(patch: str) -> list[dict[str, str]]:
-    """The operations of a whole patch; its lines are the diffs as they stand."""
+    """Return the operations in a whole patch, with its lines verbatim as diffs."""
     found: list[dict[str, str]] = []
     lines: list[str] = []
     for line in patch.strip().split("\n"):
@@ -246,7 +250,7 @@ def _patch_result(fields: Fields, place: str) -> tuple[Part, ...]:
 
 
 def _points(value: Json) -> list[Fields]:
-    """A list of points, empty if one of them lacks a coordinate."""
+    """Return a list of points; an empty list if a point lacks a coordinate."""
     given = value if isinstance(value, list) else []
     points: list[Fields] = [{key: _count(_object(point).get(key)) for key in ("x", "y")} for point in given]
     return [] if any(None in point.values() for point in points) else points
@@ -264,13 +268,13 @@ _ACTIONS: Final[Mapping[str, Fields]] = {
     "type": {"text": _text},
     "wait": {},
 }
-"""What an action needs beside its type, and how it is read."""
+"""Required fields of each action in addition to its type, with the functions that read them."""
 _BUTTONS: Final = ("left", "right", "wheel", "back", "forward")
 _NO_CHECKS: Final[Fields] = {"pending_safety_checks": []}
 
 
 def _action(value: Json) -> Fields | None:
-    """One action; None if it lacks what it needs."""
+    """Return one action; None if a required field is missing."""
     given = _object(value)
     kind = given.get("type")
     if not isinstance(kind, str) or kind not in _ACTIONS:
@@ -294,12 +298,12 @@ def _computer(value: Json) -> list[Fields]:
 
 
 def _computer_preview(value: Json) -> list[Fields]:
-    """The item has room for one action, so several are as many items."""
+    """Return one item per action, because an item can contain only one."""
     return [{"action": action, **_NO_CHECKS} for item in _computer(value) for action in item["actions"]]
 
 
 def _computer_arguments(item: Fields) -> Json:
-    return _said({key: item.get(key) for key in ("action", "actions")})
+    return _without_empty({key: item.get(key) for key in ("action", "actions")})
 
 
 def _screenshot(fields: Fields, place: str) -> tuple[Part, ...]:
@@ -307,7 +311,7 @@ def _screenshot(fields: Fields, place: str) -> tuple[Part, ...]:
     return (part(value, f"{place}.output"),) if isinstance(value, Mapping) else _plain_result(fields, place)
 
 
-# --- the search for tools ---------------------------------------------------------------------------------------------
+# --- tool search ------------------------------------------------------------------------------------------------------
 
 
 def _tool_search(value: Json) -> list[Fields]:
@@ -322,49 +326,53 @@ def _tool_search_arguments(item: Fields) -> Json:
         return {}
 
 
-def _found(fields: Fields, place: str) -> tuple[Part, ...]:
+def _search_result(fields: Fields, place: str) -> tuple[Part, ...]:
     tools = list_of(fields, "tools", place)
     names = [str(tool.get("name") or tool.get("type")) for tool in tools if isinstance(tool, Mapping)]
     return (TextPart(f"These tools can be called now: {', '.join(names)}." if names else "No tool was found."),)
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 _SPELLINGS: Final = (
-    Spelling("shell", "shell_call", "sh", _shell_item([], {}), _shell, _shell_arguments, flows=True),
-    Spelling("local_shell", "local_shell_call", "lsh", _local_shell_item([], {}), _local_shell, _local_shell_arguments),
-    Spelling("apply_patch", "apply_patch_call", "apc", None, _patch, _patch_arguments),
-    Spelling("computer", "computer_call", "cu", {"actions": [], **_NO_CHECKS}, _computer, _computer_arguments),
-    Spelling("tool_search", "tool_search_call", "tsc", _tool_search({})[0], _tool_search, _tool_search_arguments),
+    CallFormat("shell", "shell_call", "sh", _shell_item([], {}), _shell, _shell_arguments, streams_commands=True),
+    CallFormat(
+        "local_shell", "local_shell_call", "lsh", _local_shell_item([], {}), _local_shell, _local_shell_arguments
+    ),
+    CallFormat("apply_patch", "apply_patch_call", "apc", None, _patch, _patch_arguments),
+    CallFormat("computer", "computer_call", "cu", {"actions": [], **_NO_CHECKS}, _computer, _computer_arguments),
+    CallFormat("tool_search", "tool_search_call", "tsc", _tool_search({})[0], _tool_search, _tool_search_arguments),
 )
-TYPED_CALLS: Final[Mapping[str, Spelling]] = {spelling.item: spelling for spelling in _SPELLINGS}
-"""By the type of the item."""
-SPELLINGS: Final[Mapping[str, Spelling]] = {
+FORMATS_BY_ITEM: Final[Mapping[str, CallFormat]] = {spelling.item: spelling for spelling in _SPELLINGS}
+"""Formats by item type."""
+FORMATS_BY_TOOL: Final[Mapping[str, CallFormat]] = {
     **{spelling.name: spelling for spelling in _SPELLINGS},
-    "computer_use_preview": Spelling(
+    "computer_use_preview": CallFormat(
         "computer", "computer_call", "cu", _NO_CHECKS, _computer_preview, _computer_arguments
     ),
 }
-"""By the type of the tool."""
+"""Formats by tool type."""
 TYPED_RESULTS: Final[Mapping[str, Callable[[Fields, str], tuple[Part, ...]]]] = {
     "shell_call_output": _shell_result,
     "local_shell_call_output": _plain_result,
     "apply_patch_call_output": _patch_result,
     "computer_call_output": _screenshot,
-    "tool_search_output": _found,
+    "tool_search_output": _search_result,
 }
-"""What a result says, by the type of its item."""
+"""Functions that read results, by item type."""
 
 
 def typed_call(kind: str, fields: Fields, place: str) -> ToolCall:
-    """The call that an item of this type is."""
-    spelling = TYPED_CALLS[kind]
+    """Return the call in an item of this type."""
+    spelling = FORMATS_BY_ITEM[kind]
     arguments = wire.encode(spelling.read(fields)).decode()
     return ToolCall(string(fields, "call_id", place), spelling.name, arguments)
 
 
 def typed_result(kind: str, fields: Fields, place: str) -> ToolResult:
-    """The result that an item of this type is; that of a local shell may have the id of the call as its own."""
+    """Return the result in an item of this type. In a result for a local shell, the item's own id may be the call's
+    id.
+    """
     key = "id" if kind == "local_shell_call_output" and fields.get("call_id") is None else "call_id"
     error = fields.get("status") == "failed"
     return ToolResult(string(fields, key, place), TYPED_RESULTS[kind](fields, place), error=error)

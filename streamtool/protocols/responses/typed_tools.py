@@ -1,63 +1,70 @@
-"""The tools of this protocol that a type names, and the schemas of those that the client runs.
+"""Typed tools of this protocol, with schemas for the ones that the client runs.
 
-`shell` and its kin come without a schema. What the model is told of them here has the shape of the item in which the
-call goes back, without what only surrounds it. Source: the tool and item types of openai-python 3.54.
+Types such as `shell` come without a schema. The schemas here have the shape of the item in which the call is returned,
+without its metadata. Source: the tool and item types of openai-python 3.54.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import Tool
-from streamtool.protocols.typed_tools import INTEGER, TEXT, Fields, TypedTool, offered, schema, told
-
-Json = Any  # a JSON value
+from streamtool.core.conversation import Tool
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.shared.typed_tools import INTEGER, TEXT, TypedTool, described, object_schema, tools_for_type
 
 _TEXTS: Final = {"type": "array", "items": TEXT}
-_SHELL: Final = schema(
+_SHELL: Final = object_schema(
     ["commands"],
-    commands=told(_TEXTS, "what to run, one after another"),
-    timeout_ms=told(INTEGER, "how long it may take, in milliseconds"),
-    max_output_length=told(INTEGER, "how many characters of output are wanted at most"),
+    commands=described(_TEXTS, "what to run, one after another"),
+    timeout_ms=described(INTEGER, "how long it may take, in milliseconds"),
+    max_output_length=described(INTEGER, "how many characters of output are wanted at most"),
 )
-_LOCAL_SHELL: Final = schema(
+_LOCAL_SHELL: Final = object_schema(
     ["command"],
-    command=told(_TEXTS, 'the program and its arguments; for a line of shell ["bash", "-lc", "the line"]'),
+    command=described(_TEXTS, 'the program and its arguments; for a line of shell ["bash", "-lc", "the line"]'),
     working_directory=TEXT,
     env={"type": "object", "additionalProperties": TEXT, "description": "variables of the environment"},
-    timeout_ms=told(INTEGER, "how long it may take, in milliseconds"),
+    timeout_ms=described(INTEGER, "how long it may take, in milliseconds"),
 )
 _DIFF: Final = (
     "create_file: each line of the file with + before it; update_file: for each place a line @@, then lines around it "
     "with a blank before them, lines to remove with -, lines to add with +"
 )
-_PATCH: Final = schema(
+_PATCH: Final = object_schema(
     ["type", "path"],
     type={"enum": ["create_file", "update_file", "delete_file"]},
-    path=told(TEXT, "of the file, from the workspace root"),
-    diff=told(TEXT, _DIFF),
+    path=described(TEXT, "of the file, from the workspace root"),
+    diff=described(TEXT, _DIFF),
 )
-_POINT: Final = schema(["x", "y"], x=INTEGER, y=INTEGER)
+_POINT: Final = object_schema(["x", "y"], x=INTEGER, y=INTEGER)
 _ACTIONS: Final = (
-    "screenshot", "click", "double_click", "move", "drag", "scroll", "type", "keypress", "wait",
-)  # fmt: skip
-_ACTION: Final = schema(
+    "screenshot",
+    "click",
+    "double_click",
+    "move",
+    "drag",
+    "scroll",
+    "type",
+    "keypress",
+    "wait",
+)
+_ACTION: Final = object_schema(
     ["type"],
     type={"enum": list(_ACTIONS)},
-    x=told(INTEGER, "click, double_click, move, scroll: where, in pixels"),
+    x=described(INTEGER, "click, double_click, move, scroll: where, in pixels"),
     y=INTEGER,
-    button=told({"enum": ["left", "right", "wheel", "back", "forward"]}, "click"),
+    button=described({"enum": ["left", "right", "wheel", "back", "forward"]}, "click"),
     path={"type": "array", "items": _POINT, "description": "drag: the points of the way"},
-    scroll_x=told(INTEGER, "scroll: how far"),
+    scroll_x=described(INTEGER, "scroll: how far"),
     scroll_y=INTEGER,
-    text=told(TEXT, "type: the text"),
-    keys=told(_TEXTS, "keypress: the keys; with the mouse: keys held meanwhile"),
+    text=described(TEXT, "type: the text"),
+    keys=described(_TEXTS, "keypress: the keys; with the mouse: keys held meanwhile"),
 )
-_SEARCH: Final = schema(["query"], query=told(TEXT, "what the tool is to do"))
+_SEARCH: Final = object_schema(["query"], query=described(TEXT, "what the tool is to do"))
 
 
 def tools_of(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """The tools for one of this type; () if the client does not run it."""
-    return offered(TYPED_TOOLS, kind, fields)
+    """Return the tools for this type; () if the client does not run it."""
+    return tools_for_type(TYPED_TOOLS, kind, fields)
 
 
 def _shell(kind: str, fields: Fields) -> tuple[Tool, ...]:
@@ -69,7 +76,7 @@ def _shell(kind: str, fields: Fields) -> tuple[Tool, ...]:
 
 
 def _skills(skills: Json) -> str:
-    """What the model has to know of the skills that a shell has."""
+    """Return the part of a shell's description that lists its skills; "" if it has none."""
     known = [skill for skill in skills if isinstance(skill, Mapping)] if isinstance(skills, list) else []
     if not known:
         return ""
@@ -88,14 +95,16 @@ def _apply_patch(kind: str, fields: Fields) -> tuple[Tool, ...]:  # noqa: ARG001
 
 
 def _computer(kind: str, fields: Fields) -> tuple[Tool, ...]:
-    """The newer tool takes several actions in a call, the older one tells what screen there is."""
+    """Return the tool for a computer. The newer type accepts several actions per call; the older one describes the
+    screen.
+    """
     about = "Uses the screen, mouse and keyboard of a computer; each call is answered with a screenshot."
     if kind == "computer":
         actions = {"type": "array", "items": _ACTION}
-        return (Tool("computer", about, schema(["actions"], actions=actions), kind=kind),)
+        return (Tool("computer", about, object_schema(["actions"], actions=actions), kind=kind),)
     width, height, system = (fields.get(key) for key in ("display_width", "display_height", "environment"))
     screen = f" The screen has {width} x {height} pixels; the environment is {system}."
-    return (Tool("computer", about + screen, schema(["action"], action=_ACTION), kind=kind),)
+    return (Tool("computer", about + screen, object_schema(["action"], action=_ACTION), kind=kind),)
 
 
 def _tool_search(kind: str, fields: Fields) -> tuple[Tool, ...]:
@@ -121,7 +130,7 @@ TYPED_TOOLS: Final = (
     TypedTool("image_generation", "origin", "image_generation_call", ""),
     TypedTool("programmatic_tool_calling", "origin", "program", "program_output"),
 )
-"""The first row that names a type counts."""
+"""The first matching row applies."""
 
 ITEMS: Final = {
     "message": "a message",
@@ -129,14 +138,14 @@ ITEMS: Final = {
     "function_call_output": "its result",
     "custom_tool_call": "a call",
     "custom_tool_call_output": "its result",
-    "reasoning": "reasoning of the assistant's turn",
-    "additional_tools": "its tools join the others",
+    "reasoning": "reasoning of the assistant message",
+    "additional_tools": "its tools are added to the others",
     "item_reference": "the item of an earlier reply",
     "mcp_list_tools": "left out",
     "mcp_approval_request": "left out",
     "mcp_approval_response": "left out",
-    "compaction": "text, if it was made here; else left out",
+    "compaction": "text if it was created here; otherwise left out",
     "compaction_trigger": "left out",
     "configuration_update": "left out",
 }
-"""What becomes of the items that are neither calls nor results of typed tools."""
+"""Handling of items other than calls and results of typed tools."""

@@ -1,37 +1,26 @@
-"""Writes a `Conversation` as the body of a Responses request to an upstream.
+"""Writer for Responses request bodies to an upstream.
 
-What the client sent travels on where nobody changed it: a message with `raw` is written as the items that it was read
-from, and so are the fields of the body that we do not read, if the client spoke this protocol. What an earlier response
-held stands among the items already, so its id does not travel. Tools are written only if the conversation still has
-them; one whose tools became text has none, and then no field that has to do with tools is written.
-Source: `types/responses/response_create_params.py` of openai-python 3.54.
+Input from a client of this protocol is forwarded unless it was modified: a message with `raw` is written as its
+original items, and unknown body fields are written verbatim. The items of an earlier response are already in the input,
+so that response's id is not forwarded. Tools are written only if the conversation still has them; once they have been
+turned into text, none of the fields that concern tools is written. Source: `types/responses/response_create_params.py`
+of openai-python 3.54.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from streamtool.conversation import (
-    Conversation,
-    MediaPart,
-    Message,
-    Options,
-    Part,
-    TextPart,
-    Tool,
-    ToolCall,
-    ToolChoice,
-)
-from streamtool.errors import RequestError
-from streamtool.protocols import wire
+from streamtool.core.conversation import Conversation, MediaPart, Message, Part, TextPart, Tool, ToolCall, ToolChoice
+from streamtool.core.errors import RequestError
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.options import writing
+from streamtool.protocols.shared import wire
 from streamtool.settings import ModelSettings
 
-Json = Any  # a decoded JSON value
-Fields = Mapping[str, Json]
-
 HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = ()
-"""What every request bears."""
+"""Headers of every request."""
 KEY_HEADER: Final = b"authorization"
-"""The header that bears the key."""
+"""Header that carries the key."""
 MODELS_PATH: Final = "/v1/models"
 
 _OURS: Final = frozenset(
@@ -39,39 +28,40 @@ _OURS: Final = frozenset(
     | {"max_output_tokens", "text"}
     | {"tools", "tool_choice", "parallel_tool_calls"}
 )
-"""Fields that are written from the conversation."""
+"""Body fields built from the conversation; all others are forwarded."""
+_OPTIONS: Final = writing("responses")
 _COUNTED: Final = frozenset(
     {"model", "input", "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls", "truncation"}
 )
-"""Fields of a request for a count."""
+"""Fields that a token-counting request may have."""
 
 
 def request_path(model: ModelSettings, *, stream: bool) -> str:  # noqa: ARG001  other protocols name both in the path
-    """Where requests go."""
+    """Return the request path."""
     return "/v1/responses"
 
 
 def count_path(model: ModelSettings) -> str:  # noqa: ARG001  other protocols name it in the path
-    """Where tokens are counted."""
+    """Return the path of token-counting requests."""
     return "/v1/responses/input_tokens"
 
 
 def write_count_request(conversation: Conversation, model: ModelSettings) -> bytes:
-    """The JSON body that asks how many tokens the conversation has."""
+    """Return the JSON body of a request to count the conversation's tokens."""
     body = _body(conversation, model)
     return wire.encode_request({key: value for key, value in body.items() if key in _COUNTED})
 
 
 def read_count_reply(body: bytes) -> int | None:
-    """The number of tokens; None if the upstream did not tell it."""
+    """Return the number of tokens; None if the upstream did not report it."""
     return wire.count_in(body, "input_tokens")
 
 
 def write_request(conversation: Conversation, model: ModelSettings, *, stream: bool) -> bytes:
-    """The JSON body that asks the model of the upstream for the next reply."""
+    """Return the JSON body of the request for the next reply."""
     if conversation.options.n > 1:
-        raise RequestError("This upstream gives one reply at a time; ask for them one at a time.", param="n")
-    if conversation.protocol == "responses" and not conversation.messages:  # a request that nobody here could read
+        raise RequestError("This upstream returns one reply per request; request one at a time.", param="n")
+    if conversation.protocol == "responses" and not conversation.messages:  # the request could not be parsed
         return wire.encode_request({**conversation.raw, "model": model.name})
     return wire.encode_request({**_body(conversation, model), "stream": stream})
 
@@ -88,7 +78,9 @@ def _body(conversation: Conversation, model: ModelSettings) -> dict[str, Json]:
         if conversation.options.max_tokens is not None:
             body["max_output_tokens"] = conversation.options.max_tokens
     else:
-        body.update(_options(conversation.options), store=False)
+        body.update(wire.write_options(conversation.options, _OPTIONS), store=False)
+        if conversation.options.effort is not None:
+            body["reasoning"] = {"effort": conversation.options.effort}
     text = _text(conversation, same=same)
     if text:
         body["text"] = text
@@ -97,19 +89,8 @@ def _body(conversation: Conversation, model: ModelSettings) -> dict[str, Json]:
     return body
 
 
-def _options(options: Options) -> dict[str, Json]:
-    fields = {
-        "max_output_tokens": options.max_tokens,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "reasoning": options.effort and {"effort": options.effort},
-        "user": options.user,
-    }
-    return {key: value for key, value in fields.items() if value is not None}
-
-
 def _text(conversation: Conversation, *, same: bool) -> dict[str, Json]:
-    """The value of `text`: the format of the answer, and what else the client said of it."""
+    """Return the value of `text`: the format of the answer, and the client's other settings under the same key."""
     sent = conversation.raw.get("text") if same else None
     fields = {key: value for key, value in sent.items() if key != "format"} if isinstance(sent, Mapping) else {}
     output, forcing = conversation.options.output, conversation.forcing
@@ -129,7 +110,7 @@ def _tools(conversation: Conversation, *, same: bool) -> dict[str, Json]:
     for item in (conversation.raw.get("tools") or ()) if same else ():
         sent.update((name, item) for name in _names(item) if name not in sent)
     written = [sent.get(tool.name) or _tool(tool) for tool in conversation.tools]
-    fields: dict[str, Json] = {"tools": list({id(item): item for item in written}.values())}  # a namespace is one
+    fields: dict[str, Json] = {"tools": list({id(item): item for item in written}.values())}  # a namespace is one entry
     choice = _choice(conversation.choice, {tool.name for tool in conversation.tools if tool.custom})
     if choice is not None:
         fields["tool_choice"] = choice
@@ -139,7 +120,7 @@ def _tools(conversation: Conversation, *, same: bool) -> dict[str, Json]:
 
 
 def _names(item: Fields) -> Iterator[str]:
-    """How the model knows the tools that this one entry stands for."""
+    """Yield the names of the tools in this entry, as the model knows them."""
     if item.get("type") == "namespace":
         for inner in item.get("tools") or ():
             yield f"{item.get('name')}.{inner.get('name')}"
@@ -156,7 +137,7 @@ def _tool(tool: Tool) -> dict[str, Json]:
 
 
 def _choice(choice: ToolChoice, custom: set[str]) -> Json:
-    """The value of `tool_choice`; None where it would only say the default."""
+    """Return the value of `tool_choice`; None for the default."""
     if not choice.names or choice.mode == "none":
         return None if choice.mode == "auto" else choice.mode
     named = [{"type": "custom" if name in custom else "function", "name": name} for name in choice.names]
@@ -169,7 +150,9 @@ def _choice(choice: ToolChoice, custom: set[str]) -> Json:
 
 
 def _items(message: Message, custom: set[str], *, same: bool) -> Iterator[Fields]:
-    """The items of one message: what it was read from, if that was this protocol (`same`), else its own."""
+    """Yield the items for one message: verbatim if it was read from this protocol (`same`), otherwise built from its
+    parts.
+    """
     if same and message.raw:
         yield from message.raw
         return
@@ -191,12 +174,12 @@ def _call(call: ToolCall) -> Fields:
 
 
 def _words(parts: Sequence[Part]) -> str:
-    """Content where only text is legal; what is not text is named."""
+    """Return content as text, with a placeholder for anything that is not text."""
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.kind}]" for part in parts)
 
 
 def _content(parts: Sequence[Part], *, same: bool) -> Json:
-    """Content as one string, or as a list of parts if some are not text."""
+    """Return content as one string, or as a list of parts if some are not text."""
     if all(isinstance(part, TextPart) for part in parts):
         return _words(parts)
     return [

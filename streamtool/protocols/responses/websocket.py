@@ -1,48 +1,49 @@
-"""Responses over a websocket: what its messages say.
+"""Messages of the Responses protocol over a websocket.
 
-The client sends `response.create`, the body of a request with a few fields more: `stream_id` names a lane, within which
-one request follows the other, and `generate: false` only prepares for the next one. It receives the events of the
-stream, one in each message, with the `stream_id` of their request. An error is told in one event, whether its request
-was refused (with the status that it would have had) or had begun. `response.steer` is always refused.
-Sources: `responses_client_event.py` and `responses_server_event.py` of openai-python 3.54; the guide of the API to its
-websocket mode.
+The client sends `response.create`, which is the body of a request with additional fields: `stream_id` names a lane,
+whose requests are handled one after another, and `generate: false` marks a request that only prepares for the next one.
+The client receives the events of the stream, one per message, each with its request's `stream_id`. An error is a single
+event, whether its request was rejected (the event then has the HTTP status) or had already begun. `response.steer` is
+always rejected. Sources: `responses_client_event.py` and `responses_server_event.py` of openai-python 3.54; the API
+guide to websocket mode.
 """
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from attrs import field, frozen
 
-from streamtool.errors import RequestError
-from streamtool.protocols import wire
-from streamtool.protocols.fields import Fields, body_fields, refused, shown, string
+from streamtool.core.errors import RequestError
+from streamtool.core.json_value import Fields, Json
+from streamtool.core.sse import ServerSentEvent
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.fields import body_fields, refused, shown, string
 from streamtool.settings import LimitSettings
-from streamtool.sse import Event
-
-Json = Any  # a decoded JSON value
 
 LANE: Final = "stream_id"
 _LONGEST_LANE: Final = 256
-"""Characters of a lane's name."""
+"""Maximum length of a lane's name in characters."""
 _ENVELOPE: Final = frozenset(("type", LANE, "generate", "background"))
-"""Fields that only a message has, or that mean nothing in one."""
+"""Fields that exist only in websocket messages, or that have no meaning in them."""
 
 
 @frozen
 class SocketRequest:
-    """A request that came as a message."""
+    """Request received as a message."""
 
     body: bytes = field(repr=False)
-    """As it would come over HTTP."""
+    """Body of the equivalent HTTP request."""
     lane: str | None
-    """None: the lane without a name."""
+    """Name of the lane; None for the unnamed one."""
     stored: bool
     generates: bool
-    """The upstream is asked; else the request only prepares for the next one."""
+    """Whether to call the upstream; otherwise the request only prepares for the next one."""
 
 
-class SteerRefused(Exception):
-    """A client wants to add to a response while it is made; `message` tells it that this cannot be done."""
+class SteerRejected(Exception):
+    """Raised when a client tries to add to a response in progress; `message` is the message that rejects the
+    attempt.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -50,20 +51,20 @@ class SteerRefused(Exception):
 
 
 def read_message(data: bytes, limits: LimitSettings) -> SocketRequest:
-    """The request in a client's message. Raises RequestError, SteerRefused."""
+    """Return the request in a client's message. Raises RequestError and SteerRejected."""
     raw = body_fields(data, limits)
     match raw.get("type"):
         case "response.create":
             pass
         case "response.steer":
-            raise SteerRefused(_steer_failed(raw))
+            raise SteerRejected(_steer_failed(raw))
         case other:
-            raise RequestError(f"Send `response.create`: there is no event {shown(str(other))} here.", param="type")
+            raise RequestError(f"Unknown event {shown(str(other))}: send `response.create`.", param="type")
     lane = None if raw.get(LANE) is None else string(raw, LANE)
     if lane is not None and not 0 < len(lane) <= _LONGEST_LANE:
-        raise refused(LANE, f"`{LANE}` has 1 to {_LONGEST_LANE} characters.")
+        raise refused(LANE, f"`{LANE}` must have 1 to {_LONGEST_LANE} characters.")
     if raw.get("background"):
-        raise refused("background", "No response is made in the background over a websocket: ask for it with a POST.")
+        raise refused("background", "Background responses are not available over a websocket: use a POST request.")
     prewarms = isinstance(cache := raw.get("prompt_cache_options"), dict) and cache.get("prewarm") is True
     body = {name: value for name, value in raw.items() if name not in _ENVELOPE}
     return SocketRequest(
@@ -75,7 +76,7 @@ def read_message(data: bytes, limits: LimitSettings) -> SocketRequest:
 
 
 def lane_of(data: bytes) -> str | None:
-    """The lane that a message names which could not be read as a whole."""
+    """Return the lane named by a message that is otherwise invalid; None if it names none."""
     try:
         found = wire.decode_tolerant(data)
     except ValueError:
@@ -84,8 +85,8 @@ def lane_of(data: bytes) -> str | None:
     return lane if isinstance(lane, str) and len(lane) <= _LONGEST_LANE else None
 
 
-def write_event(event: Event, lane: str | None) -> str:
-    """The message that tells of an event of the stream."""
+def write_event(event: ServerSentEvent, lane: str | None) -> str:
+    """Return the message for an event of the stream."""
     if event.name == "error":
         told = wire.decode_tolerant(event.data)
         number = told.get("sequence_number")
@@ -96,8 +97,8 @@ def write_event(event: Event, lane: str | None) -> str:
     return f'{{"{LANE}":{json.dumps(lane)},{event.data.decode("utf-8", "replace")[1:]}'
 
 
-def write_refusal(status: int, body: bytes, lane: str | None, retry_after: str = "") -> str:
-    """The message that tells of a request which was answered with an error of this status."""
+def write_rejection(status: int, body: bytes, lane: str | None, retry_after: str = "") -> str:
+    """Return the message for a request that failed with this HTTP status."""
     try:
         error = wire.decode_tolerant(body)["error"]
         error = {"type": error["type"], "message": error["message"], **_without(error, "type", "message")}
@@ -109,7 +110,7 @@ def write_refusal(status: int, body: bytes, lane: str | None, retry_after: str =
 
 
 def write_whole(body: bytes, lane: str | None) -> str:
-    """The message that tells of a response which did not come as a stream."""
+    """Return the message for a response that was not streamed."""
     return _message({"type": "response.completed", "sequence_number": 0, "response": wire.decode_tolerant(body)}, lane)
 
 
@@ -118,7 +119,7 @@ def _steer_failed(raw: Fields) -> str:
     error = {
         "type": "invalid_request_error",
         "code": "steering_not_supported",
-        "message": "A response cannot be added to while it is made: send the input with the next `response.create`.",
+        "message": "A response in progress cannot be steered: send the input with the next `response.create`.",
     }
     return _message({"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": steer}, None)
 

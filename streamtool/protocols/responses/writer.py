@@ -1,19 +1,19 @@
-"""Writes reply events as a Responses stream.
+"""Writer for a Responses stream.
 
-What a client may rely on, whatever the upstream did (each is needed by the strictest of the clients in use):
-`response.created` first; the name of an event equal to its type; sequence numbers 0, 1, 2 …; items one after the other,
-each with its own id and its index, added before anything of it is sent and done before the next; a `done` event and the
-final response that hold, byte for byte, what was streamed; arguments that are one JSON object, unless the call is
-incomplete; one terminal event, last, which is `response.completed`, `response.incomplete` or, after an `error` event,
-`response.failed`. No event is known for a response that was cancelled: it is `response.failed` without an error, and
-the response in it says `cancelled`.
+Guarantees to the client, whatever the upstream did (the strictest of the clients in use needs each of them):
+`response.created` is first; the name of an event equals its type; sequence numbers are 0, 1, 2 …; items follow one
+another, each with its own id and index; each item is added before any of its content is sent, and done before the next
+one is added; the `done` events and the final response contain exactly the bytes that were streamed; arguments are one
+JSON object, unless the call is incomplete; one terminal event is last, which is `response.completed`,
+`response.incomplete` or, after an `error` event, `response.failed`. The protocol has no event for a cancelled response:
+its stream ends in `response.failed` without an error, and the status of the response is `cancelled`.
 
-Theory of operation. One item is open at a time: a message, reasoning, or a call. A delta of it is a template, made when
-the item is opened, and one JSON string; the string is kept as it was written, behind those before it, and the events
-that close the item are made of them. So what was sent is what is repeated, and a delta costs the same wherever it
-stands. The call of a typed tool is kept until it is whole; the commands of a shell flow, too (`typed_calls`). The ids
-of items are the reply's own id with a number: they need no chance, and are new in the conversation because the reply's
-id is. White space after a call waits until it is known whether text follows.
+Theory of operation. One item is open at a time: a message, reasoning or a call. A delta is a template, built when the
+item opens, and one JSON string. The string is also appended verbatim to the previous ones, and the events that close
+the item are built from them. Repeated content is therefore identical to the streamed content, and a delta costs the
+same at any position. A call to a typed tool is buffered until it is complete, but shell commands are streamed
+(`typed_calls`). An item's id is the reply's own id with a number: it needs no randomness, and is unique in the
+conversation because the reply's id is. Whitespace after a call is buffered until text follows.
 """
 
 import re
@@ -21,14 +21,9 @@ from typing import Final, Literal, assert_never
 
 from attrs import Factory, define
 
-from streamtool.conversation import Conversation
-from streamtool.errors import ReplyCancelled, StreamtoolError
-from streamtool.protocols import wire
-from streamtool.protocols.body_sniffer import too_large
-from streamtool.protocols.responses.response import ResponseObject, error_code
-from streamtool.protocols.responses.typed_calls import SPELLINGS, Spelling, TypedCall
-from streamtool.protocols.stream import Out, SpaceAfterCall, StreamWriter, named, no_reason, string
-from streamtool.reply import (
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import ReplyCancelled, StreamtoolError
+from streamtool.core.reply import (
     Reason,
     ReplyArgumentsDelta,
     ReplyCallEnd,
@@ -39,89 +34,109 @@ from streamtool.reply import (
     ReplyTextDelta,
     Usage,
 )
-from streamtool.sse import HELD
+from streamtool.core.sse import MAX_BUFFERED
+from streamtool.protocols.responses.response import ResponseObject, error_code
+from streamtool.protocols.responses.typed_calls import FORMATS_BY_TOOL, CallFormat, TypedCall
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.body_sniffer import too_large_error
+from streamtool.protocols.shared.stream import (
+    Out,
+    SpaceAfterCall,
+    StreamWriter,
+    json_string,
+    merge_start,
+    no_reason_error,
+)
 
-Kind = Literal["message", "reasoning", "function_call", "custom_tool_call", "typed"]
+ItemKind = Literal["message", "reasoning", "function_call", "custom_tool_call", "typed"]
 
-_LONGEST: Final = 40  # characters of the reply's id in the id of an item, which has at most 64
+_LONGEST: Final = 40  # maximum length of the reply's id within an item id, which may have up to 64 characters
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _FOREIGN: Final = re.compile("[^A-Za-z0-9_-]")
 
 
 def _template(name: str, place: str, key: str, more: str = "") -> bytes:
-    """An event of which only the sequence number and one string are missing."""
+    """Return the template of an event in which only the sequence number and one string are missing."""
     return f'event: {name}\ndata: {{"type":"{name}","sequence_number":%d,{place},"{key}":%b{more}}}\n\n'.encode()
 
 
 @define(eq=False)
 class _Item:
-    """The item that is open; `kind` None: none is."""
+    """State of the open item; `kind` is unset if no item is open."""
 
-    kind: Kind | None = None
+    kind: ItemKind | None = None
     id: str = ""
-    place: str = ""
-    """Its id and index, as they stand in its events."""
+    location: str = ""
+    """The item's id and index, as JSON fields for its events."""
     template: bytes = b""
-    """Of its deltas."""
-    said: bytearray = Factory(bytearray)
-    """The strings of its deltas, without quotes; in one buffer, since a list takes ten times the memory."""
+    """Template of the item's deltas."""
+    deltas: bytearray = Factory(bytearray)
+    """Strings of the item's deltas, without quotes; in one buffer, because a list takes ten times the memory."""
     fields: bytes = b""
-    """Those that name the call."""
+    """JSON fields that identify the call."""
     call: int = -1
-    """The call's number in the events; -1: no call."""
+    """Index of the open call in the reply events; -1 if the item is not a call."""
     blank: bool = True
-    """The call has no arguments yet but white space."""
+    """Whether the call's arguments are only whitespace so far."""
     typed: TypedCall | None = None
-    """The call of a typed tool, whose item goes out when it is whole; `call` is not set."""
+    """Call to a typed tool, whose item is done when the call is complete; `call` is then not set."""
 
     @property
     def is_call(self) -> bool:
-        """Whatever ends it but its own end cuts it."""
+        """Whether the item is a call, which is truncated by anything other than its own end."""
         return self.call >= 0 or self.typed is not None
 
     def write(self, status: bytes, fields: bytes) -> bytes:
-        """The item as JSON."""
+        """Return the item as JSON."""
         kind = (self.typed.spelling.item if self.typed is not None else self.kind or "").encode()
         return b'{"id":"%b","type":"%b","status":"%b",%b}' % (self.id.encode(), kind, status, fields)
 
     def joined(self) -> bytes:
-        """What it holds, as a JSON string."""
-        return b'"%b"' % bytes(self.said)
+        """Return the item's content as a JSON string."""
+        return b'"%b"' % bytes(self.deltas)
 
 
 @define(eq=False)
 class _Output:
-    """The items that are done, and the name of the next one."""
+    """Finished items, and the data for the ids of further items."""
 
     core: str = ""
     """The reply's id without its prefix."""
     done: list[bytes] = Factory(list)
     held: int = 0
-    """Bytes of all strings, those of the open item included."""
+    """Number of bytes in all strings, including the open item's."""
     cut: bool = False
-    """A call is incomplete."""
+    """Whether a call is incomplete."""
 
     def id(self, prefix: str) -> str:
-        """An id for the next item."""
+        """Return an id for the next item."""
         return f"{prefix}_{self.core}_{len(self.done)}"
 
     def joined(self) -> bytes:
-        """The items as JSON, without the brackets around them."""
+        """Return the items as JSON, without the surrounding brackets."""
         return b",".join(self.done)
 
 
 class ReplyWriter(StreamWriter):
-    """Writes one streamed reply.
+    """Writer for one streamed reply.
 
-    `id`, `created` and `model` name it unless its `ReplyStart` does. The ids of its calls are the exchange's. Every
-    event is written anew, whether or not the upstream speaks this protocol too (`forwards`): its sequence numbers are
-    its own.
+    `id`, `created` and `model` apply unless the `ReplyStart` has its own. Call ids come from the exchange. Events are
+    never forwarded, even if the upstream speaks this protocol too (`forwards`), because the sequence numbers differ.
     """
 
     __slots__ = (
-        "_conversation", "_item", "_name", "_output", "_reason", "_response", "_sequence", "_space", "_tools", "_usage",
+        "_conversation",
+        "_item",
+        "_name",
+        "_output",
+        "_reason",
+        "_response",
+        "_sequence",
+        "_space",
+        "_tools",
+        "_usage",
         "response",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -130,16 +145,16 @@ class ReplyWriter(StreamWriter):
         id: str,
         created: int,
         model: str,
-        forwards: bool = False,  # noqa: ARG002  the protocols' writers are made alike
+        forwards: bool = False,  # noqa: ARG002  all writers have the same parameters
     ) -> None:
         super().__init__()
         self.response: bytes | None = None
-        """The final response object; None before the reply is whole, and when it failed."""
+        """Final response object; None until the reply is complete, and if it fails."""
         self._conversation = conversation
         self._name = ReplyStart(id, created, model)
-        # tools that the client knows by another name, whose input is not JSON, or whose calls are items of their own
+        # tools that have a different name at the client, input that is not JSON, or their own type of item
         self._tools = {tool.name: tool for tool in conversation.tools if tool.namespace or tool.custom or tool.kind}
-        self._response: ResponseObject | None = None  # None: not begun
+        self._response: ResponseObject | None = None  # None before the reply begins
         self._sequence = 0
         self._usage = Usage()
         self._item = _Item()
@@ -154,7 +169,9 @@ class ReplyWriter(StreamWriter):
         if self._item.kind != "message":
             if self._ended or self._reason is not None:
                 return
-            self._leave(out)
+            # Items never overlap: an open call or reasoning item ends before the message is added. Whitespace alone
+            # adds no message.
+            self._end_item_early(out)
             text = self._space.feed(text)
             if not text:
                 return
@@ -163,36 +180,37 @@ class ReplyWriter(StreamWriter):
 
     def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
         if event.index != self._item.call or not event.text or event.choice:
-            self._typed_arguments(event, out)  # if not, they are of a call that is not open, or empty
+            self._typed_arguments(event, out)  # typed, of a call that is not open, or empty
             return
         if self._item.blank:
             self._item.blank = event.text.isspace()
         self._delta(event.text, out)
 
     def _delta(self, text: str, out: Out) -> None:
-        said = string(text)
+        said = json_string(text)
         item, output = self._item, self._output
-        item.said += said[1:-1]
+        item.deltas += said[1:-1]
         out.append(item.template % (self._sequence, said))
         self._sequence += 1
         output.held += len(said)
-        if output.held > HELD:
-            self._fail(too_large(), out)
+        if output.held > MAX_BUFFERED:
+            self._fail(too_large_error(), out)
 
     # --- the beginning
 
     def _start(self, event: ReplyStart, out: Out) -> None:
-        """The reply keeps its name when another attempt starts."""
+        """Begin the reply. Its id, time and model stay the same if another attempt starts."""
         if self._response is None:
-            self._name = named(event, self._name)
+            self._name = merge_start(event, self._name)
             self._begin(out)
 
     def _begin(self, out: Out) -> ResponseObject:
-        """The response object; the reply is begun."""
+        """Begin the reply, unless it has begun; return its response object."""
         if self._response is None:
             identity, created, model = self._name.id or "", self._name.created or 0, self._name.model or ""
             self._output.core = _FOREIGN.sub("", identity.removeprefix("resp_"))[-_LONGEST:]
             self._response = ResponseObject(self._conversation, id=identity, created=created, model=model)
+            # `response.created` precedes everything else, even if the reply fails before it has any content.
             response = b'"response":' + self._response.write(b"in_progress")
             self._send(b"response.created", response, out)
             self._send(b"response.in_progress", response, out)
@@ -204,19 +222,21 @@ class ReplyWriter(StreamWriter):
 
     # --- items
 
-    def _open(self, kind: Kind, fields: bytes, out: Out) -> None:
-        """Begin an item; `fields` are those that stand in it besides id, type and status."""
+    def _open(self, kind: ItemKind, fields: bytes, out: Out) -> None:
+        """Begin an item; `fields` are its fields other than id, type and status."""
         self._begin(out)
         index = len(self._output.done)
         typed = self._item.typed
         prefix = _PREFIXES[kind] if typed is None else typed.spelling.prefix
         self._item = _Item(kind, self._output.id(prefix), typed=typed)
-        self._item.place = f'"item_id":"{self._item.id}","output_index":{index}'
+        self._item.location = f'"item_id":"{self._item.id}","output_index":{index}'
+        # The item is added before any of its content. Its index is the number of finished items, because only one is
+        # open.
         item = self._item.write(b"in_progress", fields)
         self._send(b"response.output_item.added", b'"output_index":%d,"item":%b' % (index, item), out)
 
     def _end_item(self, out: Out, *, complete: bool) -> None:
-        """End the open item, if there is one. A call that is incomplete never says that its arguments are done."""
+        """End the open item, if any. An incomplete call never gets a `done` event for its arguments."""
         match self._item.kind:
             case None:
                 return
@@ -240,19 +260,20 @@ class ReplyWriter(StreamWriter):
         self._output.done.append(item)
         self._item = _Item()
 
-    def _leave(self, out: Out) -> None:
-        """End the open item, if there is one, because the reply goes on to something else; a call is cut by that."""
+    def _end_item_early(self, out: Out) -> None:
+        """End the open item, if any, because other content follows; an open call is thereby truncated."""
         self._end_item(out, complete=not self._item.is_call)
 
     def _open_message(self, out: Out) -> None:
         self._open("message", b'"role":"assistant","content":[]', out)
-        place = self._item.place + ',"content_index":0'
+        # A message has a content part, which is added before the first delta and done before its item is.
+        place = self._item.location + ',"content_index":0'
         part = b'%b,"part":{"type":"output_text","text":"","annotations":[],"logprobs":[]}' % place.encode()
         self._send(b"response.content_part.added", part, out)
         self._item.template = _template("response.output_text.delta", place, "delta", ',"logprobs":[]')
 
     def _message_done(self, out: Out) -> bytes:
-        text, place = self._item.joined(), (self._item.place + ',"content_index":0').encode()
+        text, place = self._item.joined(), (self._item.location + ',"content_index":0').encode()
         part = b'{"type":"output_text","text":%b,"annotations":[],"logprobs":[]}' % text
         self._send(b"response.output_text.done", b'%b,"text":%b,"logprobs":[]' % (place, text), out)
         self._send(b"response.content_part.done", b'%b,"part":%b' % (place, part), out)
@@ -262,16 +283,16 @@ class ReplyWriter(StreamWriter):
         if not event.text or event.choice or self._reason is not None:
             return
         if self._item.kind != "reasoning":
-            self._leave(out)
+            self._end_item_early(out)
             self._open("reasoning", b'"summary":[]', out)
-            place = self._item.place + ',"summary_index":0'
+            place = self._item.location + ',"summary_index":0'
             part = b'%b,"part":{"type":"summary_text","text":""}' % place.encode()
             self._send(b"response.reasoning_summary_part.added", part, out)
             self._item.template = _template("response.reasoning_summary_text.delta", place, "delta")
         self._delta(event.text, out)
 
     def _reasoning_done(self, out: Out) -> bytes:
-        text, place = self._item.joined(), (self._item.place + ',"summary_index":0').encode()
+        text, place = self._item.joined(), (self._item.location + ',"summary_index":0').encode()
         part = b'{"type":"summary_text","text":%b}' % text
         self._send(b"response.reasoning_summary_text.done", b'%b,"text":%b' % (place, text), out)
         self._send(b"response.reasoning_summary_part.done", b'%b,"part":%b' % (place, part), out)
@@ -280,12 +301,12 @@ class ReplyWriter(StreamWriter):
     def _open_call(self, event: ReplyCallStart, out: Out) -> None:
         if event.choice or self._reason is not None:
             return
-        self._leave(out)
+        self._end_item_early(out)
         self._begin(out)
         tool = self._tools.get(event.name)
-        self._space.begin()
+        self._space.call_written()
         if tool is not None and tool.kind:
-            self._open_typed(event, SPELLINGS[tool.kind], out)
+            self._open_typed(event, FORMATS_BY_TOOL[tool.kind], out)
             return
         names = {"call_id": event.id or self._output.id("call"), "name": event.name}
         if tool is not None and tool.namespace:
@@ -296,7 +317,7 @@ class ReplyWriter(StreamWriter):
         key = "input" if custom else "arguments"
         self._open("custom_tool_call" if custom else "function_call", b'"%b":"",%b' % (key.encode(), named_by), out)
         name = "response.custom_tool_call_input.delta" if custom else "response.function_call_arguments.delta"
-        self._item.template = _template(name, self._item.place, "delta")
+        self._item.template = _template(name, self._item.location, "delta")
         self._item.call, self._item.fields = event.index, named_by
 
     def _close_call(self, event: ReplyCallEnd, out: Out) -> None:
@@ -309,47 +330,56 @@ class ReplyWriter(StreamWriter):
         if not complete:
             self._output.cut = True
         elif self._item.blank and not custom:
-            self._item.said += b"{}"
+            # The missing object is sent as a delta too, so that the deltas add up to the `done` event.
+            self._item.deltas += b"{}"
             out.append(self._item.template % (self._sequence, b'"{}"'))
             self._sequence += 1
         arguments = b'"%b":%b' % (b"input" if custom else b"arguments", self._item.joined())
+        # Only a complete call has a `done` event for its arguments, so that no client mistakes a truncated call for a
+        # complete one.
         if complete:
             name = b"response.custom_tool_call_input.done" if custom else b"response.function_call_arguments.done"
-            self._send(name, b"%b,%b" % (self._item.place.encode(), arguments), out)
+            self._send(name, b"%b,%b" % (self._item.location.encode(), arguments), out)
         return b"%b,%b" % (arguments, self._item.fields)
 
     # --- calls of typed tools
 
-    def _open_typed(self, event: ReplyCallStart, spelling: Spelling, out: Out) -> None:
+    def _open_typed(self, event: ReplyCallStart, spelling: CallFormat, out: Out) -> None:
         typed = TypedCall(event.index, len(self._output.done), event.id or self._output.id("call"), spelling)
         self._item = _Item("typed", typed=typed)
-        if spelling.begins is not None:
-            self._open("typed", typed.fields(spelling.begins), out)
+        if spelling.initial_fields is not None:
+            self._open("typed", typed.fields(spelling.initial_fields), out)
 
     def _typed_arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
         typed = self._item.typed
         if typed is None or event.index != typed.index or event.choice:
             return
         self._output.held += typed.feed(event.text)
-        if self._output.held > HELD:
-            self._fail(too_large(), out)
+        if self._output.held > MAX_BUFFERED:
+            self._fail(too_large_error(), out)
             return
-        for name, fields in typed.told(event.text):
+        for name, fields in typed.command_events(event.text):
             self._send(name, fields, out)
 
     def _end_typed(self, typed: TypedCall | None, out: Out, *, complete: bool) -> None:
-        """End the call with the items that its arguments make; a call that is cut, or makes none, is incomplete."""
-        assert typed is not None  # noqa: S101  it is what is open
+        """End the call with the items made from its arguments. If it is truncated or has no valid items, it is
+        incomplete.
+        """
+        assert typed is not None  # noqa: S101  the caller has checked that it is open
         items, left = typed.close() if complete else ([], [])
+        # Remaining command events precede the item that repeats the commands.
         for name, fields in left:
             self._send(name, fields, out)
         if not items:
             self._output.cut = True
+            # An item that was added gets its `done` event even without content. One without an id was never added.
             if self._item.id:
-                self._item_done(typed.fields(typed.spelling.begins or {}), out, complete=False)
+                self._item_done(typed.fields(typed.spelling.initial_fields or {}), out, complete=False)
             self._item = _Item()
         for number, own in enumerate(items):
             fields = typed.fields(own, number)
+            # Items after the first one are added here, as are items that could not be added before their arguments were
+            # known.
             if not self._item.id:
                 self._item.typed = typed
                 self._open("typed", fields, out)
@@ -362,6 +392,8 @@ class ReplyWriter(StreamWriter):
             return
         self._begin(out)
         stopped = event.reason not in (Reason.LENGTH, Reason.FILTER)
+        # A token limit or filter truncates a message or reasoning item that is open here. A call that is open here
+        # never ended, so it is incomplete in any case.
         self._end_item(out, complete=stopped and not self._item.is_call)
         self._reason = event.reason
 
@@ -369,9 +401,10 @@ class ReplyWriter(StreamWriter):
         self._usage = usage
 
     def _end(self, out: Out) -> None:
+        # The terminal event waits until here because it contains the usage, which arrives after the finish.
         response = self._begin(out)
         if self._reason is None:
-            self._fail(no_reason(), out)
+            self._fail(no_reason_error(), out)
             return
         self._ended = True
         cut = self._output.cut or self._reason is Reason.LENGTH
@@ -381,11 +414,12 @@ class ReplyWriter(StreamWriter):
         self._send(b"response." + status, b'"response":' + self.response, out)
 
     def _fail(self, error: StreamtoolError, out: Out) -> None:
-        """The reply breaks: what is open ends as incomplete, so that no client takes it for whole."""
+        """Fail the reply. Open items end as incomplete, so that no client mistakes them for complete ones."""
         if self._ended:
             return
         self._ended = True
         response = self._begin(out)
+        # The open item ends first, then `error` follows; `response.failed` is last, because it is the terminal event.
         self._end_item(out, complete=False)
         output = self._output.joined()
         if isinstance(error, ReplyCancelled):

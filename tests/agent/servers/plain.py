@@ -1,6 +1,7 @@
-"""An MCP server without the SDK, written by hand: it starts at once, and may end or lie wherever a test wants it to.
+"""An MCP server for the tests, written without the SDK: starts fast, and may exit or misbehave wherever a test needs
+it.
 
-`python -S plain.py [WAY]`, on standard input and output. What it does goes into the file that NOTES names.
+`python -S plain.py [WAY]`, on standard input and output. Its actions are logged to the file named by NOTES.
 """
 
 import json

@@ -1,6 +1,6 @@
 """An MCP server for the tests: `python tools.py` on standard input and output, `python tools.py PORT` over HTTP.
 
-What it is told to note goes into the file that NOTES names: the test looks there for what really happened.
+Notes are written to the file named by NOTES, where the test checks what really happened.
 """
 
 import os

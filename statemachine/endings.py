@@ -1,0 +1,194 @@
+"""The end of a call, and the text that may follow it."""
+
+import re
+from collections.abc import Generator
+
+from statemachine.formats.markers import closers_of, run_to
+from statemachine.formats.openers import closers_of_call
+from statemachine.formats.scanner import MAX_NEWLINES
+from statemachine.formats.unmarked import TextFinding
+from statemachine.machine.candidate import Candidate
+from statemachine.machine.machine import Machine
+from statemachine.machine.states import Input
+from statemachine.stream.buffer import Grammar, match_whitespace
+from statemachine.stream.emitter import Sink
+from statemachine.stream.runs import Run
+
+MAX_BLANKS = 4 * MAX_NEWLINES
+"""Maximum length of the whitespace before a closer, in characters."""
+
+
+match_line_end = re.compile(r"[ \t]{0,16}+(?:\r?\n()|\r?\Z)").match
+
+
+BROKEN_LINE = Run(r"[^\r\n]*+")
+
+
+def find_closer(machine: Machine, pending: list[str]) -> Generator[None, None, tuple[int, str]]:
+    """Find the next closer. Return the length of the whitespace before it plus the closer itself, and the closer.
+
+    Return (0, "") if no closer follows. At the end of the reply, an incomplete closer counts as the last one in
+    `pending`.
+    """
+    reader = machine.reader
+    markers = closers_of(tuple(pending))
+    while True:
+        found = match_whitespace(reader.text, reader.at)
+        begin = found.end() if found else reader.at
+        if begin - reader.at > MAX_BLANKS:
+            return 0, ""
+        if begin < len(reader.text):
+            closer = markers.match(reader.text, begin)
+            if closer is None:
+                return 0, ""
+            if closer.lastindex:
+                return closer.end() - reader.at, markers.values[closer.lastindex - 1]
+            if reader.ended:
+                return len(reader.text) - reader.at, pending[-1]
+        if reader.ended:
+            return 0, ""
+        yield
+
+
+def call_closes_here(machine: Machine) -> Generator[None, None, bool]:
+    """Return whether the model ends the call here, that is, whether the closer of the call or of a wrapper follows.
+
+    At the end of the reply, this is true only if the model stopped on its own.
+    """
+    candidate, reader = machine.candidate, machine.reader
+    own = closers_of_call(candidate.format) if candidate.format and not candidate.bare else ()
+    pending = [*own, *reversed(candidate.wrappers), *reversed(machine.frames.wrappers)]
+    length, _ = (yield from find_closer(machine, pending)) if pending else (0, "")
+    return length > 0 and (machine.stopped or not reader.ended)
+
+
+def ends_call(machine: Machine, offset: int, *, own: bool = False) -> Generator[None, None, bool]:
+    """Return whether the text `offset` characters from here can only follow a call; see `follower_end`."""
+    return (yield from follower_end(machine, offset, own=own)) >= 0
+
+
+def follower_end(machine: Machine, offset: int, *, own: bool = False) -> Generator[None, None, int]:
+    """Return the end of the marker that begins `offset` characters from here and can only follow a call.
+
+    The end is relative to the current position; it is −1 if no such marker begins there. With `own`, the call's own
+    closer counts too.
+    """
+    # A value may contain any text, including text that looks like its closer. So a quote, a brace or a closer ends a
+    # value only if the text after it could not be a continuation of the content:
+    #
+    #     after   = blanks, ( end | label | opener | closer ) ;
+    #     blanks  = up to MAX_BLANKS characters of whitespace ;
+    #     end     = end of the reply ;
+    #     label   = opener that counts at the start of a line, if `blanks` contains a newline ;
+    #     opener  = opener of a call or a wrapper, or of a section of special tokens ;
+    #     closer  = closer of an open wrapper, of a wrapper opened with this call or known to its format,
+    #               or, with `own`, of this call ;
+    #
+    # Bare objects and lists (`TextFinding`) are not openers here: content contains them just as often. Any other closer
+    # is content. If the text ends inside `blanks` or a marker, the answer is not known yet, so the function waits. At
+    # the end of the reply, an incomplete marker counts as complete, except `{`, `[` and a backtick, which are more
+    # often content.
+    reader, tables, form = machine.reader, machine.tables, machine.candidate.format
+    mine = [form.close] if own and form is not None and form.close else []
+    around = [close for _, close in form.wrappers] if form is not None else []
+    allowed = (*machine.frames.wrappers, *machine.candidate.wrappers, *mine, *around)
+    markers = tables.siblings
+    while True:
+        found = match_whitespace(reader.text, reader.at + offset)
+        end = found.end() if found else 0
+        if end >= len(reader.text):
+            if reader.ended:
+                return len(reader.text) - reader.at
+        elif end - reader.at - offset > MAX_BLANKS:
+            return -1
+        else:
+            at_line_start = "\n" in reader.text[reader.at + offset : end]
+            marker = tables.line.match(reader.text, end) if at_line_start else None
+            if marker is not None and marker.lastindex:
+                return marker.end() - reader.at
+            marker = marker or markers.match(reader.text, end)
+            if marker is None:
+                return -1
+            if marker.lastindex:
+                value = markers.values[marker.lastindex - 1]
+                follows = value in allowed if isinstance(value, str) else not isinstance(value, TextFinding)
+                return marker.end() - reader.at if follows else -1
+            if reader.ended:  # cut in the middle of a marker
+                return len(reader.text) - reader.at if reader.text[end] not in "{[`" else -1
+        yield
+
+
+class CallSurroundings:
+    """Text around the arguments of the call that is being read; see `json.state.Around`."""
+
+    __slots__ = ("_machine",)
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    @property
+    def stack(self) -> list[str]:
+        """Closers of the envelope."""
+        return self._machine.candidate.envelope.json.stack
+
+    def follows(self, offset: int) -> Generator[None, None, bool]:
+        """Return whether the text `offset` characters from here can only follow a call. A newline counts as such text
+        if the call has no closer.
+        """
+        machine = self._machine
+        candidate, reader = machine.candidate, machine.reader
+        if not has_closer(candidate) and not candidate.wrappers and reader.text[reader.at + offset] in "\r\n":
+            return True
+        return (yield from ends_call(machine, offset, own=True))
+
+
+def has_closer(candidate: Candidate) -> bool:
+    """Return whether the call has a closer that its format always writes."""
+    form = candidate.format
+    return form is not None and bool(form.close) and form.closed and not candidate.bare
+
+
+def read_empty_block(machine: Machine, closes: tuple[str, ...]) -> Generator[None, None, bool]:
+    """Read a block that is closed immediately after it is opened, as markup. Return False if its lines contain anything
+    else.
+    """
+    reader, candidate = machine.reader, machine.candidate
+    # Prose may mention an empty pair of tags. Only a pair that is alone on its lines was written as markup.
+    if not closes or not machine.text_state.opens_line or candidate.in_fence:
+        return False
+    markers = closers_of(closes)
+    while reader.at >= len(reader.text) or ((found := markers.match(reader.text, reader.at)) and not found.lastindex):
+        yield from reader.more()
+    if found is None or not found.lastindex:
+        return False
+    close, length = markers.values[found.lastindex - 1], found.end() - reader.at
+    while not (over := match_line_end(reader.text, reader.at + length)) or not over.lastindex:
+        if over is None and not (yield from ends_call(machine, length)):
+            return False
+        if over is None or reader.ended:
+            break
+        yield
+    candidate.wrappers.append(close)
+    reader.release(Sink.SYNTAX)
+    machine.end_body(alone=True)
+    return True
+
+
+def discard_broken_call(machine: Machine) -> Grammar:
+    """Discard a call that cannot be read any further, through its closer or, without one, to the end of the
+    line.
+    """
+    reader, candidate = machine.reader, machine.candidate
+    reader.sink = Sink.DISCARD
+    form = candidate.format
+    pending = closers_of_call(form) if form and has_closer(candidate) else tuple(candidate.wrappers[-1:])
+    run = run_to(pending) if pending else BROKEN_LINE
+    while True:
+        yield from reader.flow(run)
+        if reader.at < len(reader.text):
+            closer = closers_of(pending).match(reader.text, reader.at) if pending else None
+            if not pending or (closer and closer.lastindex):
+                break
+        yield from reader.more()
+    reader.sink = Sink.SYNTAX
+    machine.frames.apply(Input.END)

@@ -1,0 +1,81 @@
+"""State of a call while it is being read: the candidate, its arguments and its envelope."""
+
+from attrs import define, field
+
+from statemachine.formats.format import Format
+from statemachine.formats.scanner import TICK
+from statemachine.json.state import JsonState
+
+NO_PARAMETERS: set[str] = set()
+"""Parameters of a call that has received none yet. Shared, never mutated."""
+
+
+@define(eq=False)
+class ArgumentsState:
+    """Arguments of a call while they are being read."""
+
+    json: JsonState = field(factory=JsonState)
+    queued: list[str] = field(factory=list)
+    """Pieces of arguments that arrived before the name."""
+    begun: bool = False
+    complete: bool = False
+    parameters: set[str] = NO_PARAMETERS
+    """Names of the parameters given so far."""
+    open_value: bool = False
+    """Whether a raw value is open."""
+
+    def missing(self) -> str | None:
+        """Return the text that would complete the arguments if the reply ended here, or None if nothing can complete
+        them.
+        """
+        return None if self.open_value or not self.begun else self.json.missing()
+
+
+@define(eq=False)
+class EnvelopeState:
+    """JSON that contains both name and arguments, while it is being read."""
+
+    json: JsonState
+    depth_entered: int = 0
+    """Number of objects entered so far in search of the call."""
+    has_call_key: bool = False
+    """Whether the object has a key that occurs only in calls."""
+    emitted_text: bool = False
+    """Whether a thought or a final answer inside it was emitted, in which case the object need not be a call."""
+
+
+@define(eq=False)
+class Candidate:
+    """Call that is being read, from its opener to its closers."""
+
+    format: Format | None = None
+    marked: bool = True
+    """False while nothing but its keys suggests that this is a call (a bare object)."""
+    bare: bool = False
+    """Whether the call was not opened by a marker, so that no marker closes it."""
+    name: str | None = None
+    """Name of the offered tool or, if no such tool is offered, the name as written."""
+    offered: bool = False
+    """Whether the name is that of an offered tool."""
+    committed: bool = False
+    id: str | None = None
+    arguments: ArgumentsState = field(factory=ArgumentsState)
+    envelope: EnvelopeState = field(init=False)
+    preamble: int = 0
+    """Number of buffered pieces that precede the call itself: newlines, wrappers, the bracket of an array."""
+    wrappers: list[str] = field(factory=list)
+    """Closers of the wrappers that were opened along with the call, outermost first."""
+    self_closed: bool = False
+    """Whether the call's tag closed itself (`/>`), so that no closer follows."""
+
+    def __attrs_post_init__(self) -> None:
+        self.envelope = EnvelopeState(JsonState(self.arguments.json.repairs))  # shared: each repair is reported once
+
+    @property
+    def in_fence(self) -> bool:
+        """Whether the candidate is the first thing in a code fence."""
+        return bool(self.wrappers) and self.wrappers[0][0] == TICK
+
+
+NO_CANDIDATE = Candidate()
+"""Candidate of a machine that has not encountered one yet. Shared, never mutated."""

@@ -1,0 +1,1 @@
+"""Text in, events out, piece by piece: the buffer, runs of text, the emitter, and the reader that connects them."""

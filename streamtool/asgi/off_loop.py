@@ -1,0 +1,65 @@
+"""Work that may take long, run in a worker thread so that the other clients' streams are not held up.
+
+The cost of a request grows with its size (figures are in docs/security.md), so its size decides where it is processed.
+A few threads are enough: they share the interpreter with the event loop, and more of them would only slow each other
+down.
+"""
+
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Final, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+
+LARGE: Final = 4 * 1024
+"""Number of bytes to process on the event loop at a time: about 15 ms in the worst known case, far less otherwise."""
+_THREADS: Final = 4
+
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("streamtool_threads")
+_began: ContextVar[float | None] = ContextVar("streamtool_began", default=None)
+
+T = TypeVar("T")
+
+
+async def off_loop(call: Callable[[], T]) -> T:
+    """Run `call` in a worker thread and return its result. A cancelled caller waits for the thread, which is never
+    abandoned.
+    """
+    began = anyio.current_time()
+
+    def work() -> T:
+        _began.set(began)  # the thread has its own context
+        return call()
+
+    limiter = _limiter.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(_THREADS)
+        _limiter.set(limiter)
+    return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+
+async def sized(call: Callable[[], T], size: int) -> T:
+    """Run `call` and return its result; off the event loop if it has more than `LARGE` bytes to process (`size`)."""
+    return call() if size <= LARGE else await off_loop(call)
+
+
+def clock() -> float:
+    """Return the event loop's time in seconds; inside `off_loop`, the time when the work was submitted."""
+    began = _began.get()
+    return anyio.current_time() if began is None else began
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """Yield part of a stream in pieces of whole events, each of at most `LARGE` bytes; a longer event is one piece."""
+    begin = 0
+    while begin < len(body):
+        end = begin + LARGE
+        if end < len(body):
+            last = body.rfind(b"\n\n", begin, end)
+            if last < 0:
+                last = body.find(b"\n\n", end - 1)
+            end = len(body) if last < 0 else last + 2
+        yield body[begin:end]
+        begin = end

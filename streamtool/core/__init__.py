@@ -1,0 +1,1 @@
+"""The data model: conversations, replies, turns and errors, independent of any protocol."""

@@ -1,0 +1,75 @@
+"""A bounded cache of values that were computed for one request and may serve later ones.
+
+The bound applies to the total weight of the values, in a unit that the cache's owner chooses. The garbage collector
+traverses every object in the process, and all requests wait for it, so a long-lived value must not consist of many
+objects.
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+V = TypeVar("V")
+_FEW: Final = 8
+"""Maximum number of values that are kept with one list."""
+
+
+class LruCache(Generic[V]):
+    """A cache of the most recently used values, with a total weight of at most `most`.
+
+    Threads may share it without a lock: each step is a single dict operation, and a value that another thread has just
+    removed is computed again.
+    """
+
+    __slots__ = ("_most", "_values")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[Hashable, tuple[V, int]] = {}  # in order of use, the most recently used last
+
+    @property
+    def weight(self) -> int:
+        """The total weight of all values."""
+        return sum(weight for _, weight in list(self._values.values()))
+
+    def get(self, key: Hashable) -> V | None:
+        """Return the value stored under this key; None if it is not cached."""
+        found = self._values.pop(key, None)
+        if found is None:
+            return None
+        self._values[key] = found
+        return found[0]
+
+    def put(self, key: Hashable, value: V, weight: int) -> None:
+        """Cache the value and evict the least recently used ones; a value that is too heavy is not cached.
+
+        One is added to the given weight, so that even weightless values are bounded.
+        """
+        self._values.pop(key, None)
+        if weight >= self._most:
+            return
+        self._values[key] = value, weight + 1
+        left = self._most - self.weight
+        for oldest in list(self._values):
+            if left >= 0:
+                break
+            left += self._values.pop(oldest, (None, 0))[1]
+
+
+class SharedList(list[Any]):
+    """A list from a request's JSON that many requests share, along with values that were derived from it.
+
+    Neither the list nor the values may be changed.
+    """
+
+    __slots__ = ("made",)
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        super().__init__(items)
+        self.made: dict[Hashable, Any] = {}
+        """The derived values, each under a key that its owner chooses."""
+
+    def keep(self, key: Hashable, value: Any) -> None:
+        """Keep a value that was derived from the list. Only a few are kept."""
+        if len(self.made) >= _FEW:
+            self.made.clear()
+        self.made[key] = value

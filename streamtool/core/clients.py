@@ -1,0 +1,76 @@
+"""Client identity: a client is identified by its key, in whichever header it sends it.
+
+The identity is used to check client keys, and wherever data is kept separately for each client: stored replies,
+transcripts, tools and signatures, features that upstreams lack, and the client name in logs, metrics and spans. A
+client's data is therefore stored under the very key that admitted it. Credentials of another scheme (`Basic`) often
+belong to a reverse proxy that all clients share, so they count only in the absence of a key.
+"""
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
+
+HeaderPairs = Iterable[tuple[bytes, bytes]]
+K = TypeVar("K")
+
+
+def key_of(headers: HeaderPairs) -> bytes:
+    """Return a client's key: the bearer token, `x-api-key` or `x-goog-api-key`, in this order of preference. Without a
+    key, return an empty value.
+
+    If a header is repeated, its first value counts.
+    """
+    return _key_in(_first(headers))
+
+
+def client_of(headers: HeaderPairs) -> str:
+    """Return a client's id, 32 hexadecimal digits that do not reveal its key. All clients without credentials have the
+    same id.
+    """
+    found = _first(headers)
+    shown = _key_in(found) or found.get(b"authorization", b"")
+    return hashlib.sha256(shown).hexdigest()[:32]
+
+
+def entry_to_evict(owners: Mapping[K, str]) -> K:
+    """Return the entry to evict: the first one that belongs to the client with the most entries. `owners`: entry ->
+    client.
+    """
+    [(most, _)] = Counter(owners.values()).most_common(1)
+    return next(key for key, owner in owners.items() if owner == most)
+
+
+class ClientNames:
+    """The names that the settings give to clients. `keys`: name -> key."""
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        self._keys = [(name, key.encode()) for name, key in keys.items()]
+
+    def of(self, headers: HeaderPairs) -> str:
+        """Return the name of the client whose key is in these headers, or an empty string. Each key is compared in
+        constant time.
+        """
+        if not self._keys:
+            return ""
+        shown = key_of(headers)
+        fits = [name for name, key in self._keys if hmac.compare_digest(shown, key)]
+        return fits[0] if fits else ""
+
+
+def _key_in(found: Mapping[bytes, bytes]) -> bytes:
+    scheme, _, bearer = found.get(b"authorization", b"").partition(b" ")
+    shown = bearer.strip() if scheme.lower() == b"bearer" else b""
+    return shown or found.get(b"x-api-key") or found.get(b"x-goog-api-key", b"")
+
+
+def _first(headers: HeaderPairs) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), value)
+    return found
+
+
+ANONYMOUS: Final = client_of(())
+"""The id of clients without credentials; also used for entries that apply to all clients."""

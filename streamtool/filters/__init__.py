@@ -1,0 +1,22 @@
+"""Decisions about what reaches the client: filters for calls and text, and wrappers around the parser."""
+
+from streamtool.filters.call_ids import CallIds
+from streamtool.filters.choice_filter import ChoiceFilter
+from streamtool.filters.null_parser import NullParser, TextParser
+from streamtool.filters.opened_reasoning import OpenedReasoning
+from streamtool.filters.prefilled import Prefilled, continues_beginning
+from streamtool.filters.quotations import HoldingParser, QuotationFilter
+from streamtool.filters.quoted_sources import quotation_sources
+
+__all__ = [
+    "CallIds",
+    "ChoiceFilter",
+    "HoldingParser",
+    "NullParser",
+    "OpenedReasoning",
+    "Prefilled",
+    "QuotationFilter",
+    "TextParser",
+    "continues_beginning",
+    "quotation_sources",
+]

@@ -1,0 +1,198 @@
+"""Filter for calls: decides which ones pass, assigns their ids, and decides whether their arguments are streamed.
+
+A forbidden call does not pass, and neither does a call to a tool that was not offered, unless the upstream handles
+tools natively and made the call itself. A call that is buffered until complete (`arguments = "complete"`) is checked at
+its end; any other call commits when it begins. Buffered text is flushed before a call is emitted.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from streamtool.core.reply import ReplyArgumentsDelta, ReplyCallEnd, ReplyCallStart, ReplyEvent, ReplyTextDelta
+from streamtool.filters.call_ids import CallIds
+from streamtool.filters.choice_state import ChoiceState, Tally
+from streamtool.filters.open_call import OpenCall
+from streamtool.filters.text_filter import TextFilter
+from streamtool.forcing.rules import Rules
+from streamtool.policy.evidence import CheckedArguments, UnreadCall
+from streamtool.policy.failures import find
+
+
+class CallFilter:
+    """Filter for the calls in one choice."""
+
+    __slots__ = (
+        "_choice",
+        "_clock",
+        "_ids",
+        "_open",
+        "_rules",
+        "_state",
+        "_tally",
+        "_text",
+        "_truncated_visibly",
+        "first_call_at",
+        "streams",
+    )
+
+    def __init__(
+        self,
+        choice: int,
+        rules: Rules,
+        state: ChoiceState,
+        tally: Tally,
+        text: TextFilter,
+        *,
+        ids: CallIds,
+        clock: Callable[[], float] | None,
+    ) -> None:
+        self._choice = choice
+        self._rules = rules
+        self._state = state
+        self._tally = tally
+        self._text = text
+        self._ids = ids
+        self._clock = clock
+        self._open: OpenCall | None = None
+        self._truncated_visibly = False
+        """Whether the client has seen part of a call that was truncated."""
+        self.streams = False
+        """Whether the open call's arguments are passed on unchanged, as they arrive."""
+        self.first_call_at: float | None = None
+        """Time when the client saw the first call begin."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a call has begun and has not ended."""
+        return self._open is not None
+
+    @property
+    def buffered_size(self) -> int:
+        """Number of characters of arguments that are buffered until their call ends."""
+        return 0 if self._open is None else self._open.buffered_size
+
+    @property
+    def buffering_reason(self) -> str:
+        """Reason why a call is buffered, or an empty string."""
+        return (
+            "its arguments are checked when they are complete" if self._open is not None and self._open.buffered else ""
+        )
+
+    def restart(self) -> None:
+        """Reset for the next attempt. The client has not seen any call from the previous one."""
+        self._open = None
+        self.streams = False
+
+    def begin(
+        self,
+        name: str,
+        call_id: str | None,
+        out: list[ReplyEvent],
+        *,
+        native: bool = False,
+        signature: str | None = None,
+    ) -> None:
+        """Begin a call. `native`: the upstream sent it as a call rather than as text, possibly with a `signature`."""
+        if self._open is not None:
+            self.end(out, complete=False)
+        self._text.fabricated.release(out)
+        rules = self._rules
+        name = rules.tools.aliases.get(name, name)
+        trusted = native and rules.native
+        if not trusted and (rules.forbidden or (rules.unknown != "deliver" and name not in rules.tools.schemas)):
+            self._state.disallowed += 1
+            self._tally.discard(name, self._discard_reason)
+            if rules.unknown == "retry":
+                self.handle_unreadable("", "unknown", out)
+            return
+        self._open = call = OpenCall(rules, self._ids.take(call_id), name, native=native, signature=signature)
+        if not call.buffered:
+            self.streams = call.direct
+            self._commit(call, out)
+
+    def feed(self, text: str, out: list[ReplyEvent]) -> None:
+        """Process a piece of the arguments."""
+        if self._open is None:
+            self._tally.discard(text, self._discard_reason)
+        elif text := self._open.feed(text):
+            out.append(ReplyArgumentsDelta(self._choice, len(self._state.calls) - 1, text))
+
+    def end(self, out: list[ReplyEvent], *, complete: bool) -> None:
+        """End the open call."""
+        call, self._open = self._open, None
+        self.streams = False
+        if call is None:
+            return
+        text, complete = call.end_native(complete=complete)
+        self._truncated_visibly = self._truncated_visibly or not (complete or call.buffered)
+        self._state.incomplete = self._truncated_visibly or not complete
+        if not call.buffered:
+            self._finish(call, text, out, complete=complete)
+        elif not complete:
+            self._tally.discard(call.buffered_arguments, "incomplete")
+            self._state.unreadable += 1
+        elif self._accept(call):
+            self._commit(call, out)
+            self._finish(call, text, out, complete=True)
+        else:
+            self._tally.discard(call.buffered_arguments, "invalid")
+        self._tally.add_repairs(call.repairs)
+        if call.malformed:
+            self._tally.discarded["malformed"] = self._tally.discarded.get("malformed", 0) + call.malformed
+        if self._state.calls:
+            if not self._rules.native:
+                self._text.fabricated.watch()
+            if self._rules.single:
+                self._state.ended = True
+
+    def handle_unreadable(self, text: str, reason: Literal["unknown", "rejected"], out: list[ReplyEvent]) -> None:
+        """Handle call syntax that did not become a call: reject the attempt, so that the model is asked again.
+
+        If the model cannot be asked again, drop a call to an unknown tool, and deliver anything else as text.
+        """
+        state = self._state
+        found = find(UnreadCall(visible=state.visible, rules=self._rules, reason=reason))
+        if state.reject(found):
+            return
+        state.tolerate(found)
+        if reason == "unknown":
+            self._tally.discard(text, "unknown")
+            state.incomplete = state.incomplete or not state.calls
+        elif text:
+            self._text.feed(ReplyTextDelta(self._choice, text), out)
+
+    @property
+    def _discard_reason(self) -> str:
+        return "forbidden" if self._rules.forbidden else "unknown"
+
+    def _commit(self, call: OpenCall, out: list[ReplyEvent]) -> None:
+        """Emit the start of a call, after any text that was buffered before it."""
+        self._text.close(out)
+        state = self._state
+        # Flushing the text may have ended the reply at a stop sequence or a fabricated result. That must not swallow
+        # the call: a call that has committed is always delivered.
+        state.ended, state.stop_sequence = False, None
+        state.visible = True
+        out.append(ReplyCallStart(self._choice, len(state.calls), call.id, call.name, call.signature))
+        if not state.calls:
+            self.first_call_at = None if self._clock is None else self._clock()
+            state.tolerated = state.invalid
+        state.calls.append(call.id)
+
+    def _finish(self, call: OpenCall, text: str, out: list[ReplyEvent], *, complete: bool) -> None:
+        """Emit the remaining arguments and the end of the call."""
+        index = len(self._state.calls) - 1
+        text += call.close(complete=complete)
+        if text:
+            out.append(ReplyArgumentsDelta(self._choice, index, text))
+        out.append(ReplyCallEnd(self._choice, index, complete))
+
+    def _accept(self, call: OpenCall) -> bool:
+        """Return whether a buffered call may be emitted, because it is valid or is delivered despite its fault."""
+        state = self._state
+        invalid = call.check()
+        if invalid is None:
+            state.invalid = None
+            return True
+        state.invalid = find(CheckedArguments(visible=state.visible, invalid=invalid))
+        return not state.reject(state.invalid) and self._rules.invalid == "deliver"

@@ -1,0 +1,312 @@
+"""Filter for one choice of a reply: reads the upstream's text, finds calls in it, and emits what the client may see.
+
+The choice filter connects the upstream's reader to the client's writer. It is a pipeline of stages:
+
+    text ─▶ parser (in a QuotationFilter, if need be) ─▶ calls ───────────▶ CallFilter ─▶ out
+                                                      └▶ text, reasoning ─▶ TextFilter ─▶ out
+
+The stages share a `ChoiceState`. The faults that they find in an attempt are rows of the failure table. One filter
+serves all attempts: each attempt gets a new parser (`restart`), but what the client has seen, including the numbering
+of the calls, is kept.
+
+The path of a text or arguments delta is short on purpose: while no stage needs to inspect the text, a delta that the
+parser returns as the same object is forwarded as the original event, so that its bytes can be sent unchanged.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+import statemachine
+from streamtool.core.errors import UpstreamError
+from streamtool.core.reply import (
+    Reason,
+    ReplyArgumentsDelta,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEvent,
+    ReplyFinish,
+    ReplyReasoningDelta,
+    ReplyTextDelta,
+)
+from streamtool.filters.call_filter import CallFilter
+from streamtool.filters.call_ids import CallIds
+from streamtool.filters.choice_state import ChoiceState, Tally
+from streamtool.filters.null_parser import TextParser
+from streamtool.filters.opened_reasoning import OpenedReasoning
+from streamtool.filters.quotations import QuotationFilter
+from streamtool.filters.text_filter import TextFilter
+from streamtool.forcing.rules import Rules
+from streamtool.policy.evidence import EndOfReply
+from streamtool.policy.failure import Finding
+from streamtool.policy.failures import CALL_MISSING, find
+
+_PARSER_REASONS: dict[Reason, str | None] = {
+    Reason.STOP: None,
+    Reason.STOP_SEQUENCE: None,
+    Reason.PAUSE: None,
+    Reason.LENGTH: "length",
+    Reason.FILTER: "content_filter",
+}
+"""Finish reasons in the parser's terms. None: the model itself ended the reply."""
+_ENDED_BY_MODEL = (Reason.STOP, Reason.STOP_SEQUENCE)
+
+UpstreamEvent = ReplyTextDelta | ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd
+"""Event that a choice filter accepts from the upstream."""
+
+
+class ChoiceFilter:
+    """Filter for one choice. Every method appends what the client may see to `out`."""
+
+    __slots__ = (
+        "_calls",
+        "_direct",
+        "_new_parser",
+        "_parser",
+        "_rules",
+        "_text",
+        "_written",
+        "choice",
+        "continues_after_end",
+        "finished",
+        "state",
+        "tally",
+    )
+
+    def __init__(
+        self,
+        rules: Rules,
+        choice: int,
+        ids: CallIds,
+        new_parser: Callable[[], TextParser],
+        *,
+        may_retry: bool,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._rules = rules
+        self._new_parser = new_parser
+        self._parser = new_parser()
+        # a bytearray, because pieces of text in a list or an io.StringIO would take ten times the memory
+        self._written = bytearray() if rules.text.store_transcript else None
+        self.choice = choice
+        self.state = ChoiceState(may_retry)
+        self.tally = Tally()
+        self._text = TextFilter(choice, rules, self.state, self.tally)
+        self._calls = CallFilter(choice, rules, self.state, self.tally, self._text, ids=ids, clock=clock)
+        self._direct = self._text.idle
+        """Whether visible text is forwarded directly, as the original event."""
+        self.finished = False
+        self.continues_after_end = False
+        """Whether, after the end, the model wrote anything but whitespace and the closing markers of its last call."""
+
+    @property
+    def written(self) -> str:
+        """Text written by the model, including markup, in this attempt and in earlier ones that the client has seen."""
+        return "" if self._written is None else self._written.decode("utf-8", "surrogatepass")
+
+    @property
+    def buffered_size(self) -> int:
+        """Number of characters that are buffered until they can be checked: a call's arguments, or an answer."""
+        return self._calls.buffered_size + self._text.buffered_answer_size
+
+    @property
+    def buffering_reason(self) -> str:
+        """Reason why output from the parser is buffered, or an empty string."""
+        quotation = self._parser.buffering_reason if isinstance(self._parser, QuotationFilter) else ""
+        return quotation or self._calls.buffering_reason or self._text.buffering_reason
+
+    @property
+    def first_call_at(self) -> float | None:
+        """Time when the client saw the first call begin."""
+        return self._calls.first_call_at
+
+    @property
+    def unmet(self) -> Finding | None:
+        """Failure of an attempt that is delivered anyway. A stop sequence may have preempted a required call."""
+        state = self.state
+        if state.stop_sequence is not None and self._rules.forced and not state.calls:
+            return Finding(CALL_MISSING)
+        return state.tolerated
+
+    def restart(self, *, may_retry: bool) -> None:
+        """Prepare for the next attempt: drop what is buffered, and keep what the client has seen."""
+        self.state.restart(may_retry=may_retry)
+        self.continues_after_end = False
+        self._parser = self._new_parser()
+        if self._written is not None and not self.state.visible:
+            self._written.clear()
+        self._text.restart()
+        self._calls.restart()
+        self._direct = self._text.idle
+
+    def feed(self, event: UpstreamEvent, out: list[ReplyEvent]) -> None:
+        """Process one event from the upstream."""
+        if type(event) is ReplyTextDelta:
+            text = event.text
+            self.tally.written += len(text)
+            if self._written is not None:
+                self._written += text.encode("utf-8", "surrogatepass")
+            found = self._parser.feed(text)
+            # The usual cases are handled first, as cheaply as possible. `first.text is text` compares identity, not
+            # equality: the original event, with the bytes attached to it, is exact only if the parser returned the very
+            # object that it was fed.
+            if len(found) == 1:
+                first = found[0]
+                if type(first) is statemachine.TextDelta:
+                    if first.text is text and self._direct:
+                        # This path bypasses VisibleText, which would otherwise set `visible`.
+                        if not self.state.visible:
+                            self.state.visible = not text.isspace()
+                        out.append(event)
+                        return
+                    # An opening is buffered as its original events, since most openings are released after a few words
+                    # and can then be forwarded unchanged as well. After `ended`, `_process` has to see the text
+                    # instead, to notice that the model continues.
+                    if first.text is text and self._text.opening.active and not self.state.ended:
+                        self._text.feed(event, out)  # the original event, which may still be forwarded unchanged
+                        self._direct = self._text.idle
+                        return
+                # `streams` is set only for a call that needs neither buffering nor repair, so its OpenCall can be
+                # skipped.
+                elif type(first) is statemachine.ArgumentsDelta and self._calls.streams:
+                    out.append(ReplyArgumentsDelta(self.choice, len(self.state.calls) - 1, first.text))
+                    return
+            if found:
+                self._process(found, out)
+        # Text is parsed even after the end, since it may be the closing marker of the last call. A native event cannot
+        # be such a marker, so it always means that the model continues.
+        elif self.state.ended:
+            self.continues_after_end = True
+        elif not isinstance(event, ReplyTextDelta):  # always true, but mypy cannot infer it
+            self._feed_native(event, out)
+
+    def close(self, reason: Reason | None, out: list[ReplyEvent]) -> None:
+        """Note the end of the upstream's text. `reason` None: the text broke off.
+
+        Text that is held back for a forced call, or until its form can be checked, stays buffered until `flush`.
+        """
+        if reason not in _ENDED_BY_MODEL:
+            self.state.may_retry = False  # truncation is not the model's fault
+        self._process(self._parser.close("broken" if reason is None else _PARSER_REASONS[reason]), out)
+        if self._calls.open:  # a native call that the upstream never ended
+            self._calls.end(out, complete=False)
+        self._text.end(out, broken=reason is None)
+        self._direct = self._text.idle
+
+    def flush(self, out: list[ReplyEvent]) -> None:
+        """Flush everything that is still buffered, in order."""
+        self._text.close(out)
+
+    def failure(self, reason: Reason) -> Finding | None:
+        """Return why this attempt, which ended with `reason`, is not accepted, or None if it is."""
+        state = self.state
+        if state.rejected is not None:
+            return state.rejected
+        if reason not in _ENDED_BY_MODEL:
+            return None
+        return find(
+            EndOfReply(
+                visible=state.visible,
+                rules=self._rules,
+                text=self.written,
+                calls=len(state.calls),
+                refused=state.disallowed,
+                unread=state.unreadable,
+                reasoned=state.reasoned,
+                answer=self._text.answer,
+                incomplete=state.incomplete,
+                stopped=state.stop_sequence is not None,
+            )
+        )
+
+    def final_event(self, event: ReplyFinish) -> ReplyFinish | UpstreamError:
+        """Return the end that the client sees instead of the upstream's, or the error that replaces it."""
+        state, rules = self.state, self._rules
+        if state.invalid is not None and rules.invalid == "error":
+            message = f"the arguments of a call do not match their schema: {state.invalid.problem}"
+            return UpstreamError(message, code="invalid_arguments").quoting()
+        if state.stop_sequence is not None:
+            event = ReplyFinish(event.choice, Reason.STOP_SEQUENCE, state.stop_sequence)
+        if state.incomplete and event.reason is not Reason.FILTER:
+            if rules.truncated == "error":
+                found = state.tolerated
+                what = "ended inside a call" if found is None else f"lacks a call that was left out ({found.cause})"
+                return UpstreamError(f"the reply {what}", code="truncated_call")
+            return ReplyFinish(event.choice, Reason.LENGTH)
+        return event
+
+    def _feed_native(
+        self, event: ReplyReasoningDelta | ReplyCallStart | ReplyArgumentsDelta | ReplyCallEnd, out: list[ReplyEvent]
+    ) -> None:
+        """Process events that the upstream itself has separated from the text: reasoning and native calls."""
+        match event:
+            case ReplyReasoningDelta(text=text, signature=signature):
+                if text:
+                    self._end_opened_reasoning(out)
+                    self._feed_reasoning(text, out)
+                if signature is not None and self._rules.text.reasoning == "emit" and not self._text.holds:
+                    out.append(ReplyReasoningDelta(self.choice, "", signature))
+            case ReplyCallStart(id=call_id, name=name, signature=signature):
+                self._end_opened_reasoning(out)
+                self._process(self._parser.close(), out)
+                if not self.state.ended:
+                    self._parser = self._new_parser()
+                    self._end_opened_reasoning(out)
+                    self._calls.begin(name, call_id, out, native=True, signature=signature)
+            case ReplyArgumentsDelta(text=text):
+                self._calls.feed(text, out)
+                return
+            case ReplyCallEnd(complete=complete):
+                self._calls.end(out, complete=complete)
+            case _:
+                assert_never(event)
+        self._direct = self._text.idle
+
+    def _end_opened_reasoning(self, out: list[ReplyEvent]) -> None:
+        """Stop assuming that the text begins inside reasoning: the upstream separates reasoning from text itself."""
+        if isinstance(self._parser, OpenedReasoning):
+            self._process(self._parser.disable(), out)
+
+    def _process(self, events: Iterable[statemachine.Event], out: list[ReplyEvent]) -> None:
+        """Process the parser's events."""
+        for event in events:
+            if self.state.ended:
+                blank = isinstance(event, statemachine.TextDelta) and event.text.isspace()
+                self.continues_after_end = self.continues_after_end or not blank
+                continue
+            match event:
+                case statemachine.TextDelta(text=text):
+                    self._text.feed(ReplyTextDelta(self.choice, text), out)
+                case statemachine.ArgumentsDelta(text=text):
+                    self._calls.feed(text, out)
+                case statemachine.CallStart(name=name, id=call_id, format=format_):
+                    self.tally.count_call(format_)
+                    self._calls.begin(name, call_id, out)
+                case statemachine.CallEnd(complete=complete, repairs=repairs):
+                    self.tally.add_repairs(repairs)
+                    self._calls.end(out, complete=complete)
+                case statemachine.ReasoningDelta(text=text):
+                    self._feed_reasoning(text, out)
+                case statemachine.Discarded(text=text, reason="unknown") if self._rules.unknown == "retry":
+                    self._calls.handle_unreadable(text, "unknown", out)
+                case statemachine.Discarded(text=text, reason="rejected") if self._rules.malformed == "retry":
+                    self._calls.handle_unreadable(text, "rejected", out)
+                case statemachine.Discarded(text=text, reason="invented"):
+                    self.tally.discard(text, "invented result")
+                    self.state.ended = True
+                case statemachine.Discarded(text=text, reason=reason):
+                    self.tally.discard(text, reason)
+                case _:
+                    assert_never(event)
+        self._direct = self._text.idle and not self.state.ended
+
+    def _feed_reasoning(self, text: str, out: list[ReplyEvent]) -> None:
+        self.state.reasoned = True
+        match self._rules.text.reasoning:
+            case "emit":
+                self._text.feed(ReplyReasoningDelta(self.choice, text), out)
+            case "text":
+                self._text.feed(ReplyTextDelta(self.choice, text), out)
+            case "drop":
+                self.tally.discard(text, "reasoning")
+            case _:
+                assert_never(self._rules.text.reasoning)

@@ -1,0 +1,95 @@
+"""State and statistics of one choice, shared by its stages.
+
+`ChoiceState` is reset for each attempt, except for what the client has already seen. `Tally` accumulates over all
+attempts.
+"""
+
+from attrs import define, field
+
+from streamtool.policy.failure import Finding
+
+
+@define
+class ChoiceState:
+    """State of one choice in the current attempt."""
+
+    may_retry: bool
+    """Whether another attempt may follow this one."""
+    visible: bool = False
+    """Whether the client has seen a call or non-whitespace text, in this attempt or an earlier one."""
+    calls: list[str] = field(factory=list)
+    """Ids of the calls whose start the client has seen."""
+    ended: bool = False
+    """Whether this choice's reply has ended, even if the upstream sends more."""
+    rejected: Finding | None = None
+    """Failure that rejects this attempt, whatever follows."""
+    tolerated: Finding | None = None
+    """Failure that would reject this attempt if another one could follow."""
+    invalid: Finding | None = None
+    """Failure found in the arguments of the last call that was buffered until complete."""
+    disallowed: int = 0
+    """Number of calls that the rules did not allow."""
+    unreadable: int = 0
+    """Number of calls that were buffered until complete but could not be read."""
+    reasoned: bool = False
+    """Whether the model has written reasoning."""
+    incomplete: bool = False
+    """Whether the last call was truncated, or an earlier call that the client has partly seen."""
+    stop_sequence: str | None = None
+    """The client's stop sequence that ended the text. None: none has."""
+
+    def restart(self, *, may_retry: bool) -> None:
+        """Reset the state for the next attempt, except for what the client has seen."""
+        self.may_retry = may_retry
+        self.ended = self.incomplete = self.reasoned = False
+        self.rejected = self.tolerated = self.invalid = None
+        self.disallowed = self.unreadable = 0
+        self.stop_sequence = None
+
+    def reject(self, finding: Finding | None) -> bool:
+        """Reject the attempt because of this finding, if the model may be asked again. Return whether it was rejected.
+
+        Once the client has seen a call, the attempt can no longer be rejected.
+        """
+        if finding is None or not self.may_retry or self.calls or not finding.asks_again:
+            return False
+        self.rejected = finding
+        self.ended = True
+        return True
+
+    def tolerate(self, finding: Finding | None) -> None:
+        """Record a failure of an attempt that is delivered anyway."""
+        if finding is not None and finding.failure.in_record:
+            self.tolerated = finding
+
+
+@define
+class Tally:
+    """Statistics of one choice over all of its attempts."""
+
+    written: int = 0
+    """Number of characters written by the upstream, including call syntax."""
+    held: int = 0
+    """Maximum number of characters that were buffered before they were known to be visible."""
+    formats: dict[str, int] = field(factory=dict)
+    """Number of calls found, by format."""
+    repairs: dict[str, None] = field(factory=dict)
+    """Names of the repairs made to calls, in order and without duplicates."""
+    discarded: dict[str, int] = field(factory=dict)
+    """Number of characters that were neither shown nor part of a call, by reason."""
+
+    def discard(self, text: str, reason: str) -> None:
+        """Count discarded text."""
+        self.discarded[reason] = self.discarded.get(reason, 0) + len(text)
+
+    def count_buffered(self, size: int) -> None:
+        """Update the maximum with the number of characters that are currently buffered."""
+        self.held = max(self.held, size)
+
+    def count_call(self, format: str) -> None:
+        """Count a call of this format."""
+        self.formats[format] = self.formats.get(format, 0) + 1
+
+    def add_repairs(self, names: tuple[str, ...]) -> None:
+        """Record the names of repairs."""
+        self.repairs.update(dict.fromkeys(names))

@@ -1,0 +1,29 @@
+"""Interface of the parsers that read the upstream's text, and a no-op parser for requests without tools."""
+
+from typing import Protocol
+
+import statemachine
+
+
+class TextParser(Protocol):
+    """Interface of a parser, as far as the choice filter needs it."""
+
+    def feed(self, text: str, /) -> list[statemachine.Event]: ...
+    def close(self, reason: str | None = None, /) -> list[statemachine.Event]: ...
+
+
+class NullParser:
+    """Parser for requests without tools: it treats all text as plain text."""
+
+    __slots__ = ()
+
+    held = 0
+    in_reasoning: bool = False
+
+    def feed(self, text: str, /) -> list[statemachine.Event]:
+        """Return the text as a single event."""
+        return [statemachine.TextDelta(text)]
+
+    def close(self, reason: str | None = None, /) -> list[statemachine.Event]:  # noqa: ARG002  same signature as the parser
+        """Return no events, since nothing is ever buffered."""
+        return []

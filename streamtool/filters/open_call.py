@@ -1,0 +1,148 @@
+"""State of one call on its way to the client, from its name to its end.
+
+The call's arguments are passed on as they arrive, unless the call is buffered until complete (`arguments = "complete"`)
+or belongs to a custom tool, whose raw text is extracted from the surrounding JSON. The arguments of native calls are
+repaired on the way.
+"""
+
+from typing import Final
+
+import statemachine
+from streamtool.filters.raw_input import RawInput
+from streamtool.forcing.rules import Rules
+from streamtool.schemas.validator import InvalidArguments, Validator
+
+_OPENER: Final = '<tool_call>{"name": "call", "arguments": '
+_CLOSER: Final = "}</tool_call>"
+
+
+class NativeArguments:
+    """Streaming repair of one native call's arguments.
+
+    Some upstreams make native calls even though they were asked for text, and not all of them write valid JSON. The
+    client must have received the beginning of a JSON object at all times, so these arguments are treated like any
+    others: a parser reads them as the body of a textual call.
+    """
+
+    __slots__ = ("_blank", "_parser", "complete", "malformed", "repairs")
+
+    def __init__(self) -> None:
+        self._parser = statemachine.Parser({"call": {}}, formats=("tool_call",))
+        self._parser.feed(_OPENER)
+        self._blank = True
+        self.complete = False
+        """Whether the arguments are one complete object."""
+        self.malformed = 0
+        """Number of characters that were not part of the object."""
+        self.repairs: tuple[str, ...] = ()
+
+    def feed(self, text: str) -> str:
+        """Process a piece of the arguments, and return as much as the client may see."""
+        if self._blank and not text.strip():
+            return ""
+        self._blank = False
+        events = self._parser.feed(text)
+        strange = statemachine.Discarded | statemachine.TextDelta
+        self.malformed += sum(len(event.text) for event in events if isinstance(event, strange))
+        return self._visible(events)
+
+    def close(self, *, complete: bool) -> str:
+        """Return the remaining arguments, or "" if they are blank. `complete`: the upstream itself ended the call."""
+        if self._blank:
+            self.complete = complete
+            return ""
+        shown = self._visible(self._parser.feed(_CLOSER)) if complete else ""
+        shown += self._visible(self._parser.close(None if complete else "length"))
+        self.complete = self.complete and complete
+        return shown
+
+    def _visible(self, events: list[statemachine.Event]) -> str:
+        shown = []
+        for event in events:
+            if isinstance(event, statemachine.ArgumentsDelta):
+                shown.append(event.text)
+            elif isinstance(event, statemachine.CallEnd):
+                self.complete, self.repairs = event.complete, event.repairs
+        return "".join(shown)
+
+
+class OpenCall:
+    """Call that has begun and has not ended. If `buffered` is true, its arguments are held until it is complete."""
+
+    __slots__ = (
+        "_native",
+        "_pending",
+        "_raw",
+        "_schema",
+        "buffered",
+        "buffered_size",
+        "direct",
+        "id",
+        "malformed",
+        "name",
+        "repairs",
+        "signature",
+    )
+
+    def __init__(self, rules: Rules, id: str, name: str, *, native: bool, signature: str | None = None) -> None:
+        self._schema = rules.tools.schemas.get(name)
+        self.id = id
+        self.name = name
+        self.signature = signature
+        self.buffered = name in rules.tools.complete
+        self._pending: list[str] = []
+        self.buffered_size = 0
+        """Number of buffered characters."""
+        self._raw = RawInput() if name in rules.tools.custom else None
+        self._native = NativeArguments() if native and self._raw is None else None
+        self.direct = not self.buffered and self._raw is None and self._native is None
+        """Whether the arguments are passed on unchanged, as they arrive."""
+        self.repairs: tuple[str, ...] = ()
+        self.malformed = 0
+        """Number of characters in a native call that were not part of its arguments."""
+
+    @property
+    def buffered_arguments(self) -> str:
+        """Buffered arguments."""
+        return "".join(self._pending)
+
+    def feed(self, text: str) -> str:
+        """Process a piece of the arguments, and return as much as the client may see now."""
+        if self._native is not None:
+            text = self._native.feed(text)
+        if self.buffered:
+            self._pending.append(text)
+            self.buffered_size += len(text)
+            return ""
+        return text if self._raw is None else self._raw.feed(text)
+
+    def end_native(self, *, complete: bool) -> tuple[str, bool]:
+        """End a native call. Return its remaining arguments, and whether it is complete.
+
+        For any other call, return an empty string and `complete` unchanged.
+        """
+        native, self._native = self._native, None
+        if native is None:
+            return "", complete
+        text = native.close(complete=complete)
+        self.repairs, self.malformed = native.repairs, native.malformed
+        return (self.feed(text) if text else ""), native.complete
+
+    def check(self) -> InvalidArguments | None:
+        """Coerce the buffered arguments to the schema as far as possible, and return what is still wrong with them.
+
+        Calls to custom tools are not checked.
+        """
+        if self._raw is not None:
+            return None
+        text, invalid, repairs = Validator.of(self._schema).check(self.buffered_arguments)
+        self._pending = [text]
+        self.repairs += repairs
+        return invalid
+
+    def close(self, *, complete: bool) -> str:
+        """Return the remaining arguments: all of them if the call was buffered."""
+        text = self.buffered_arguments if self.buffered else ""
+        if self._raw is not None:
+            text = self._raw.feed(text) + (self._raw.close() if complete else "")
+        return text

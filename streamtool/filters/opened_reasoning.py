@@ -1,0 +1,80 @@
+"""Parser for a reply that begins inside reasoning, because the prompt has opened it.
+
+The text before the closer is reasoning and is emitted immediately. That the reply begins inside reasoning is an
+assumption, based on a chat template or a setting; it is wrong for a particular reply if the request or the server has
+switched reasoning off. Three rules correct it:
+
+- A reply that begins with the opener is read without the assumption.
+- An upstream that sends reasoning separately has removed it from the text (`disable`).
+- A reply that the model ended without a closer, and that was nothing but reasoning, is parsed again as if reasoning had
+  never been opened. Its answer and its calls then reach the client late, but they are not lost.
+"""
+
+from collections.abc import Callable
+
+import statemachine
+from streamtool.core.conversation import Forcing
+from streamtool.filters.null_parser import TextParser
+from streamtool.filters.prefilled import Prefilled
+
+REASONING = statemachine.ReasoningDelta
+
+
+class OpenedReasoning:
+    """Parser for one reply that follows this opener. `new_parser` returns a parser for a reply with a given prefix."""
+
+    __slots__ = ("_new_parser", "_open", "_parser", "_silent", "_written")
+
+    def __init__(self, opener: str, new_parser: Callable[[str], TextParser]) -> None:
+        self._new_parser = new_parser
+        self._parser: TextParser = Prefilled(Forcing("prefill", opener, triggers=(opener,)), new_parser)
+        self._open = True
+        """Whether the reply has been nothing but reasoning so far."""
+        self._silent = True
+        """Whether the parser has not emitted anything yet."""
+        self._written = bytearray()  # pieces of text would take ten times the memory
+        """Text that was read while the reply was nothing but reasoning."""
+
+    def disable(self) -> list[statemachine.Event]:
+        """Drop the assumption: the upstream separates reasoning itself. Return the events for buffered text."""
+        if not self._open:
+            return []
+        before, self._parser = self._parser, self._new_parser("")
+        waits = self._parser.feed(self._text) if self._silent else before.close("broken")
+        self._end()
+        return waits
+
+    def feed(self, text: str, /) -> list[statemachine.Event]:
+        """Feed a piece of the reply and return the resulting events."""
+        events = self._parser.feed(text)
+        if self._open:
+            self._written += text.encode("utf-8", "surrogatepass")
+            self._track(events)
+        return events
+
+    def close(self, reason: str | None = None, /) -> list[statemachine.Event]:
+        """Note the end of the reply and return the last events.
+
+        If the model ended the reply after nothing but reasoning, they include the events from parsing it again as text.
+        """
+        events = self._parser.close(reason)
+        self._track(events)
+        if not self._open or reason not in (None, "stop"):
+            return events
+        text, parser = self._text, self._new_parser("")
+        self._end()
+        again = [*parser.feed(text), *parser.close(reason)]
+        return [*events, *(event for event in again if type(event) is not REASONING)]
+
+    @property
+    def _text(self) -> str:
+        return self._written.decode("utf-8", "surrogatepass")
+
+    def _track(self, events: list[statemachine.Event]) -> None:
+        self._silent = self._silent and not events
+        if self._open and any(type(event) is not REASONING for event in events):
+            self._end()
+
+    def _end(self) -> None:
+        self._open = False
+        self._written.clear()

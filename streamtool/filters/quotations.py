@@ -1,0 +1,377 @@
+"""Detection of quotations: call syntax that a user or a tool wrote, and that the model merely repeats.
+
+Inside code and block quotes, the parser already treats call syntax as text. In the middle of a sentence, however,
+quoted syntax looks like a call. But a quotation has a source: the same text occurs in a user's message or a tool result
+in this conversation. So if the text of a call, markup and arguments included, occurs there verbatim (`quoted_sources`),
+the call is treated as text and reaches the client as it was written. The model's own earlier turns do not count as
+sources.
+
+A repeated call is still a call if it is isolated: at the start of a line, and followed only by other calls until the
+end of the reply. A user may have written out the call they want, and frameworks repeat a call that they could not read.
+Only an isolated call has to wait for the text after it.
+
+Few requests contain text in which a call may be quoted. All others only pay for one search of the messages from users
+and tools (`quotation_sources`). If a request contains such text, the reply is fed to the parser in short pieces
+wherever a call may commit: where the parser buffers something, or a tool's name occurs. Since nothing begins or ends
+within a piece, the parser's events and the amount of text that it then buffers show which characters were markup. A
+call is buffered, up to the limit for buffered text, only while it matches a source. From the first character that
+differs from every source, it is streamed again.
+"""
+
+import re
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Protocol
+
+from statemachine import ArgumentsDelta, CallEnd, CallStart, Discarded, Event, ReasoningDelta, TextDelta
+from streamtool.filters.null_parser import TextParser
+from streamtool.filters.quoted_sources import Passage, QuotationSources
+
+_PIECE: Final = re.compile(r"[\w ,.]+|.", re.DOTALL)
+"""Matches pieces of a reply within which nothing begins or ends."""
+_STRETCH: Final = re.compile(r"[^\n\\&]+|\n+|[\\&]+")
+"""Matches stretches of a line without escapes, in which a name is spelled literally."""
+_MANY: Final = 256
+"""Number of collected events that triggers a merge of neighbors."""
+_LEAD: Final = re.compile(r"[\s,;]*(?:`{3,}[^\n`]*\n\s*(?![\w.]+\())?")
+"""Matches text before a call that does not belong to it: separators, or the fence around the call."""
+
+
+class HoldingParser(TextParser, Protocol):
+    """Parser that exposes how many characters it buffers, and whether it is inside reasoning."""
+
+    @property
+    def held(self) -> int: ...
+    @property
+    def in_reasoning(self) -> bool: ...
+
+
+class _ConsumedText:
+    """Text of a reply that the parser has read and no longer buffers."""
+
+    __slots__ = ("_buffer", "_size")
+
+    def __init__(self) -> None:
+        self._buffer: list[str] = []
+        """Text that the parser buffers, possibly preceded by text that it has consumed."""
+        self._size = 0
+
+    def feed(self, piece: str, held: int) -> str:
+        """Add a piece and return the text that the parser has now consumed. `held`: number of characters still
+        buffered.
+
+        Return an empty string while all of the text is buffered.
+        """
+        self._buffer.append(piece)
+        self._size += len(piece)
+        if not held and len(self._buffer) == 1:
+            self._buffer.clear()
+            self._size = 0
+            return piece
+        if held >= self._size:
+            return ""
+        text = "".join(self._buffer)
+        consumed = text[: len(text) - held]
+        self._buffer[:] = [text[len(text) - held :]] if held else []
+        self._size = held
+        return consumed
+
+
+class _BufferedCall:
+    """Call that may be a quotation: its events, its text, and where that text occurs in the sources."""
+
+    __slots__ = ("_passage", "_source", "events", "size", "why")
+
+    def __init__(self, said: str, why: str = "") -> None:
+        self.why = why
+        """Why the call is a quotation if it occurs in the sources. Empty: the call is isolated, so the text after it
+        decides.
+        """
+        self._passage = Passage(said)
+        self._source: list[str] = []
+        self.events: list[Event] = []
+        self.size = 0
+        """Number of characters in the call's text."""
+
+    @property
+    def source(self) -> str:
+        """Text of the call."""
+        return "".join(self._source)
+
+    def begin(self, event: CallStart, source: str) -> bool:
+        """Begin with this text. Return whether it occurs in the sources."""
+        self.events.append(event)
+        self._source.append(source)
+        self.size = len(source)
+        lead = _LEAD.match(source)
+        return self._passage.extend(source[lead.end() if lead else 0 :])
+
+    def extend(self, source: str) -> bool:
+        """Add to the call's text. Return whether all of it still occurs verbatim in the sources."""
+        self._source.append(source)
+        self.size += len(source)
+        return self._passage.extend(source)
+
+
+class _Mode(Enum):
+    """How the parser's events are treated."""
+
+    PASS = "events pass through unchanged"  # noqa: S105  not a password
+    WAIT = "a call is buffered, since it may be a quotation"
+    LAST = "repeated calls are buffered: they are calls if only calls follow"
+    QUOTE = "a quotation has ended; its closing markers are text"
+
+
+class QuotationFilter:
+    """Parser that turns calls quoted from `sources` back into text. At most `limit` characters of a call are buffered.
+
+    `begun`: the reply begins inside a call that the prompt opened, which cannot be a quotation. `on_quotation` is
+    called for each quotation with the reason why it is one: `behind text`, `before text`, `in a fence`, `in reasoning`
+    or `cut off`.
+    """
+
+    __slots__ = (
+        "_call",
+        "_consumed",
+        "_has_text",
+        "_in_reasoning",
+        "_inside_prefilled_call",
+        "_limit",
+        "_line_has_text",
+        "_mode",
+        "_on_quotation",
+        "_parser",
+        "_repeated",
+        "_sources",
+    )
+
+    def __init__(
+        self,
+        parser: HoldingParser,
+        sources: QuotationSources,
+        *,
+        limit: int,
+        begun: bool = False,
+        on_quotation: Callable[[str], object] | None = None,
+    ) -> None:
+        self._inside_prefilled_call = begun
+        self._parser = parser
+        self._sources = sources
+        self._limit = limit
+        self._on_quotation = on_quotation
+        self._mode = _Mode.PASS
+        self._consumed = _ConsumedText()
+        self._call = _BufferedCall("")
+        """Call that is buffered, or the last one that was."""
+        self._in_reasoning = False
+        """Whether the call is inside reasoning."""
+        self._repeated: list[_BufferedCall] = []
+        """Repeated calls that are isolated, each including the markup that followed it."""
+        self._has_text = False
+        """Whether the reply has contained text so far."""
+        self._line_has_text = False
+        """Whether the current line has contained text so far."""
+
+    @property
+    def buffering_reason(self) -> str:
+        """Reason why a call is buffered, or an empty string."""
+        return "" if self._mode in (_Mode.PASS, _Mode.QUOTE) else "it may be a quotation"
+
+    def feed(self, text: str, /) -> list[Event]:
+        """Feed a piece of the reply and return the resulting events."""
+        out: list[Event] = []
+        parser, most = self._parser, _MANY
+        # The filter infers which characters were markup from how much the parser buffers after each piece. That is
+        # exact only if nothing begins or ends within a piece, so text is split finely wherever a call may commit.
+        # Elsewhere a whole stretch is one piece, which costs almost nothing.
+        for stretch in _STRETCH.findall(text):
+            quiet = self._mode is _Mode.PASS and not parser.held and not self._sources.may_name_tool(stretch)
+            for piece in (stretch,) if quiet else _PIECE.findall(stretch):
+                self._process(piece, parser.feed(piece), out)
+                # A long call fed in single-character pieces would pile up events. The growing threshold keeps the cost
+                # of merging linear.
+                if len(out) > most:
+                    out = _merge_neighbours(out)
+                    most = 2 * len(out) + _MANY
+        # If nothing has changed, return the very object that was fed: ChoiceFilter.feed then forwards the original
+        # bytes.
+        if all(type(event) is TextDelta for event in out) and "".join(event.text for event in out) == text:  # type: ignore[union-attr]  # all have one
+            return [TextDelta(text)] if text else []
+        return _merge_neighbours(out)
+
+    def close(self, reason: str | None = None, /) -> list[Event]:
+        """Note the end of the reply and return the last events."""
+        out: list[Event] = []
+        self._process("", self._parser.close(reason), out)
+        self._deliver_repeated(out)
+        return _merge_neighbours(out)
+
+    def _process(self, piece: str, events: list[Event], out: list[Event]) -> None:
+        """Process the parser's events for a piece of the reply."""
+        consumed = self._consumed.feed(piece, self._parser.held)
+        # The common case: no call is buffered and none begins, so only the context of the next call is tracked.
+        if self._mode is _Mode.PASS and not any(type(event) is CallStart for event in events):
+            self._inside_prefilled_call = self._inside_prefilled_call and not events
+            self._line_has_text = (
+                self._line_has_text and "\n" not in consumed
+            )  # even if the newline is markup to the parser
+            self._track_context(events)
+            out += events
+            return
+        for i, event in enumerate(events):
+            match event:
+                case CallStart():
+                    self._begin_call(event, consumed, out)
+                    consumed = ""
+                case CallEnd() if self._mode is _Mode.WAIT:
+                    # The piece that ends the call may already contain text that follows it. Whatever precedes that text
+                    # is markup and belongs to the call, so the text is measured from the end.
+                    behind = sum(
+                        len(later.text) for later in events[i + 1 :] if isinstance(later, TextDelta | ReasoningDelta)
+                    )
+                    self._end_call(event, consumed[: len(consumed) - behind], out)
+                    consumed = consumed[len(consumed) - behind :]
+                case _ if self._mode is _Mode.WAIT:
+                    self._call.events.append(event)
+                # The parser took the quotation for a call, so closing markers may follow. They are part of the
+                # quotation too; the first text ends it.
+                case TextDelta(text=text) | ReasoningDelta(text=text) if self._mode is _Mode.QUOTE:
+                    self._emit(consumed.removesuffix(text), out)
+                    out.append(event)
+                    consumed = ""
+                    self._mode = _Mode.PASS
+                # Text after repeated calls turns them into quotations. The markup between the last call and this text
+                # is first added to that call, so that the client sees every character in order.
+                case TextDelta(text=text) | ReasoningDelta(text=text) if self._mode is _Mode.LAST and text.strip():
+                    self._repeated[-1].extend(consumed.removesuffix(text))
+                    self._quote_repeated(out)
+                    out.append(event)
+                    consumed = ""
+                case TextDelta() | ReasoningDelta() if self._mode is _Mode.LAST:
+                    pass
+                case Discarded() if self._mode in (_Mode.QUOTE, _Mode.LAST):
+                    pass
+                case TextDelta(text=text):
+                    self._inside_prefilled_call = False
+                    self._track_context([event])
+                    out.append(event)
+                    consumed = consumed.removeprefix(text)
+                case _:
+                    self._mode = _Mode.PASS
+                    out.append(event)
+        # Anything not claimed by an event above is markup: part of the open call, or following the last one. Markup
+        # that begins or ends reasoning belongs to neither.
+        if self._mode is _Mode.WAIT:
+            self._extend_call(consumed, out)
+        elif self._mode is _Mode.LAST and self._in_reasoning == self._parser.in_reasoning:
+            self._repeated[-1].extend(consumed)
+        elif self._mode is _Mode.QUOTE:
+            self._emit(consumed, out)
+
+    def _begin_call(self, event: CallStart, source: str, out: list[Event]) -> None:
+        """Handle a call that has committed; `source` is its text so far."""
+        if self._inside_prefilled_call:
+            self._inside_prefilled_call = False
+            self._mode = _Mode.PASS
+            out.append(event)
+            return
+        self._in_reasoning = self._parser.in_reasoning
+        self._call = _BufferedCall(self._sources.comparable, self._quotation_reason(source))
+        self._mode = _Mode.WAIT
+        if not self._call.begin(event, source):
+            self._deliver(out)
+
+    def _quotation_reason(self, source: str) -> str:
+        """Return why a call with this beginning is a quotation if it is repeated; empty if the call is isolated."""
+        begin = source.lstrip()
+        if self._in_reasoning:
+            return "in reasoning"
+        if self._has_text and begin.startswith("```"):
+            return "in a fence"
+        begins_line = "\n" in source[: len(source) - len(begin)] or self._mode is _Mode.LAST
+        return "behind text" if self._line_has_text and not begins_line else ""
+
+    def _extend_call(self, source: str, out: list[Event]) -> None:
+        """Add text to the buffered call. Deliver the call once it differs from every source or exceeds the limit."""
+        if source and (not self._call.extend(source) or self._call.size > self._limit):
+            self._deliver(out)
+
+    def _end_call(self, event: CallEnd, source: str, out: list[Event]) -> None:
+        """End the buffered call: quote it, deliver it, or let what follows decide."""
+        self._call.events.append(event)
+        if not self._call.extend(source):
+            self._deliver(out)
+        elif not self._call.why and event.complete:
+            # The call is isolated and complete, so the text after it decides whether it is a call. An incomplete one
+            # could not be executed anyway; as a quotation, none of its characters is lost.
+            self._repeated.append(self._call)
+            self._mode = _Mode.LAST
+            if sum(call.size for call in self._repeated) > self._limit:
+                self._deliver_repeated(out)
+        else:
+            self._quote_repeated(out)
+            self._report_quotation(self._call.why or "cut off")
+            self._emit(self._call.source, out)
+            self._mode = _Mode.QUOTE
+
+    def _emit(self, text: str, out: list[Event]) -> None:
+        """Emit a quotation, or the markup after it, as text, or as reasoning if the quotation is inside reasoning.
+
+        Markup that begins or ends reasoning is not emitted.
+        """
+        if self._mode is _Mode.QUOTE and self._in_reasoning != self._parser.in_reasoning:
+            self._mode = _Mode.PASS
+        elif text:
+            out.append(ReasoningDelta(text) if self._in_reasoning else TextDelta(text))
+
+    def _deliver(self, out: list[Event]) -> None:
+        """Emit the buffered call as a call, after the repeated calls that precede it."""
+        self._deliver_repeated(out)
+        out += self._call.events
+        self._mode = _Mode.PASS
+
+    def _deliver_repeated(self, out: list[Event]) -> None:
+        """Emit the repeated calls as calls, since only calls follow them."""
+        for call in self._repeated:
+            out += call.events
+        self._repeated.clear()
+        self._mode = _Mode.PASS
+
+    def _quote_repeated(self, out: list[Event]) -> None:
+        """Emit the repeated calls as quotations, since text follows them."""
+        for call in self._repeated:
+            self._report_quotation("before text")
+            out.append(TextDelta(call.source))
+        self._repeated.clear()
+        self._mode = _Mode.PASS
+
+    def _report_quotation(self, why: str) -> None:
+        if self._on_quotation is not None:
+            self._on_quotation(why)
+
+    def _track_context(self, events: list[Event]) -> None:
+        """Track the text before the next call."""
+        for event in events:
+            if type(event) is TextDelta and event.text:
+                _, end, rest = event.text.rpartition("\n")
+                self._line_has_text = bool(rest.strip()) or (self._line_has_text and not end)
+                self._has_text = self._has_text or bool(event.text.strip())
+
+
+def _merge_neighbours(events: list[Event]) -> list[Event]:
+    """Return the events, with neighbors of the same kind merged."""
+    joined: list[Event] = []
+    for event in events:
+        before = joined[-1] if joined else None
+        match before, event:
+            case TextDelta(text=text), TextDelta(text=more):
+                joined[-1] = TextDelta(text + more)
+            case ReasoningDelta(text=text), ReasoningDelta(text=more):
+                joined[-1] = ReasoningDelta(text + more)
+            case ArgumentsDelta(index=index, text=text), ArgumentsDelta(text=more):
+                joined[-1] = ArgumentsDelta(index, text + more)
+            case Discarded(text=text, reason=reason), Discarded(text=more, reason=same) if reason == same:
+                joined[-1] = Discarded(text + more, reason)
+            case _:
+                joined.append(event)
+    return joined

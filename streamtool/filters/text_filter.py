@@ -1,0 +1,134 @@
+"""Pipeline of stages for visible text, and its last stage."""
+
+from typing import Final
+
+from streamtool.core.reply import ReplyEvent, ReplyTextDelta
+from streamtool.filters.choice_state import ChoiceState, Tally
+from streamtool.filters.fabricated_results import FabricatedResultFilter
+from streamtool.filters.held_text import OpeningFilter, TextBuffer
+from streamtool.filters.stages import BufferingStage, Content
+from streamtool.filters.stop_sequences import StopSequences
+from streamtool.forcing.rules import Rules
+
+_BUFFERING_REASONS: Final = (
+    "it waits for the forced call",
+    "the beginning of the reply may deny the tools",
+    "the form of an answer is checked when it is complete",
+    "it may be a fabricated result",
+    "it may be a stop sequence",
+)
+"""Reasons why text is buffered, one for each stage in order."""
+
+
+class VisibleText:
+    """Last stage: text that reaches it is visible. A stop sequence from the client ends the visible text and the reply.
+
+    Text that may become a stop sequence stays buffered across attempts: it is visible text from one attempt, and the
+    next attempt continues after it.
+    """
+
+    __slots__ = ("_choice", "_state", "_stops")
+
+    def __init__(self, choice: int, state: ChoiceState, stop: tuple[str, ...]) -> None:
+        self._choice = choice
+        self._state = state
+        self._stops = StopSequences(stop) if stop else None
+
+    @property
+    def active(self) -> bool:
+        """Whether there are stop sequences to look for."""
+        return self._stops is not None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the beginning of a possible stop sequence is buffered."""
+        return self._stops is not None and self._stops.holds
+
+    def feed(self, event: Content, out: list[ReplyEvent]) -> None:
+        """Emit the event, or as much of its text as may be shown."""
+        state = self._state
+        if state.ended:
+            return
+        if type(event) is not ReplyTextDelta:
+            self.close(out)
+            out.append(event)
+        elif self._stops is None:
+            self._send(event, out)
+        else:
+            text, state.stop_sequence = self._stops.feed(event.text)
+            state.ended = state.stop_sequence is not None
+            self._send(ReplyTextDelta(self._choice, text), out)
+
+    def close(self, out: list[ReplyEvent]) -> None:
+        """Emit the buffered text, which did not become a stop sequence."""
+        if self._stops is not None:
+            self._send(ReplyTextDelta(self._choice, self._stops.close()), out)
+
+    def _send(self, event: ReplyTextDelta, out: list[ReplyEvent]) -> None:
+        if event.text:
+            self._state.visible = self._state.visible or not event.text.isspace()
+            out.append(event)
+
+
+class TextFilter:
+    """Stages for one choice's visible text."""
+
+    __slots__ = ("_answer", "_hold", "_rules", "_state", "_visible", "fabricated", "opening")
+
+    def __init__(self, choice: int, rules: Rules, state: ChoiceState, tally: Tally) -> None:
+        self._rules = rules
+        self._state = state
+        self._visible = VisibleText(choice, state, rules.text.stop)
+        self.fabricated = FabricatedResultFilter(choice, state, tally, self._visible)
+        self._answer = TextBuffer(rules, tally, self.fabricated, active=rules.text.form is not None)
+        self.opening = OpeningFilter(rules, state, tally, self._answer)
+        self._hold = TextBuffer(rules, tally, self.opening, active=rules.forced)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no stage has anything to do, so that text may bypass them."""
+        holding = self._hold.active or self.opening.active or self._answer.active
+        return not (holding or self.fabricated.active or self._visible.active or self._state.ended)
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back until a forced call begins, the opening is decided, or the answer ends."""
+        return self._hold.holds or self.opening.holds or self._answer.holds
+
+    @property
+    def buffering_reason(self) -> str:
+        """Reason why text is buffered, or an empty string."""
+        stages: tuple[BufferingStage, ...] = (self._hold, self.opening, self._answer, self.fabricated, self._visible)
+        return next((why for stage, why in zip(stages, _BUFFERING_REASONS, strict=True) if stage.holds), "")
+
+    @property
+    def answer(self) -> str:
+        """Buffered answer."""
+        return self._answer.text
+
+    @property
+    def buffered_answer_size(self) -> int:
+        """Number of characters in the buffered answer."""
+        return self._answer.size
+
+    def restart(self) -> None:
+        """Reset for the next attempt."""
+        self._hold.restart(active=self._rules.forced and not self._state.calls)
+        self.opening.restart()
+        fresh = not (self._state.calls or self._state.visible)
+        self._answer.restart(active=self._rules.text.form is not None and fresh)
+
+    def feed(self, event: Content, out: list[ReplyEvent]) -> None:
+        """Process text or reasoning that the model has written."""
+        self._hold.feed(event, out)
+
+    def end(self, out: list[ReplyEvent], *, broken: bool) -> None:
+        """Note the end of the upstream's text. Text held back for a forced call stays buffered until the attempt is
+        judged.
+        """
+        self.opening.end(out, broken=broken)
+        self.fabricated.close(out)
+
+    def close(self, out: list[ReplyEvent]) -> None:
+        """Flush everything that is buffered, in order."""
+        self._hold.close(out)

@@ -1,0 +1,28 @@
+"""The calls that a request allows, and how a call is forced: by a schema, a structural tag, a grammar or a prefill.
+
+Nothing here is specific to one format. The text around a call's arguments is obtained from `statemachine.write`
+(`call_frames`); the arguments follow the tool's JSON Schema, reduced to the subset that engines enforce
+(`schemas.portable`). The parser can read every output that a constraint allows.
+"""
+
+from streamtool.forcing.call_frames import CallFrame, frame
+from streamtool.forcing.grammar import call_grammar
+from streamtool.forcing.methods import can_force, forcing_for, forcing_method_for
+from streamtool.forcing.rules import Rules, rules_for
+from streamtool.forcing.schemas import call_schema, call_structural_tag
+from streamtool.schemas.portable import arguments_schema, without_schema
+
+__all__ = [
+    "CallFrame",
+    "Rules",
+    "arguments_schema",
+    "call_grammar",
+    "call_schema",
+    "call_structural_tag",
+    "can_force",
+    "forcing_for",
+    "forcing_method_for",
+    "frame",
+    "rules_for",
+    "without_schema",
+]

@@ -1,0 +1,221 @@
+"""The rules for one request, determined once: which calls may pass, how many, and in which form.
+
+They depend only on the conversation and the settings. Stages consult them for every call, but not for every delta of
+text or arguments.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+from attrs import field, frozen
+
+from streamtool.core.conversation import CUSTOM_TOOL_SCHEMA, Conversation, Tool
+from streamtool.core.json_value import Json
+from streamtool.core.turns import Turn, turn_of
+from streamtool.refusals import Phrases
+from streamtool.schemas.answer_form import AnswerForm
+from streamtool.schemas.validator import Validator
+from streamtool.settings import Settings
+
+_ACTS = re.compile(
+    r"file|path|dir|folder|read|writ|edit|patch|run|exec|bash|shell|command|terminal|process|code|python|script|repo"
+    r"|git|grep|glob|search|browse|web|http|url|fetch|download|page|internet|online|computer|screen|system",
+    re.IGNORECASE,
+)
+"""Words in a tool's name or early in its description which indicate that it acts on files, commands or the network."""
+_SEARCHED_CHARACTERS = 200  # number of characters of a description that are searched
+
+
+@frozen
+class CallableTools:
+    """The tools that may be called; if the tool choice names some tools, only those."""
+
+    schemas: Mapping[str, Mapping[str, Json]]
+    """JSON Schema of the arguments, by tool name."""
+    aliases: Mapping[str, str] = field(factory=dict)
+    """Full names of grouped tools (`namespace`), by their short names, as far as these are unambiguous."""
+    complete: frozenset[str] = frozenset()
+    """Tools whose calls are emitted only once their arguments are complete."""
+    custom: frozenset[str] = frozenset()
+    """Tools that take raw text, which is extracted from the JSON around it."""
+
+
+@frozen
+class RefusalRules:
+    """Rules for recognizing refusals."""
+
+    watch: bool = False
+    """Whether the model is asked again after it denies having tools; this requires that tools are offered and none is
+    forced.
+    """
+    announcements: bool = False
+    """Whether the model is asked again after a reply that only announces a call."""
+    environment: bool = False
+    """Whether some tool acts on files, commands or the network, so that a reply that denies access to these is
+    wrong.
+    """
+    phrases: Phrases | None = None
+    """Phrases that mark a denial or an announcement; None: the built-in ones."""
+
+
+@frozen
+class TextRules:
+    """Rules for text and reasoning."""
+
+    reasoning: Literal["emit", "drop", "text"] = "emit"
+    stop: tuple[str, ...] = ()
+    """Strings that end the visible text and thus the reply."""
+    max_buffered: int = 256 * 1024
+    """Maximum number of characters of text to buffer."""
+    requires_answer: bool = False
+    """Whether a reply that contains only reasoning is rejected; used only with a free tool choice."""
+    form: AnswerForm | None = None
+    """The required form of an answer. The answer is buffered until it is complete, and rejected if its form is
+    wrong.
+    """
+    store_transcript: bool = False
+    """Whether to store what the model writes, because the reply may be continued or the next prompt may repeat it."""
+
+
+@frozen
+class Rules:
+    """The rules for one exchange."""
+
+    tools: CallableTools
+    native: bool = False
+    """Whether the upstream gets the tools natively and is itself responsible for calls and the tool choice."""
+    forbidden: bool = False
+    """Whether calls are discarded (tool choice `none`)."""
+    forced: bool = False
+    """Whether text is buffered until the reply has committed to a call (tool choice `required`, or a named tool)."""
+    single: bool = False
+    """Whether at most one call is allowed; the reply then ends after it."""
+    unknown: Literal["retry", "text", "drop", "deliver"] = "text"
+    """How to treat a call to a tool that is not offered."""
+    malformed: Literal["text", "drop", "retry"] = "text"
+    """How to treat markup that never became a call."""
+    invalid: Literal["deliver", "error"] = "deliver"
+    """How to treat a complete call whose arguments do not match the schema, if the model is not asked again."""
+    truncated: Literal["reason", "error"] = "reason"
+    """How a reply that was truncated inside a call ends: with a finish reason, or with an error."""
+    answer_due: bool = False
+    """Whether an empty reply is rejected because the client expects a reaction to a tool result."""
+    refusals: RefusalRules = RefusalRules()
+    text: TextRules = TextRules()
+
+    @property
+    def callable(self) -> Mapping[str, Mapping[str, Json]]:
+        """The tools in the form that the parser accepts."""
+        schemas, aliases = self.tools.schemas, self.tools.aliases
+        tools = {**{short: schemas[name] for short, name in aliases.items()}, **schemas} if aliases else schemas
+        return AnyName(tools) if self.unknown == "deliver" else tools
+
+
+class AnyName(dict[str, Mapping[str, Json]]):
+    """A mapping of tools that contains every name, except for variant spellings of a known name."""
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a call with this name is to be delivered under it."""
+        known = {tool.lower() for tool in self}
+        return super().__contains__(name) or str(name).removeprefix("functions.").lower() not in known
+
+
+def rules_for(
+    conversation: Conversation,
+    settings: Settings,
+    *,
+    native: bool = False,
+    one_object: bool = False,
+    phrases: Phrases | None = None,
+) -> Rules:
+    """Return the rules for this conversation. If the request has no tools, the ones named in its history may be called.
+
+    `native`: the upstream gets the tools natively. `one_object`: the entire reply, including reasoning, must be one
+    object.
+    """
+    choice = conversation.choice
+    offered = bool(conversation.tools)
+    alone = conversation.options.n == 1 and not native
+    may_deny = offered and choice.mode == "auto" and conversation.options.n == 1
+    free = may_deny and alone
+    correctable = alone and choice.mode != "none"
+    forced = choice.mode == "required" and not native
+    return Rules(
+        tools=_callable_tools(conversation, settings),
+        native=native,
+        forbidden=choice.mode == "none",
+        forced=forced,
+        single=not choice.parallel or conversation.legacy_functions,
+        unknown=_unknown_tool_policy(settings, forced=forced, free=free, alone=alone),
+        malformed="text" if settings.malformed == "retry" and not correctable else settings.malformed,
+        invalid=settings.invalid,
+        truncated=settings.truncated,
+        answer_due=free and turn_of(conversation.messages) is Turn.NEXT_DECISION,
+        refusals=RefusalRules(
+            watch=may_deny and settings.refusals == "retry",
+            announcements=free and settings.refusals == "retry",
+            environment=may_deny and any(map(_acts_on_environment, conversation.tools)),
+            phrases=phrases,
+        ),
+        text=TextRules(
+            reasoning=settings.reasoning,
+            stop=conversation.options.stop,
+            max_buffered=settings.limits.held,
+            requires_answer=free and not one_object,
+            form=_required_answer_form(conversation, settings) if alone else None,
+            store_transcript=(offered or conversation.has_tool_history) and alone,
+        ),
+    )
+
+
+def _required_answer_form(conversation: Conversation, settings: Settings) -> AnswerForm | None:
+    """Return the form that an answer has to be checked for. The upstream cannot enforce it, because calls are text
+    too.
+    """
+    output = conversation.options.output
+    emulated = conversation.tools or conversation.has_tool_history
+    wanted = settings.answers == "check" and output is not None and not output.foreign and emulated
+    return AnswerForm.of(output) if wanted and output is not None else None
+
+
+def _callable_tools(conversation: Conversation, settings: Settings) -> CallableTools:
+    names = conversation.choice.names
+    if conversation.tools:
+        allowed = [tool for tool in conversation.tools if not names or tool.name in names]
+    else:
+        allowed = [Tool(name) for name in conversation.known_names]
+    grouped = [tool for tool in allowed if tool.namespace]
+    short = Counter(map(_short_name, allowed)) if grouped else {}
+    checks = settings.checks_arguments
+    complete = [tool for tool in allowed if settings.arguments_for(tool.name) == "complete"] if checks else []
+    for tool in complete:
+        Validator.of(CUSTOM_TOOL_SCHEMA if tool.custom else (tool.parameters or {}))  # now, rather than during a delta
+    return CallableTools(
+        {tool.name: CUSTOM_TOOL_SCHEMA if tool.custom else (tool.parameters or {}) for tool in allowed},
+        aliases={_short_name(tool): tool.name for tool in grouped if short[_short_name(tool)] == 1},
+        complete=frozenset([tool.name for tool in complete]),
+        custom=frozenset([tool.name for tool in allowed if tool.custom]),
+    )
+
+
+def _unknown_tool_policy(
+    settings: Settings, *, forced: bool, free: bool, alone: bool
+) -> Literal["retry", "text", "drop", "deliver"]:
+    """Return how to treat a call to a tool that is not offered: a forced tool choice is enforced; otherwise the setting
+    applies.
+    """
+    if forced and settings.unknown_tools != "drop":
+        return "retry" if alone else "text"
+    if settings.unknown_tools == "retry" and not free:
+        return "text"
+    return settings.unknown_tools
+
+
+def _acts_on_environment(tool: Tool) -> bool:
+    return _ACTS.search(f"{tool.name} {tool.description[:_SEARCHED_CHARACTERS]}") is not None
+
+
+def _short_name(tool: Tool) -> str:
+    return tool.name.removeprefix(f"{tool.namespace}.") if tool.namespace else tool.name

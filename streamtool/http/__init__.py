@@ -1,1 +1,0 @@
-"""The shells that move bytes: ASGI middleware, upstreams over HTTP, httpx transports."""

@@ -1,0 +1,297 @@
+"""Exchanges around an ASGI app: `ToolMiddleware(app)` adds tool calling to an app that only serves text.
+
+The body of a request to one of our paths is read completely, within limits, and passed to an `Exchange`. The app is
+called with the rewritten body. Each message from the app passes through the exchange, which sends one message to the
+client (`served_exchange`). When the client disconnects, the app is cancelled immediately (`client_connection`).
+
+A large body is read in a worker thread, which also creates the first request to the app. Everything else (other paths,
+other websockets, lifespan, requests with neither tools nor tool history) reaches the app unchanged, with its own
+`receive` and `send`. The module uses anyio, so it runs under asyncio servers and under trio.
+"""
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from attrs import evolve
+
+from streamtool.asgi.answers import new_id, send_error
+from streamtool.asgi.off_loop import LARGE, clock, off_loop
+from streamtool.asgi.request_body import ClientLeft, read_body
+from streamtool.asgi.types import (
+    ASGIApp,
+    ASGIMessage,
+    Receive,
+    Scope,
+    Send,
+    never_disconnects,
+    route_path,
+    send_json,
+    target,
+    with_key_in_header,
+)
+from streamtool.core.errors import RequestError, StreamtoolError
+from streamtool.exchange import Exchange, UpstreamRequest
+from streamtool.observe.observers import Observers, OnExchange
+from streamtool.protocols.interfaces import ClientProtocol
+from streamtool.protocols.registry import PROTOCOLS, as_counting_protocol, client_protocol
+from streamtool.protocols.table import COMPACT, COUNTS, at_path
+from streamtool.responses_api.background import Background
+from streamtool.responses_api.compaction import compact
+from streamtool.responses_api.conversations import StoredConversations
+from streamtool.responses_api.stored import StoredResponses
+from streamtool.responses_api.websocket import Sockets
+from streamtool.schemas.validator import require_library
+from streamtool.server.budgets import Budgets
+from streamtool.server.folded import fold_stream
+from streamtool.server.gate import ENTRY, Entry, Gate
+from streamtool.server.served_exchange import PREPARES, ServedExchange
+from streamtool.server.services import open_services, warm_up
+from streamtool.server.token_counting import count_tokens
+from streamtool.settings import Settings, with_options
+from streamtool.store.replies import ClientStoreView, Store, open_store
+from streamtool.store.storing import memory_of
+from streamtool.upstream.chat_templates import ChatTemplates
+
+if TYPE_CHECKING:
+    from streamtool.inspector.app import Inspector
+
+UPSTREAM_KEY = "streamtool.upstream"
+"""Key in the ASGI scope for the name of the upstream chosen by the settings. Read by the app."""
+
+
+class ToolMiddleware:
+    """Middleware that adds tool calling to `app`, which replies with text in any upstream protocol.
+
+    `options` are fields of `Settings` (`mode="native"`) and take precedence over `settings`. `on_exchange` is called
+    with the `Record` of each exchange after it has ended. `templates` contains the models' chat templates; by default,
+    they are read from the files named in the settings. Raises SettingsError for contradictory or unavailable settings.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings | None = None,
+        on_exchange: OnExchange | None = None,
+        templates: ChatTemplates | None = None,
+        opened_store: Store | None = None,
+        **options: Any,
+    ) -> None:
+        self.app = app
+        self.settings = with_options(settings, options)
+        if self.settings.checks_arguments:
+            require_library("arguments")
+        self.on_exchange = on_exchange
+        self.observers = Observers(self.settings, clock)
+        self.store: Store = (
+            open_store(self.settings.store, failed=self.observers.store_failed)
+            if opened_store is None
+            else opened_store
+        )
+        for protocol in set(self.settings.paths.values()):
+            client_protocol(protocol)  # loads the protocol, so that no request has to
+        self.templates = ChatTemplates(self.settings) if templates is None else templates
+        self.services = open_services(self.settings, self.templates, self.store)
+        self.background = Background()
+        self.stored = StoredResponses(self.settings)
+        self.conversations = StoredConversations(self.settings)
+        self.budgets = Budgets(self.settings, self.store)
+        self.gate = Gate(self.settings.limits, self.budgets)
+        self.sockets = Sockets(self.settings, self.gate)
+        self.inspector = _inspector(self)
+
+    async def drain(self, seconds: float) -> None:
+        """Reject new requests (503), give open requests this many seconds to finish, then end them with an error.
+
+        Returns when all requests have ended. Call it before the server stops. Requests to our paths that pass through
+        to the app unchanged are also included.
+        """
+        await self.gate.drain(seconds)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        protocol = None
+        if scope["type"] == "http":
+            path = route_path(scope)
+            if self.inspector is not None and self.inspector.serves(path):
+                await self.inspector(scope, receive, send)
+                return
+            protocol = at_path(self.settings.paths, path) if scope["method"] == "POST" else None
+            protocol = protocol or self.remembers(path)
+        elif scope["type"] == "websocket" and self.sockets.serves(scope):
+            await self.sockets.serve(self, scope, receive, send)
+            return
+        elif scope["type"] == "lifespan":
+            async with warm_up(self.settings):
+                await self.app(scope, receive, send)
+            return
+        if protocol is None:
+            await self.app(scope, receive, send)
+            return
+        wire = client_protocol(protocol, target(scope))
+        scope = with_key_in_header(scope, PROTOCOLS[wire.NAME].query_key)
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if self.conversations.protocol(path):
+                body = await self._body(wire, scope, receive, send) if scope["method"] == "POST" else b""
+                if body is not None:
+                    await self.conversations.serve(self.store, scope, body, send)
+            elif not bounded:
+                await self.stored.serve(self.store, self.background, scope, receive, send)
+            else:
+                await self._serve(protocol, wire, scope, receive, send)
+
+        bounded = self.remembers(path) is None
+        await self.gate.run(serve, scope, receive, send, wire, on_rejected=self.observers.rejected, bounded=bounded)
+
+    def remembers(self, path: str) -> str | None:
+        """Return the protocol of a path that serves stored responses or conversations; None for other paths."""
+        return self.stored.protocol(path) or self.conversations.protocol(path)
+
+    async def _serve(self, protocol: str, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request to one of our paths."""
+        entry: Entry = scope[ENTRY]
+        body = await self._body(wire, scope, receive, send)
+        if body is None:
+            return
+        if protocol in COUNTS:
+            await self._count(wire, scope, body, receive, send)
+            return
+        memory = memory_of(self.store, scope, entry.client)
+        if protocol == COMPACT:
+            answer = await compact(self, self.settings.limits, scope, body, receive=receive, memory=memory)
+            await send_json(send, answer.body, status=answer.status)
+            return
+        large = len(body) > LARGE or self.store.blocks
+        begin = partial(self._begin, wire, body, scope, memory, ready=large and PREPARES not in scope)
+        try:
+            exchange = await off_loop(begin) if large else begin()
+        except StreamtoolError as error:
+            self.observers.rejected(wire.NAME, error, scope["headers"])
+            await send_error(wire, error, send)
+            return
+        watch = self.observers.watch(exchange, scope["headers"], self.on_exchange)
+        if exchange.passthrough and PREPARES not in scope:
+            with watch.passing(), entry.cancelling():
+                await self._pass(exchange, scope, body, receive, send)
+        else:
+            del body, begin  # a stream may stay open for long
+            try:
+                if exchange.conversation.background:
+                    await self._make(exchange, memory, scope, receive, send, large=large)
+                else:
+                    run = ServedExchange(self, exchange, scope, receive, send, large=large)
+                    with entry.ending_with(run.end):
+                        await run.run()
+            finally:
+                usage = watch.end(None if exchange.done else entry.error)
+                exchange.release()
+                await self.budgets.spend(scope["headers"], usage, entry.client)
+
+    def _begin(
+        self, wire: ClientProtocol, body: bytes, scope: Scope, memory: ClientStoreView, *, ready: bool
+    ) -> Exchange:
+        """Begin an exchange. `ready` (in a worker thread) means that its first request is also created. Raises
+        StreamtoolError.
+        """
+        exchange = Exchange(
+            self.settings,
+            wire,
+            body,
+            scope["headers"],
+            new_id=new_id,
+            now=int(time.time()),
+            clock=clock,
+            services=self.services.for_client(memory),
+            identity=memory.client,
+        )
+        if ready:
+            exchange.make_ready()
+        return exchange
+
+    async def _make(
+        self, exchange: Exchange, memory: ClientStoreView, scope: Scope, receive: Receive, send: Send, *, large: bool
+    ) -> None:
+        """Create a response in the background. Raises RequestError if the response could not be retrieved later."""
+        entry: Entry = scope[ENTRY]
+        if not self.settings.store.size:
+            raise RequestError(
+                "This server does not store responses (store.size): leave `background` out.", param="background"
+            )
+        with self.background.making(exchange, memory, self.settings.store.lease) as made:
+            run = ServedExchange(self, exchange, scope, never_disconnects, made.put, large=large)
+            with entry.ending_with(run.end):
+                await made.make(run.run, run.end, receive, send, self.settings.keepalive)
+
+    def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope:
+        """Return the scope to call the app with."""
+        inner = dict(scope)
+        del inner[ENTRY]
+        inner["headers"] = list(request.headers)
+        if request.upstream is not None:
+            inner[UPSTREAM_KEY] = request.upstream
+        path = self.settings.app_path or request.path
+        if path is not None:
+            path, _, query = path.partition("?")
+            inner["raw_path"] = (scope.get("root_path", "").rstrip("/") + path).encode()
+            inner["path"] = unquote(inner["raw_path"].decode())
+            inner["query_string"] = query.encode() if request.path is not None else scope.get("query_string", b"")
+        return inner
+
+    async def _count(self, wire: ClientProtocol, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        try:
+            counted = await count_tokens(
+                self.settings,
+                as_counting_protocol(wire),
+                self.app,
+                scope,
+                body,
+                receive=receive,
+                upstream_key=UPSTREAM_KEY,
+                services=evolve(self.services, store=memory_of(self.store, scope, scope[ENTRY].client)),
+                blocks=self.store.blocks,
+            )
+        except StreamtoolError as error:
+            await send_error(wire, error, send)
+            return
+        await send_json(send, counted)
+
+    async def _body(self, wire: ClientProtocol, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+        """Return the request body, or None if an error was sent instead or the client has disconnected."""
+        try:
+            return await read_body(scope, receive, self.settings.limits)
+        except RequestError as error:
+            self.observers.rejected(wire.NAME, error, scope["headers"])
+            await send_error(wire, error, send)
+        except ClientLeft:
+            pass
+        return None
+
+    async def _pass(self, exchange: Exchange, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Pass a request that needs no tool support to the app unchanged. The app answers the client itself."""
+        request = exchange.request()
+        inner = self.inner_scope(scope, request)
+        if request.body is body:
+            inner["headers"] = scope["headers"]
+        replayed = False
+
+        async def replay() -> ASGIMessage:
+            nonlocal replayed
+            if not replayed:
+                replayed = True
+                return {"type": "http.request", "body": request.body, "more_body": False}
+            return await receive()
+
+        stream = exchange.conversation.stream
+        await self.app(inner, replay, send if stream else fold_stream(exchange, receive, send))
+
+
+def _inspector(tools: ToolMiddleware) -> "Inspector | None":
+    """Return the inspector if the settings enable it, otherwise None."""
+    ring = tools.observers.ring
+    if ring is None:
+        return None
+    from streamtool.inspector.app import Inspector  # noqa: PLC0415  imported only where it is used
+
+    return Inspector(tools.settings, ring, lambda: tools.gate.draining)

@@ -1,0 +1,1 @@
+"""Knowledge about models: families by name, chat templates, and how a template ends the prompt."""

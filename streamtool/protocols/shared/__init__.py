@@ -1,0 +1,1 @@
+"""Code shared by the protocol packages, which never import each other."""

@@ -1,0 +1,304 @@
+"""Readers for single fields of a request body, shared by the client protocols.
+
+Each function takes a place (`messages[2].content`), which becomes the `param` of its errors. Reading is as tolerant as
+real agents require: null is the same as an absent field, and lone surrogates in the body are replaced.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from streamtool.core.bounded_cache import LruCache, SharedList
+from streamtool.core.conversation import MediaPart
+from streamtool.core.errors import RequestError, TooLargeError
+from streamtool.core.json_value import Fields, Json
+from streamtool.protocols.options import OptionKind, ReadRow
+from streamtool.protocols.shared import wire
+from streamtool.settings import LimitSettings
+
+_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f\"'`<>{}\[\]()\\]+")
+"""Valid tool name. The origins accept `[A-Za-z0-9_-]{1,64}`; names of MCP tools also contain dots and slashes."""
+_CONTAINERS: Final = (dict, list)
+_decode_top: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_WORTHWHILE: Final = 1024
+"""Size in bytes of the smallest `tools` list worth caching."""
+_LARGEST_KEPT: Final = 256 * 1024
+"""Size in bytes of the largest `tools` list to cache."""
+_known_tools = LruCache[tuple[SharedList, int]](40_000)
+"""Decoded `tools` lists and their numbers of brackets, by their JSON and the depth limit they were checked against. The
+number of brackets is the weight of an entry.
+"""
+
+
+def body_fields(body: bytes, limits: LimitSettings) -> Fields:
+    """Return the fields of a request body, which must be a JSON object within the limits for size, values and depth."""
+    if len(body) > limits.body:
+        raise TooLargeError(
+            f"The request body is larger than {limits.body} bytes (limits.body).", code="request_too_large"
+        )
+    if wire.more_values(body, limits.values):
+        raise TooLargeError(
+            f"The request body has more than {limits.values} JSON values (limits.values).", code="too_many_values"
+        )
+    known, text = _with_known_tools(body, limits.depth)
+    if known is not None:
+        return known
+    sentence = f"The request body is not JSON, or is nested more than {limits.depth} levels deep (limits.depth)."
+    try:
+        value = wire.decode(body)
+    except wire.UNREADABLE:
+        try:
+            value = wire.repaired(wire.decode_tolerant(body))
+        except (ValueError, RecursionError):
+            raise RequestError(sentence, code="invalid_json") from None
+    # a body, strings included, always has at least as many brackets as levels of nesting
+    if body.count(b"{") + body.count(b"[") > limits.depth and _deeper(value, limits.depth):
+        raise RequestError(sentence, code="invalid_json")
+    fields = object_at(value, None, "The request body must be a JSON object.")
+    if text and type(tools := fields["tools"]) is list:
+        brackets = text.count(b"{") + text.count(b"[")
+        shared = SharedList(tools)
+        _known_tools.put((text, limits.depth), (shared, brackets), brackets)
+        return {**fields, "tools": shared}
+    return fields
+
+
+def _with_known_tools(body: bytes, depth: int) -> tuple[Fields | None, bytes]:
+    """Return the fields of a body whose tools are cached, without decoding the tools again; None if they are not
+    cached.
+
+    Also returns the JSON of the tools, which is their cache key; b"" if they are not worth caching. Agents send the
+    same tools with each request, and these account for most of its bytes and objects.
+    """
+    if len(body) < _WORTHWHILE:
+        return None, b""
+    try:
+        top = _decode_top(body)
+        raw = top.get("tools", b"")
+        if not _WORTHWHILE <= len(raw) <= _LARGEST_KEPT:
+            return None, b""
+        text = bytes(raw)
+        known = _known_tools.get((text, depth))
+        if known is None:
+            return None, text
+        tools, brackets = known
+        fields: dict[str, Json] = {name: tools if name == "tools" else wire.decode(raw) for name, raw in top.items()}
+    except wire.UNREADABLE:
+        return None, b""
+    if body.count(b"{") + body.count(b"[") - brackets > depth and _deeper({**fields, "tools": None}, depth):
+        return None, b""
+    return fields, text
+
+
+def _deeper(value: Json, depth: int) -> bool:
+    """Return whether `value` is nested more than `depth` deep. Works level by level, without recursion."""
+    level = [value] if isinstance(value, _CONTAINERS) else []
+    for _ in range(depth):
+        if not level:
+            return False
+        level = [
+            item
+            for node in level
+            for item in (node.values() if type(node) is dict else node)
+            if isinstance(item, _CONTAINERS)
+        ]
+    return bool(level)
+
+
+def object_at(value: Json, place: str | None, sentence: str = "This must be a JSON object.") -> Fields:
+    """Return the value, which must be an object."""
+    if not isinstance(value, dict):
+        raise refused(place, sentence)
+    return value
+
+
+def list_of(fields: Fields, key: str, place: str = "") -> list[Json]:
+    """Return the list under the key, or an empty one if it is absent."""
+    value = fields.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise refused(_at(place, key), f"`{key}` must be a list.")
+    return value
+
+
+def string(fields: Fields, key: str, place: str = "", *, empty: bool = False) -> str:
+    """Return the required string under the key. `empty` means that it may be empty."""
+    value = fields.get(key)
+    if not isinstance(value, str) or not (value or empty):
+        raise refused(_at(place, key), f"`{key}` must be a string{'' if empty else ' that is not empty'}.")
+    return value
+
+
+def words(fields: Fields, key: str, place: str = "") -> str:
+    """Return the string under the key, or an empty one if it is absent."""
+    return string(fields, key, place, empty=True) if fields.get(key) is not None else ""
+
+
+def flag(fields: Fields, key: str, place: str = "", *, default: bool = False) -> bool:
+    """Return the boolean under the key, or the default if it is absent."""
+    value = fields.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise refused(_at(place, key), f"`{key}` must be true or false.")
+    return value
+
+
+def strings(fields: Fields, key: str, place: str = "") -> tuple[str, ...]:
+    """Return the strings under the key, which contains one string or a list of them. Empty strings are skipped."""
+    value = fields.get(key)
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,) if value else ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise refused(_at(place, key), f"`{key}` must be a string or a list of strings.")
+    return tuple(item for item in value if item)
+
+
+def read_options(fields: Fields, rows: Sequence[ReadRow], place: str = "") -> dict[str, Json]:
+    """Return the arguments for `Options` that the rows find in the fields, including `sampling`.
+
+    `rows` come from `options.reading`. This runs for every request, so it is one loop that makes no calls for plain
+    numbers and text.
+    """
+    sampling: dict[str, float] = {}
+    given: dict[str, Json] = {"sampling": sampling}
+    for row in rows:
+        name, kind = row.name, row.kind
+        found: dict[str, Json] = sampling if row.sampling else given
+        holder = fields.get(row.parent) if row.parent else fields
+        if name in found or not isinstance(holder, dict):
+            continue
+        value = holder.get(row.key)
+        if value is None:
+            continue
+        if kind is OptionKind.TEXT:
+            if isinstance(value, str) and value:
+                found[name] = value
+            continue
+        if kind is OptionKind.TEXTS:
+            found[name] = strings(holder, row.key, place)
+            continue
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise _not_in_range(row, place)
+        if row.convert is not None:
+            value = row.convert(value)
+            if value is None:
+                continue
+        if kind is OptionKind.WHOLE:
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if not isinstance(value, int) or value < row.least or (row.most is not None and value > row.most):
+                raise _not_in_range(row, place)
+        found[name] = value
+    return given
+
+
+def _not_in_range(row: ReadRow, place: str) -> RequestError:
+    """Return the error for a value of the wrong type, or outside the row's limits."""
+    limits = f", {row.least} or more" if row.most is None else f" from {row.least} to {row.most}"
+    if row.kind is OptionKind.NUMBER:
+        limits = ""
+    return refused(_at(place, row.key), f"`{row.key}` must be {row.kind.value}{limits}.")
+
+
+def model_name(raw: Fields) -> str:
+    """Return the name of the requested model."""
+    model = raw.get("model")
+    if not isinstance(model, str) or not model:
+        raise refused("model", "Name the model to use as a string.")
+    return model
+
+
+def check_tool_count(count: int, limits: LimitSettings, place: str) -> None:
+    """Reject a request with more tools than the limit. Raises TooLargeError."""
+    if count > limits.tools:
+        raise TooLargeError(
+            f"More than {limits.tools} tools in one request (limits.tools).", param=place, code="too_many_tools"
+        )
+
+
+def tool_name(fields: Fields, place: str, limits: LimitSettings) -> str:
+    """Return the name of an offered tool."""
+    name = string(fields, "name", place)
+    if len(name) > limits.name:
+        raise refused(
+            _at(place, "name"),
+            f"A tool's name must not exceed {limits.name} characters (limits.name).",
+            code="name_too_long",
+        )
+    if not (_NAME.fullmatch(name) and name.isprintable()):
+        sentence = f"A tool's name must not contain spaces, quotes, brackets or invisible characters: {shown(name)}."
+        raise refused(_at(place, "name"), sentence)
+    return name
+
+
+def tool_schema(fields: Fields, key: str, place: str, limits: LimitSettings, size: int) -> Fields | None:
+    """Return the JSON Schema under the key, or None if it is absent. `size` is the size of the request body."""
+    schema = fields.get(key)
+    if schema is None:
+        return None
+    schema = object_at(schema, _at(place, key), "Parameters must be a JSON Schema object.")
+    # A schema is never much larger than the body around it, so most schemas can be accepted without encoding them.
+    if size > limits.schema and len(wire.encode(schema)) > limits.schema:
+        sentence = f"The schema is larger than {limits.schema} bytes (limits.schema)."
+        raise TooLargeError(sentence, param=_at(place, key), code="schema_too_large")
+    return schema
+
+
+def media(kind: str, raw: Fields, url: str, name: str = "") -> MediaPart:
+    """Return the part for a URL. A data URL (`data:image/png;base64,…`) is split into media type and data."""
+    head, comma, data = url.partition(",")
+    if comma and head[:5].lower() == "data:" and head.endswith(";base64"):
+        return MediaPart(kind, raw, head[5:-7].partition(";")[0], data, name=name)
+    return MediaPart(kind, raw, url=url, name=name)
+
+
+def custom_description(fields: Fields, place: str) -> str:
+    """Return a custom tool's description, including the grammar of its input, which the model learns only from here."""
+    about = words(fields, "description", place)
+    match fields.get("format"):
+        case {"type": "grammar", "grammar": {"definition": str(definition), **rest}} if definition:
+            pass
+        case {"type": "grammar", "definition": str(definition), **rest} if definition:
+            pass
+        case _:
+            return about
+    syntax = rest.get("syntax")
+    grammar = f"{syntax} grammar" if isinstance(syntax, str) and syntax != "regex" else "regular expression"
+    return f"{about}\nThe input must match this {grammar}:\n{definition}".lstrip()
+
+
+def refused(place: str | None, sentence: str, *, code: str | None = None) -> RequestError:
+    """Return an error whose `param` is the place in the request."""
+    return RequestError(sentence, param=place, code=code)
+
+
+def shown(value: Json) -> str:
+    """Return the value as quoted in an error message, truncated to 80 characters."""
+    text = value if isinstance(value, str) else wire.encode(value).decode()
+    return f"`{text[:80]}`"
+
+
+def _at(place: str, key: str) -> str:
+    return f"{place}.{key}" if place else key
+
+
+_EXAMPLES: Final = 3
+"""Maximum number of a tool's examples to read."""
+
+
+def examples(fields: Fields, key: str) -> tuple[Fields, ...]:
+    """Return the first examples of a tool's arguments that the client sent."""
+    given = fields.get(key)
+    return tuple(one for one in given if isinstance(one, dict))[:_EXAMPLES] if isinstance(given, list) else ()
+
+
+def for_code_only(fields: Fields) -> bool:
+    """Return whether the tool may be called only by programs, which only the origin can run."""
+    callers = fields.get("allowed_callers")
+    return isinstance(callers, list) and bool(callers) and "direct" not in callers

@@ -1,0 +1,370 @@
+"""Base classes of all upstream reply readers and client stream writers.
+
+`StreamReader` splits the upstream's bytes. `BodySniffer` detects the kind of answer, each event is decoded once,
+damaged events are read as far as possible, and every kind of premature end becomes one `ReplyFailure`. Each protocol
+package interprets the decoded objects in `_read`, `_document` and `_end`.
+
+`StreamWriter` passes each reply event to one of its protocol's methods. Text and argument deltas are dispatched first
+because there are thousands of them; all other events take the slower path through `_dispatch`.
+
+Nothing here raises an exception because of what an upstream sends.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, assert_never
+
+import msgspec
+from attrs import evolve
+
+from streamtool.core import sse
+from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.core.json_value import Json, JsonObject
+from streamtool.core.reply import (
+    Reason,
+    ReplyArgumentsDelta,
+    ReplyCall,
+    ReplyCallEnd,
+    ReplyCallStart,
+    ReplyEnd,
+    ReplyEvent,
+    ReplyFailure,
+    ReplyFinish,
+    ReplyPart,
+    ReplyReasoningDelta,
+    ReplyStart,
+    ReplyText,
+    ReplyTextDelta,
+    Usage,
+    UsageReport,
+)
+from streamtool.protocols.shared import wire
+from streamtool.protocols.shared.body_sniffer import BodySniffer, truncated_error, unreadable_error
+
+Events = list[ReplyEvent]
+Out = list[bytes]
+
+DONE: Final = b"[DONE]"
+"""Data of the last event of a stream in OpenAI's protocols, and in many implementations of other protocols."""
+KEEPALIVE: Final = sse.comment("keep-alive")
+"""Bytes that may be sent while the upstream is silent, even before the reply has begun."""
+BREAK: Final = b"\n\n"
+"""Terminator of an event, also sent after a truncated event."""
+STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+"""Headers of a stream. They exclude `connection`, which the server adds itself and HTTP/2 prohibits."""
+COMPLETE_HEADERS: Final = ((b"content-type", b"application/json"),)
+"""Headers of a complete reply or of an error; the sender adds the length."""
+
+_SPACE_HELD: Final = 4096  # characters of whitespace to buffer after a call
+_decode: Final = wire.decode
+_strict: Final = msgspec.json.Encoder().encode
+
+
+class StreamReader:
+    """Reader for one reply; base class of each protocol's `ReplyReader`.
+
+    `ended` means that no further events will be returned.
+    """
+
+    __slots__ = ("_answer", "_counts", "ended")
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._counts: JsonObject | None = None  # the upstream's token counts, often sent with every chunk
+        self._answer = BodySniffer(final=(DONE,))
+
+    # --- hooks for the protocol
+
+    def _read(self, fields: JsonObject, event: sse.ServerSentEvent | None, events: Events) -> None:
+        """Read one object of the answer; `event` is the event that contained it, if any."""
+        raise NotImplementedError
+
+    def _document(self, value: Json, events: Events) -> None:
+        """Read the whole answer if it is one JSON document instead of a stream."""
+        raise NotImplementedError
+
+    def _end(self, events: Events, *, marked: bool) -> None:
+        """Handle the end of the answer; `marked` means that the upstream marked the end explicitly."""
+        raise NotImplementedError
+
+    def _usage(self, counts: JsonObject) -> Usage:
+        """Convert the upstream's token counts."""
+        raise NotImplementedError
+
+    # --- shared
+
+    @property
+    def usage(self) -> Usage | None:
+        """Latest usage report, available even if the reply never ends."""
+        return None if self._counts is None else self._usage(self._counts)
+
+    def feed(self, data: bytes) -> Events:
+        """Return the reply events that `data` completes."""
+        events: Events = []
+        if self.ended:
+            return events
+        answer = self._answer
+        for event in answer.feed(data):
+            self._event(event, events)
+        if answer.error is not None:
+            self._fail(answer.error, events)
+        return events
+
+    def close(self) -> Events:
+        """Return the events at the end of the answer; a truncated reply ends in a `ReplyFailure`."""
+        events: Events = []
+        if not self.ended:
+            self._read_rest(events)
+        if not self.ended:
+            self._end(events, marked=False)
+        return events
+
+    def _read_rest(self, events: Events) -> None:
+        """Read the remainder at the end of the answer: an unterminated event, or a document."""
+        answer = self._answer
+        for event in answer.close():
+            self._event(event, events)
+        if answer.error is not None:
+            self._fail(answer.error, events)
+        body = answer.body
+        if body is None or self.ended:
+            return
+        try:
+            value = wire.decode_tolerant(body)
+        except ValueError:
+            self._fail(truncated_error(), events)
+            return
+        self._document(unwrap_list(value), events)
+
+    def _event(self, event: sse.ServerSentEvent, events: Events) -> None:
+        if self.ended:
+            return
+        try:
+            value = _decode(event.data)
+        except wire.UNREADABLE:
+            self._read_non_json(event, events)
+            return
+        if type(value) is dict and event.name != "error":
+            self._read(value, event, events)
+        else:
+            self._read_decoded(value, event, events)
+
+    def _read_decoded(self, value: Json, event: sse.ServerSentEvent, events: Events) -> None:
+        """Read an error event, a list around an object, or damaged JSON. None of these is ever forwarded verbatim."""
+        value = unwrap_list(value)
+        if not isinstance(value, dict):
+            return  # meaningless
+        if event.name == "error" and not value.get("error"):
+            self._fail(wire.upstream_error(value), events)
+        else:
+            self._read(value, evolve(event, raw=None), events)
+
+    def _read_non_json(self, event: sse.ServerSentEvent, events: Events) -> None:
+        """Read an event that is not strict JSON: the end marker, damaged JSON, or anything else."""
+        data = event.data.strip()
+        if data.startswith(DONE):
+            self._end(events, marked=True)
+            return
+        try:
+            value = wire.decode_tolerant(data)
+        except ValueError:
+            if data[:1] == b"{":
+                self._fail(unreadable_error(), events)
+            elif event.name == "error":
+                self._fail(wire.upstream_error(data.decode("utf-8", "replace")), events)
+        else:
+            self._read_decoded(value, event, events)
+
+    def _done(self, events: Events) -> None:
+        """Complete the reply after all its other events have been emitted."""
+        # Usage precedes the end, because several protocols write it into the last object of their stream.
+        usage = self.usage
+        if usage is not None:
+            events.append(UsageReport(usage))
+        events.append(ReplyEnd())
+        self.ended = True
+
+    def _fail(self, error: UpstreamError, events: Events) -> None:
+        """Fail the reply, unless it has already ended."""
+        if not self.ended:
+            events.append(ReplyFailure(error))
+            self.ended = True
+
+
+def unwrap_list(value: Json) -> Json:
+    """Return the first element of a non-empty list, because some servers wrap their answer in one; any other value is
+    returned unchanged.
+    """
+    return value[0] if isinstance(value, list) and value else value
+
+
+def nonempty_string(value: Json) -> str | None:
+    """Return a non-empty string without lone surrogates; None for anything else."""
+    return wire.repaired(value) if isinstance(value, str) and value else None
+
+
+def flush_joiners(choice: int, reasoning: wire.Joiner, text: wire.Joiner, events: Events) -> None:
+    """Emit an incomplete trailing character as U+FFFD, because no further text can complete it."""
+    if rest := reasoning.close():
+        events.append(ReplyReasoningDelta(choice, rest))
+    if rest := text.close():
+        events.append(ReplyTextDelta(choice, rest))
+
+
+def json_string(text: str) -> bytes:
+    """Return the text as a quoted JSON string; a lone surrogate becomes U+FFFD."""
+    try:
+        return _strict(text)
+    except UnicodeEncodeError:
+        return wire.encode(text)
+
+
+def stronger_reason(found: Reason, before: Reason | None) -> Reason:
+    """Return the more specific of a choice's two finish reasons: a plain stop never replaces another reason."""
+    return before or found if found is Reason.STOP else found
+
+
+def choices_missing_error(got: int, asked: int) -> UpstreamError:
+    """Return the error for an upstream that returned fewer choices than requested."""
+    sentence = f"The upstream returned {got} of {asked} choices; request one at a time."
+    return UpstreamError(sentence, param="n", code="choices_missing")
+
+
+def no_reason_error() -> UpstreamError:
+    """Return the error for a reply that ended without a finish reason."""
+    return UpstreamError("The reply ended without a finish reason.", code="upstream_closed")
+
+
+def merge_start(start: ReplyStart, made: ReplyStart) -> ReplyStart:
+    """Return the reply's id, time and model: the upstream's where it sent them, otherwise our own."""
+    created = made.created if start.created is None else start.created
+    return ReplyStart(start.id or made.id, created, start.model or made.model)
+
+
+class SpaceAfterCall:
+    """Buffer for whitespace after a call, which is dropped unless text follows."""
+
+    __slots__ = ("_space", "waits")
+
+    def __init__(self) -> None:
+        self.waits = False
+        """Whether only whitespace has followed the last call."""
+        self._space = ""
+
+    def call_written(self) -> None:
+        """Start buffering whitespace after a call."""
+        self.waits = True
+        self._space = ""
+
+    def feed(self, text: str) -> str:
+        """Return the text that may be written now, including buffered whitespace."""
+        if not self.waits:
+            return text
+        if text.isspace() and len(self._space) < _SPACE_HELD:
+            self._space += text
+            return ""
+        self.waits, space = False, self._space
+        self._space = ""
+        return space + text
+
+
+def drop_blank_text(parts: Iterable[ReplyPart]) -> Iterator[ReplyPart]:
+    """Yield the parts of a whole reply as a stream would contain them, without whitespace-only text after a call."""
+    space = SpaceAfterCall()
+    for part in parts:
+        if isinstance(part, ReplyCall):
+            space.call_written()
+        elif isinstance(part, ReplyText):
+            part = ReplyText(space.feed(part.text))  # noqa: PLW2901  the remaining text
+            if not part.text:
+                continue
+        yield part
+
+
+class StreamWriter:
+    """Writer for one streamed reply; base class of each protocol's `ReplyWriter`."""
+
+    __slots__ = ("_ended",)
+    response: bytes | None = None
+    """Complete reply as one object, in protocols whose stream contains one."""
+
+    def __init__(self) -> None:
+        self._ended = False
+
+    def feed(self, events: Iterable[ReplyEvent]) -> bytes:
+        """Return the bytes to send to the client for `events`, possibly b""."""
+        out: Out = []
+        for event in events:
+            # Text and arguments are dispatched even after the end, so that the common case needs no check; the handlers
+            # of both ignore late events themselves.
+            kind = type(event)
+            if kind is ReplyTextDelta:
+                self._text(event, out)  # type: ignore[arg-type]  # narrowed by `kind`, which is faster than isinstance
+            elif kind is ReplyArgumentsDelta:
+                self._arguments(event, out)  # type: ignore[arg-type]  # as above
+            elif not self._ended:
+                self._dispatch(event, out)
+        return b"".join(out)
+
+    def keepalive(self) -> bytes:
+        """Return bytes that may be sent between two calls to `feed` while the upstream is silent."""
+        return KEEPALIVE
+
+    def _dispatch(self, event: ReplyEvent, out: Out) -> None:
+        match event:
+            case ReplyStart():
+                self._start(event, out)
+            case ReplyReasoningDelta():
+                self._reasoning(event, out)
+            case ReplyCallStart():
+                self._open_call(event, out)
+            case ReplyCallEnd():
+                self._close_call(event, out)
+            case ReplyFinish():
+                self._finish(event, out)
+            case UsageReport():
+                self._count(event.usage)
+            case ReplyFailure():
+                self._fail(event.error, out)
+            case ReplyEnd():
+                self._end(out)
+            case ReplyTextDelta() | ReplyArgumentsDelta():
+                pass  # already handled by `feed`
+            case _:
+                assert_never(event)
+
+    # --- hooks for the protocol
+
+    def _text(self, event: ReplyTextDelta, out: Out) -> None:
+        raise NotImplementedError
+
+    def _arguments(self, event: ReplyArgumentsDelta, out: Out) -> None:
+        raise NotImplementedError
+
+    def _start(self, event: ReplyStart, out: Out) -> None:
+        """Begin the reply. If the upstream is asked again, the client sees only the content of later attempts."""
+        raise NotImplementedError
+
+    def _reasoning(self, event: ReplyReasoningDelta, out: Out) -> None:
+        raise NotImplementedError
+
+    def _open_call(self, event: ReplyCallStart, out: Out) -> None:
+        raise NotImplementedError
+
+    def _close_call(self, event: ReplyCallEnd, out: Out) -> None:
+        raise NotImplementedError
+
+    def _finish(self, event: ReplyFinish, out: Out) -> None:
+        raise NotImplementedError
+
+    def _count(self, usage: Usage) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: StreamtoolError, out: Out) -> None:
+        raise NotImplementedError
+
+    def _end(self, out: Out) -> None:
+        raise NotImplementedError

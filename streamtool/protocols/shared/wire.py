@@ -1,0 +1,349 @@
+"""Wire formats shared by the protocols: damaged JSON, split characters, upstream errors, options.
+
+`decode` is the fast, strict decoder for a JSON document. `decode_tolerant` is its fallback: it also accepts lone
+surrogates, bytes that are not UTF-8, NaN and numbers of any size. Streamed text from it needs a `Joiner`, because a
+lone surrogate may be the first half of a character that the next piece completes.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from streamtool.core.conversation import Forcing, Options, ToolCall
+from streamtool.core.errors import UpstreamError, UpstreamRefused
+from streamtool.core.json_value import Json
+from streamtool.core.reply import Usage
+from streamtool.protocols.options import WriteRow
+
+decode: Final = msgspec.json.Decoder().decode
+"""Decoder of strict JSON; raises `UNREADABLE`."""
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_LONG: Final = 256 * 1024
+"""Length in characters from which a string counts as long."""
+_BEFORE_VALUES: Final = (b",", b"[", b"{")
+_LONE = re.compile("[\ud800-\udfff]")
+KEY_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"x-goog-api-key"))
+"""Names of headers that contain an API key."""
+_CALLERS_BUSINESS = {
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "overloaded_error": 503,
+}
+
+
+def decode_tolerant(data: bytes) -> Json:
+    """Return the value of `data`. Its strings may contain lone surrogates. Raises ValueError if `data` is not JSON."""
+    try:
+        return decode(data)
+    except UNREADABLE:
+        pass
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+
+
+def more_values(data: bytes, limit: int) -> bool:
+    """Return whether a JSON document contains more than `limit` values. Counts commas and brackets instead of
+    decoding.
+    """
+    found = begin = 0
+    for sign in _BEFORE_VALUES:
+        found += data.count(sign)
+    if found <= limit:  # even with the ones in strings, which is nearly always the case
+        return False
+    found = 0
+    while found <= limit:
+        quote = data.find(b'"', begin)
+        end = len(data) if quote < 0 else quote
+        found += sum(data.count(sign, begin, end) for sign in _BEFORE_VALUES)
+        if quote < 0:
+            break
+        begin = _string_end(data, quote + 1)
+    return found > limit
+
+
+def _string_end(data: bytes, begin: int) -> int:
+    """Return the index after the closing quote of the string whose content starts at `begin`."""
+    while (quote := data.find(b'"', begin)) >= 0:
+        slashes = quote - len(data[begin:quote].rstrip(b"\\")) - begin
+        begin = quote + 1
+        if slashes % 2 == 0:
+            return begin
+    return len(data)
+
+
+def encode(value: Json) -> bytes:
+    """Return compact JSON in UTF-8. Lone surrogates become U+FFFD."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(repaired(value))
+
+
+def object_of(arguments: str) -> bytes:
+    """Return a call's arguments as a JSON object on one line, otherwise spelled as the model wrote them.
+
+    Arguments that are not an object become the field `arguments` of a new object.
+    """
+    text = repaired(arguments).strip() or "{}"
+    try:
+        value = decode(text)
+        if isinstance(value, dict):
+            return text.replace("\n", " ").replace("\r", " ").encode()  # strings contain line breaks only as escapes
+    except UNREADABLE:
+        value = _tolerant(text)
+    return encode(value if isinstance(value, dict) else {"arguments": text})
+
+
+def is_object(text: str) -> bool:
+    """Return whether the text is one strict JSON object."""
+    try:
+        return isinstance(decode(text), dict)
+    except UNREADABLE:
+        return False
+
+
+def arguments_of(call: ToolCall) -> Mapping[str, Json]:
+    """Return a call's arguments as an object, whatever the history contains. Other values become a field of an
+    object.
+    """
+    if call.custom:
+        return {"input": call.arguments}
+    try:
+        value = decode_tolerant(call.arguments.encode("utf-8", "replace")) if call.arguments.strip() else {}
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"arguments": call.arguments}
+
+
+def _tolerant(text: str) -> Json:
+    try:
+        return decode_tolerant(text.encode())
+    except ValueError:
+        return None
+
+
+def encode_request(fields: Json) -> bytes:
+    """Return the same bytes as `encode`. Long strings are encoded in pieces, so that a worker thread releases the
+    GIL.
+    """
+    return _in_turns(fields)
+
+
+def _in_turns(value: Json) -> bytes:
+    if not _is_long(value):
+        return encode(value)
+    if isinstance(value, list):
+        return b"[" + b",".join(map(_in_turns, value)) + b"]"
+    if isinstance(value, str):
+        text = _repaired_text(value)
+        pieces = [encode(text[at : at + _LONG])[1:-1] for at in range(0, len(text), _LONG)]
+        return b'"' + b"".join(pieces) + b'"'
+    return b"{" + b",".join(encode(key) + b":" + _in_turns(item) for key, item in value.items()) + b"}"
+
+
+def _is_long(value: Json) -> bool:
+    """Return whether the value contains a long string."""
+    level = [value]
+    while level:
+        deeper: list[Json] = []
+        for item in level:
+            kind = type(item)
+            if kind is str:
+                if len(item) > _LONG:
+                    return True
+            elif kind is dict:
+                deeper += item.values()
+            elif isinstance(item, list):
+                deeper += item
+        level = deeper
+    return False
+
+
+def repaired(value: Json) -> Json:
+    """Return a copy of `value` with U+FFFD for each lone surrogate."""
+    if isinstance(value, str):
+        return _repaired_text(value)
+    if isinstance(value, Mapping):
+        return {_repaired_text(key): repaired(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [repaired(item) for item in value]
+    return value
+
+
+def _repaired_text(text: str) -> str:
+    if text.isascii() or not _LONE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class Joiner:
+    """Joiner for surrogate pairs that are split between two pieces of text.
+
+    A high surrogate at the end of a piece is buffered until the next piece. An unpaired surrogate becomes U+FFFD.
+    """
+
+    __slots__ = ("_high",)
+
+    def __init__(self) -> None:
+        self._high = ""
+
+    def feed(self, text: str) -> str:
+        """Return the buffered surrogate, if any, followed by `text`. A trailing high surrogate is buffered."""
+        if not self._high and (text.isascii() or not _LONE.search(text)):
+            return text
+        text = self._high + text
+        self._high = ""
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self._high = text[-1]
+            text = text[:-1]
+        return _repaired_text(text)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a surrogate is buffered."""
+        return bool(self._high)
+
+    def close(self) -> str:
+        """Return U+FFFD if a surrogate is buffered, and an empty string otherwise."""
+        text = "\ufffd" if self._high else ""
+        self._high = ""
+        return text
+
+
+def with_key(headers: list[tuple[bytes, bytes]], header: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the headers (names in lower case) with their API key, if any, moved to `header`."""
+    found = {name: value for name, value in headers if name in KEY_HEADERS}
+    rest = [pair for pair in headers if pair[0] not in KEY_HEADERS]
+    scheme, _, bearer = found.get(b"authorization", b"").partition(b" ")
+    key = found.get(b"x-api-key") or found.get(b"x-goog-api-key")
+    if header == b"authorization":
+        shown = found.get(b"authorization") or (key and b"Bearer " + key)
+    else:
+        shown = key or (bearer.strip() if scheme.lower() == b"bearer" else b"")
+    return [*rest, (header, shown)] if shown else rest
+
+
+def upstream_error(error: Json, *, status: int | None = None) -> UpstreamError:
+    """Return the error that an upstream reported, in any of the formats in use.
+
+    `error` is the error object, its message, or a whole body with one of them under `error`. `status` is the HTTP
+    status; None for an error within a stream, whose HTTP status is 200, so that the status is taken from the error's
+    code or type. An authentication error is our fault and not the caller's, so it becomes a plain `UpstreamError`.
+    """
+    if isinstance(error, Mapping) and error.get("error"):
+        error = error["error"]
+    fields: Mapping[str, Json] = error if isinstance(error, Mapping) else {}
+    message = error if isinstance(error, str) else fields.get("message") or fields.get("detail")
+    if isinstance(message, list):  # FastAPI: one error for each field
+        message = "; ".join(_wrong_field(item) for item in message if isinstance(item, dict))
+    if not isinstance(message, str) or not message.strip():
+        message = "The upstream reported an error without a message."
+    message = _repaired_text(message)
+    code, kind, param = (fields.get(key) for key in ("code", "type", "param"))
+    kind = _repaired_text(kind) if isinstance(kind, str) and kind else None
+    word = _repaired_text(code) if isinstance(code, str) and code else None
+    if status is None:
+        status = _status(code, fields.get("status"), kind, word)
+    if status is None or status in (401, 403):
+        return UpstreamError(message, code=word).quoting()
+    return UpstreamRefused(
+        message,
+        status=status,
+        kind=kind or ("upstream_error" if status >= 500 else "invalid_request_error"),
+        param=_repaired_text(param) if isinstance(param, str) else None,
+        code=word,
+    ).quoting()
+
+
+def _wrong_field(item: Mapping[str, Json]) -> str:
+    """Return FastAPI's message about one field, preceded by the field's name."""
+    place = [str(name) for name in item.get("loc") or () if name != "body"] if isinstance(item.get("loc"), list) else []
+    return ": ".join((".".join(place), str(item.get("msg")))) if place else str(item.get("msg"))
+
+
+def _status(*candidates: Json) -> int | None:
+    for value in candidates:
+        if isinstance(value, str) and value.isdecimal() and len(value) == 3:
+            value = int(value)  # noqa: PLW2901 — the same value, decoded
+        if isinstance(value, int) and 400 <= value < 600:
+            return value
+        if isinstance(value, str) and value in _CALLERS_BUSINESS:
+            return _CALLERS_BUSINESS[value]
+    return None
+
+
+def page_title(data: bytes) -> str:
+    """Return the title of an HTML page, truncated to 100 characters; "" if it has none."""
+    found = re.search(rb"<title[^>]*>([^<]{1,400})", data[:8192], re.IGNORECASE)
+    return " ".join(found[1].decode("utf-8", "replace").split())[:100] if found else ""
+
+
+def own_counts(usage: Usage) -> dict[str, Json]:
+    """Return our additional usage field: whether the usage is estimated, and the usage of rejected attempts."""
+    own: dict[str, Json] = {}
+    if usage.estimated:
+        own["estimated"] = True
+    if usage.retried is not None:
+        own["retried"] = {"input_tokens": usage.retried.input, "output_tokens": usage.retried.output}
+    return {"streamtool": own} if own else {}
+
+
+def constraint(forcing: Forcing) -> dict[str, Json]:
+    """Return the request field that constrains the model to a call, in OpenAI's protocols.
+
+    Each server has its own field. Sources: vLLM's documentation of structured outputs, SGLang's request models,
+    llama.cpp's server.
+    """
+    match forcing.way:
+        case "schema":
+            schema = {"name": "call", "schema": forcing.value}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "guided":
+            return {"structured_outputs": {"json": forcing.value}}
+        case "structural_tag":
+            return {"response_format": forcing.value}
+        case "grammar":
+            return {"grammar": forcing.value}
+        case "prefill":
+            return {}
+
+
+def write_options(options: Options, rows: Sequence[WriteRow]) -> dict[str, Json]:
+    """Return the fields that hold the options, at the places given by `rows` (from `options.writing`)."""
+    fields: dict[str, Json] = {}
+    sampling = options.sampling
+    for row in rows:
+        value = sampling.get(row.name) if row.sampling else getattr(options, row.name)
+        if value is not None:
+            if row.fits is not None and not row.fits(options):
+                continue
+            if row.convert is not None:
+                value = row.convert(value)
+        if value is None:
+            value = row.fallback
+        if value is None:
+            continue
+        if row.parent:
+            fields.setdefault(row.parent, {})[row.key] = value
+        else:
+            fields[row.key] = value
+    return fields
+
+
+def count_in(body: bytes, key: str) -> int | None:
+    """Return the number of tokens under the key in an upstream's reply; None if it reports none."""
+    try:
+        value = decode_tolerant(body)
+    except ValueError:
+        return None
+    tokens = value.get(key) if isinstance(value, dict) else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None

@@ -1,0 +1,232 @@
+"""Table of protocols: one row for each, with its paths and the features that its servers reliably support.
+
+Every other list of protocols is derived from these rows. They are pure data: this module does not import any other part
+of the project, so the settings can read it. `registry` loads the code for a row.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, TypeVar
+
+from attrs import frozen
+
+ForcingSetting = Literal["auto", "prompt", "prefill", "schema", "guided", "structural_tag", "grammar"]
+"""Forcing method; `auto` selects the method that every server of the protocol supports."""
+
+
+@frozen
+class ProtocolRow:
+    """Properties of one protocol, apart from its code."""
+
+    name: str
+    """Name of the protocol in the settings, and of its package."""
+    paths: tuple[str, ...] = ()
+    """Paths served to clients, with `{model}` in place of any model name; () if clients cannot use this protocol."""
+    addressed: bool = False
+    """Whether the path carries information that the body lacks; the package's `at` returns the names that depend on
+    it.
+    """
+    model_in_path: bool = False
+    """Whether the path names the model and selects streaming."""
+    query_key: str = ""
+    """Query parameter in which a client may send its key; "" if only headers carry it."""
+    list_paths: tuple[tuple[str, str], ...] = ()
+    """Paths where clients list models, with their HTTP methods."""
+    other_paths: tuple[tuple[str, str], ...] = ()
+    """Paths that serve something other than a reply, each with the name of its purpose in the settings."""
+    websocket: bool = False
+    """Whether clients may also use the protocol over a websocket, at the same paths."""
+    assumed_of_upstream: bool = True
+    """Whether an unconfigured upstream is assumed to speak the client's protocol; otherwise `chat` is assumed."""
+    path_suffixes: tuple[str, ...] = ()
+    """Paths that the protocol appends to an upstream's base URL."""
+    hosts: tuple[str, ...] = ()
+    """Hosts that speak only this protocol."""
+    forcing: tuple[ForcingSetting, ...] = ("prompt",)
+    """Supported forcing methods."""
+    auto_forcing: Literal["prompt", "prefill", "schema"] = "prompt"
+    """Forcing method that every server of the protocol supports."""
+    lazy_grammar: bool = False
+    """Whether llama.cpp reads a grammar's triggers. In a chat request, it does not: the template's triggers overwrite
+    them.
+    """
+    native_tools: bool = True
+    """Whether requests have a place for tools."""
+    prefill: bool = True
+    """Whether a request can contain the beginning of the reply."""
+    joins_neighbours: bool = False
+    """Whether consecutive messages of the same role are merged."""
+    signs_calls: bool = False
+    """Whether calls may carry a signature that must be returned."""
+    provider: str | None = None
+    """Provider name in OpenTelemetry's conventions; None if it is the protocol's name."""
+
+
+ROWS: Final = (
+    ProtocolRow(
+        "chat",
+        paths=("/v1/chat/completions",),
+        path_suffixes=("/chat/completions",),
+        forcing=("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
+        signs_calls=True,  # in Google's dialect
+        provider="openai",
+    ),
+    ProtocolRow(
+        "messages",
+        paths=("/v1/messages",),
+        other_paths=(("/v1/messages/count_tokens", "count_tokens"),),
+        path_suffixes=("/messages",),
+        hosts=("api.anthropic.com",),
+        forcing=("prompt", "prefill", "schema"),
+        joins_neighbours=True,
+        provider="anthropic",
+    ),
+    ProtocolRow(
+        "responses",
+        paths=("/v1/responses",),
+        other_paths=(("/v1/responses/input_tokens", "input_tokens"), ("/v1/responses/compact", "compact")),
+        websocket=True,
+        assumed_of_upstream=False,
+        path_suffixes=("/responses",),
+        forcing=("prompt", "schema"),
+        prefill=False,
+        provider="openai",
+    ),
+    ProtocolRow(
+        "ollama",
+        paths=("/api/chat", "/api/generate"),
+        addressed=True,
+        list_paths=(("/api/tags", "GET"), ("/api/ps", "GET"), ("/api/version", "GET"), ("/api/show", "POST")),
+        path_suffixes=("/api/chat", "/api/generate"),
+        forcing=("prompt", "prefill", "schema"),
+        auto_forcing="schema",
+    ),
+    ProtocolRow(
+        "gemini",
+        paths=tuple(
+            f"{version}/models/{{model}}:{verb}"
+            for version in ("/v1beta", "/v1")
+            for verb in ("generateContent", "streamGenerateContent")
+        ),
+        addressed=True,
+        model_in_path=True,
+        query_key="key",
+        list_paths=(("/v1beta/models", "GET"), ("/v1beta/models/{model}", "GET")),
+        other_paths=tuple(
+            (f"{version}/models/{{model}}:countTokens", "gemini_count_tokens") for version in ("/v1beta", "/v1")
+        ),
+        hosts=("generativelanguage.googleapis.com",),
+        forcing=("prompt", "schema"),
+        prefill=False,
+        joins_neighbours=True,
+        signs_calls=True,
+        provider="gcp.gemini",
+    ),
+    ProtocolRow(
+        "completions",
+        path_suffixes=("/completions",),
+        forcing=("prompt", "prefill", "schema", "guided", "structural_tag", "grammar"),
+        auto_forcing="prefill",
+        lazy_grammar=True,
+        native_tools=False,
+        provider="openai",
+    ),
+)
+
+
+PROTOCOLS: Final[Mapping[str, ProtocolRow]] = MappingProxyType({row.name: row for row in ROWS})
+
+
+CLIENT_NAMES: Final = tuple(row.name for row in ROWS if row.paths)
+"""Protocols that a client may speak."""
+
+
+UPSTREAM_NAMES: Final = tuple(row.name for row in ROWS)
+"""Protocols that an upstream may speak."""
+
+
+WEBSOCKETS: Final = frozenset(row.name for row in ROWS if row.websocket)
+"""Protocols that a client may use over a websocket."""
+
+
+COMPACT: Final = "compact"
+"""Name used in place of a protocol for requests that compact a conversation."""
+
+
+OTHER_REQUESTS: Final[Mapping[str, str]] = MappingProxyType(
+    {what: row.name for row in ROWS for _, what in row.other_paths}
+)
+"""Client protocol of each kind of request for something other than a reply, by the name used in place of a protocol."""
+
+
+COUNTS: Final = frozenset(OTHER_REQUESTS) - {COMPACT}
+"""Names used in place of a protocol for requests that count tokens."""
+
+
+PATHS: Final[Mapping[str, str]] = MappingProxyType(
+    {path: row.name for row in ROWS for path in row.paths}
+    | {path: what for row in ROWS for path, what in row.other_paths}
+)
+"""Paths served here, each with its protocol or purpose."""
+
+
+LISTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {path: (row.name, method) for row in ROWS for path, method in row.list_paths}
+)
+"""Paths where clients list models, each with its protocol and HTTP method."""
+
+
+VERSIONS: Final = ("/v1beta", "/v1")
+"""Path prefixes that name a protocol's version."""
+
+
+MODEL: Final = "{model}"
+"""Placeholder for any model name in a path."""
+
+
+T = TypeVar("T")
+
+
+_UNSAFE_SEGMENTS: Final = frozenset(("", ".", ".."))
+"""Path segments that another server would resolve to a different path."""
+
+
+def at_path(paths: Mapping[str, T], path: str) -> T | None:
+    """Return the entry of `paths` that matches this path; a key may contain `{model}`. None if no entry matches."""
+    found = paths.get(path)
+    if found is not None:
+        return found
+    return next((value for one, value in paths.items() if MODEL in one and matches_path(one, path)), None)
+
+
+def without_version(path: str) -> str:
+    """Return the path without the protocol's version prefix."""
+    for version in VERSIONS:
+        path = path.removeprefix(version)
+    return path
+
+
+def matches_path(template: str, path: str) -> bool:
+    """Return whether a path matches the template."""
+    before, _, after = template.partition(MODEL)
+    named = path.removeprefix(before).removesuffix(after)
+    return f"{before}{named}{after}" == path and _UNSAFE_SEGMENTS.isdisjoint(named.split("/"))
+
+
+def protocol_for_errors(paths: Mapping[str, str], path: str) -> str:
+    """Return the client protocol whose error format applies at this path."""
+    name, listed, first = at_path(paths, path), at_path(LISTS, path), path.split("/", 2)[1:2]
+    if name is None and listed is not None:
+        return listed[0]
+    beside = (row.name for row in ROWS if row.paths and row.paths[0].split("/", 2)[1:2] == first)
+    return OTHER_REQUESTS.get(name or "", name) or next(beside, "chat")
+
+
+def protocol_of_host(host: str | None) -> str:
+    """Return the protocol to assume for an upstream if nothing but its host is configured."""
+    return next((row.name for row in ROWS if host in row.hosts), "chat")
+
+
+def upstream_name(client: str, name: str | None) -> str:
+    """Return the name of the protocol to speak to an upstream. None selects the client's own if that may be assumed."""
+    return name or (client if PROTOCOLS[client].assumed_of_upstream else "chat")

@@ -1,0 +1,22 @@
+"""Unjustified refusals: a reply denies having tools or access to its environment, or announces a call without making
+it.
+
+`OpeningWatch` reads a reply as it streams, and buffers its first words only while they may still become a denial.
+`find_announcement` checks the last sentence of a reply without calls. The sentences to look for are data:
+`phrases.toml`, in several languages, which `phrases` compiles into the automata of `automaton`. This package only
+reports its findings; the consequences are decided elsewhere.
+"""
+
+from streamtool.refusals.announcement import find_announcement
+from streamtool.refusals.opening import OpeningWatch
+from streamtool.refusals.phrases import Denial, Phrases, PhrasesError, default_phrases, extended_phrases
+
+__all__ = [
+    "Denial",
+    "OpeningWatch",
+    "Phrases",
+    "PhrasesError",
+    "default_phrases",
+    "extended_phrases",
+    "find_announcement",
+]

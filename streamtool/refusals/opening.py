@@ -1,0 +1,156 @@
+"""Detection of a denial in the opening of a reply, as it streams: the reply denies having tools, or access to the
+environment.
+
+The text is read in three phases. In *the opening*, it is buffered while some phrase may still match; the first
+character that rules out all phrases releases everything and ends the watch. After a complete phrase come *the rest of
+the sentence* and then *the next sentence*, because either may retract it. "I can't open files directly, but I can use
+the tool." denies nothing, and neither does a sentence that is followed by "Let me use the tool." Only a statement that
+is not retracted counts as a denial. Buffering the text that long costs nothing, since a denial is not shown anyway.
+
+The text is buffered unchanged, while its folded characters (`characters`) are compared with the phrases. Each character
+is examined once.
+"""
+
+from typing import Literal, cast
+
+from streamtool.refusals.automaton import Match, PhraseNode
+from streamtool.refusals.characters import END, LINE, OTHER, STOP, WORD, fold, kind_of
+from streamtool.refusals.phrases import Denial, Phrases, default_phrases
+
+HELD = 300
+"""Maximum number of characters to buffer. Beyond it, a complete phrase is a denial, and an incomplete one is not."""
+
+_Place = Literal["opening", "rest of the sentence", "next sentence"]
+
+
+class OpeningWatch:
+    """Watches for a denial in the opening of one reply. Check `found` after each `feed` and after `close`."""
+
+    __slots__ = (
+        "_before",
+        "_held",
+        "_match",
+        "_node",
+        "_phrases",
+        "_place",
+        "_stop",
+        "decided",
+        "found",
+        "held",
+        "phrase",
+    )
+
+    def __init__(self, phrases: Phrases | None = None) -> None:
+        self._phrases = default_phrases() if phrases is None else phrases
+        self._node: PhraseNode = self._phrases.denied.start()
+        self._place: _Place = "opening"
+        self._match = Match("", "")
+        self._stop = ""
+        """The last character, if it may have ended a sentence."""
+        self._before = False
+        """Whether a character that is not ignored has been read."""
+        self._held: list[str] = []
+        self.held = 0
+        """The number of buffered characters."""
+        self.decided = False
+        """Whether text passes unchanged from now on, because nothing is denied or `release` was called."""
+        self.found: Denial | None = None
+        """The denial that was found. The buffered text must not be shown, and any text fed after that is dropped."""
+        self.phrase = ""
+        """The phrase that matched, as written in the file."""
+
+    def feed(self, text: str) -> str:
+        """Process text and return what may be shown now; if nothing is buffered, that is `text` itself."""
+        if self.decided:
+            return text
+        if self.found is not None or not text:
+            return ""
+        self._held.append(text)
+        for char in text:
+            self.held += 1
+            for folded in self._folded(char):
+                if not self._step(folded):
+                    return self.release()
+                if self.found is not None:
+                    break
+            if self.held > HELD and self.found is None:
+                if self._place == "opening":
+                    return self.release()
+                self._record_denial()
+            if self.found is not None:
+                self.held = sum(map(len, self._held))
+                return ""
+        return ""
+
+    def close(self) -> str:
+        """End the reply, which may complete a phrase. Return the buffered text unless something is denied."""
+        if self.decided or self.found is not None:
+            return ""
+        if self._step(END) and self.found is not None:
+            return ""
+        return self.release()
+
+    def release(self) -> str:
+        """Stop buffering and return the buffered text, which is to be shown after all."""
+        text = self._held[0] if len(self._held) == 1 else "".join(self._held)
+        self._held.clear()
+        self.held = 0
+        self.decided = True
+        return text
+
+    def _folded(self, char: str) -> str:
+        if char == "`" and not self._before:  # code at the beginning is a quotation; emphasis is ignored
+            return char
+        folded = fold(char)
+        self._before = self._before or bool(folded.strip())
+        return folded
+
+    def _step(self, char: str) -> bool:
+        """Process one folded character and return whether a denial is still possible."""
+        if self._place == "opening":
+            node = self._phrases.denied.step(self._node, char)
+            if node is None:
+                return False
+            self._node = node
+            if node.match is None:
+                return True
+            self._match = node.match
+            self._place, self._node = "rest of the sentence", self._phrases.unless.start()
+        if self._place == "rest of the sentence":
+            return self._step_rest(char)
+        return self._step_next(char)
+
+    def _step_rest(self, char: str) -> bool:
+        """Process a character in the rest of the sentence, after the phrase."""
+        if self._stop and (kind_of(char) != WORD or self._stop != "."):  # ignore the dot in config.yaml
+            return self._begin_next() and self._step_next(char)
+        node = self._phrases.unless.step(self._node, char)
+        if node is None or node.match is not None:
+            return False
+        self._node = node
+        self._stop = char if kind_of(char) == STOP else ""
+        if char == END:
+            return self._record_denial()
+        return self._begin_next() if char == "。" or kind_of(char) == LINE else True
+
+    def _begin_next(self) -> bool:
+        self._place, self._node = "next sentence", self._phrases.unless_next.start()
+        return True
+
+    def _step_next(self, char: str) -> bool:
+        """Process a character in the next sentence."""
+        if kind_of(char) in (STOP, OTHER):  # "..." and a closing quote still belong to the previous sentence
+            return True
+        node = self._phrases.unless_next.step(self._node, char)
+        if node is not None and node.match is not None:
+            return False
+        if node is None or char == END:
+            return self._record_denial()
+        self._node = node
+        return True
+
+    def _record_denial(self) -> bool:
+        """Record the denial."""
+        self.found = cast("Denial", self._match.label)
+        self.phrase = self._match.phrase
+        return True

@@ -1,0 +1,1 @@
+"""Server-side state of OpenAI's Responses API: stored and background responses, conversations, websockets."""

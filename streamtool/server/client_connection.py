@@ -1,0 +1,151 @@
+"""The client's side of an exchange: writing the reply, detecting a disconnect, and keep-alive comments.
+
+Two small tasks attend to the client while the app runs. One waits for the client to disconnect and then cancels the app
+immediately; the other breaks long silences with a comment. While a comment is being written, the reply waits.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from streamtool.asgi.off_loop import off_loop, sized
+from streamtool.asgi.types import Receive, Send
+from streamtool.exchange import Exchange
+
+_LAST_WRITE_SECONDS = 5.0
+"""Seconds that the app may continue after a complete reply, once the client has disconnected."""
+_TICKS = 4
+"""Number of silence checks per keep-alive interval."""
+
+T = TypeVar("T")
+
+
+class ClientConnection:
+    """The client of one exchange."""
+
+    __slots__ = (
+        "_cancel_scope",
+        "_comment",
+        "_exchange",
+        "_heard",
+        "_left_event",
+        "_receive",
+        "_send",
+        "_started",
+        "_writing",
+        "complete",
+        "disconnected",
+    )
+
+    def __init__(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self._send = send
+        self.disconnected = False
+        """Whether the client has disconnected."""
+        self._left_event: anyio.Event | None = None
+        """Set when the client disconnects; None if nothing is waiting for that."""
+        self.complete = False
+        """Whether the whole reply has been passed to the client."""
+        self._started = False
+        self._heard = False
+        """Whether anything was sent since the last silence check."""
+        self._writing = False
+        self._comment: anyio.Event | None = None
+        """Set once the comment that is being written has been sent; None if no comment is being written."""
+        self._cancel_scope: anyio.CancelScope | None = None
+        """The scope to cancel when the client disconnects."""
+
+    def attend(self, tasks: TaskGroup, keepalive: float) -> None:
+        """Start the tasks. The whole task group is cancelled when the client disconnects."""
+        self._cancel_scope = tasks.cancel_scope
+        tasks.start_soon(self._watch)
+        if self._exchange.conversation.stream:
+            tasks.start_soon(self._break_silence, keepalive / _TICKS)
+
+    async def wait_disconnected(self) -> None:
+        """Wait until the client has disconnected."""
+        if not self.disconnected:
+            self._left_event = self._left_event or anyio.Event()
+            await self._left_event.wait()
+
+    async def run_off_loop(self, call: Callable[[], T]) -> T:
+        """Run a step of the exchange off the event loop, alone, and return its result."""
+        # An exchange is not thread-safe. `_writing` keeps `_break_silence` from asking it for a comment while the
+        # thread runs, and a comment that is already being written has to finish first.
+        if self._comment is not None:
+            await self._comment.wait()
+        self._writing = True
+        try:
+            return await off_loop(call)
+        finally:
+            self._writing = False
+
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Send `data` to the client. Also ends the response once the exchange is done."""
+        if self._comment is None and not self._exchange.done:  # pieces of a stream take the shortest path
+            return self._put(data)
+        return self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        if self._comment is not None:
+            await self._comment.wait()
+        if not self.complete:
+            # Set before the next await: no comment may follow, and only this write may end the response.
+            self.complete = self._exchange.done
+            if self.complete:
+                # Before the last bytes are sent, because the client's next request may refer to this reply.
+                await sized(self._exchange.remember, self._exchange.written)
+            await self._put(data)
+
+    async def _put(self, data: bytes) -> None:
+        self._heard = self._writing = True
+        try:
+            if not self._started:
+                head = self._exchange.head
+                if head is None:
+                    return
+                self._started = True
+                await self._send({"type": "http.response.start", "status": head.status, "headers": list(head.headers)})
+            await self._send({"type": "http.response.body", "body": data, "more_body": not self.complete})
+        except OSError:  # a server's way to report a disconnect
+            self._disconnected_now()
+        finally:
+            self._writing = False
+
+    def _disconnected_now(self) -> None:
+        self.disconnected = True
+        if self._left_event is not None:
+            self._left_event.set()
+        if self._cancel_scope is not None:
+            self._cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        """Wait for the client to disconnect."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self.complete:
+            self._disconnected_now()
+        # The app may still have work to do, so it is not cancelled but given a deadline.
+        elif self._cancel_scope is not None:  # servers also send http.disconnect after a complete reply
+            self._cancel_scope.deadline = anyio.current_time() + _LAST_WRITE_SECONDS
+
+    async def _break_silence(self, tick: float) -> None:
+        """Send a comment whenever the client has received nothing for the keep-alive interval."""
+        silent = 0
+        while not self.complete:
+            await anyio.sleep(tick)
+            # Ticks are counted instead of setting a timer on each write: a write only sets a flag.
+            silent = 0 if self._heard else silent + 1
+            self._heard = False
+            # Never during a write: a comment inside an event would corrupt it.
+            if silent >= _TICKS and not (self._writing or self._exchange.done):
+                silent = 0
+                self._comment = anyio.Event()
+                await self._put(self._exchange.keepalive())
+                self._comment.set()
+                self._comment = None
+                # Our own comment is not activity, and the next one is due a full interval later.
+                self._heard = False

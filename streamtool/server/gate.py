@@ -1,0 +1,264 @@
+"""Admits requests, tracks the open ones, and ends them when the server stops.
+
+Each driver has a `Gate`. A request enters the outermost driver's gate once and carries its `Entry` in the scope. Code
+that serves the request registers with the entry how to end the request early (`ending_with`), so that the client learns
+the reason; otherwise, the request is cancelled and the gate reports the error. A write to the client is never
+interrupted: a request ends only after the write has finished.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Self
+
+import anyio
+
+from streamtool.asgi.answers import Answer, send_error
+from streamtool.asgi.request_body import drop_body
+from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send
+from streamtool.core.clients import client_of
+from streamtool.core.errors import StreamtoolError, TooManyError, UnavailableError
+from streamtool.protocols.interfaces import ClientProtocol, Headers
+from streamtool.server.budgets import Budgets
+from streamtool.settings import LimitSettings
+
+ENTRY: Final = "streamtool.entry"
+"""Key of a request's `Entry` in the ASGI scope."""
+
+_log = logging.getLogger("streamtool")
+
+
+class Entry(Answer):
+    """One open request and its response."""
+
+    __slots__ = ("_end", "_writing", "client", "error")
+
+    def __init__(self, wire: ClientProtocol, send: Send, client: str) -> None:
+        super().__init__(wire, send)
+        self.client = client
+        """Identity of the client (`state.clients.client_of`)."""
+        self.error: StreamtoolError | None = None
+        """The error to end the request with."""
+        self._end: Callable[[], object] = _do_nothing
+        self._writing = False
+        """Whether a write to the client is in progress."""
+
+    def end(self, error: StreamtoolError) -> None:
+        """End the request early. Only the first call has an effect."""
+        if self.error is None:
+            self.error = error
+            # A cancelled write could leave an event incomplete, and the error that follows would become part of it.
+            # `send` therefore ends the request itself, after the write.
+            if not self._writing:
+                self._end()
+
+    async def send(self, message: ASGIMessage) -> None:
+        """Send a message to the client. This is the app's `send`."""
+        if not self._started and message["type"] == "http.response.start":
+            self._begin(message)
+        self._last = message
+        self._writing = True
+        try:
+            await self._send(message)
+        finally:
+            self._writing = False
+        if self.error is not None:
+            self._end()
+
+    @contextmanager
+    def ending_with(self, end: Callable[[], object]) -> Iterator[None]:
+        """Within this block, call `end` instead of the outer callback if the request has to end early.
+
+        The reason is then in `error`.
+        """
+        # Blocks nest, and the innermost callback wins: it knows best how to end the reply.
+        before, self._end = self._end, end
+        try:
+            yield
+        finally:
+            self._end = before
+
+    @contextmanager
+    def cancelling(self) -> Iterator[None]:
+        """Cancel the block if the request has to end early, and raise its error afterwards."""
+        with anyio.CancelScope() as scope, self.ending_with(scope.cancel):
+            yield
+        # `cancelled_caught` distinguishes our cancellation from one that the server delivers from outside, which must
+        # propagate.
+        if scope.cancelled_caught and self.error is not None:
+            raise self.error
+
+
+class Gate:
+    """The requests of a driver.
+
+    `limits` bounds how many may be open, and `budgets` how many may begin; None means no limit.
+    """
+
+    def __init__(self, limits: LimitSettings | None = None, budgets: Budgets | None = None) -> None:
+        self._limits = limits
+        self._budgets = budgets
+        self._clients = Counter[str]()
+        """Number of open requests, by client."""
+        self._open: set[Entry] = set()
+        self._empty: anyio.Event | None = None
+        """Set when the last request has ended; None if nothing is waiting for that."""
+        self._inner: list[Gate] = []
+        self.on_drain: set[Callable[[], object]] = set()
+        """Callbacks to run when draining begins."""
+        self.draining = False
+        """Whether new requests are rejected."""
+        self.end_error: StreamtoolError | None = None
+        """The error that all open requests were ended with, or None."""
+        self.on_idle: Callable[[], object] = _do_nothing
+        """Called each time the last open request has ended."""
+
+    def inner(self) -> Self:
+        """Return a gate for requests made on behalf of this gate's requests.
+
+        Such requests are always admitted, and end early together with the outer ones.
+        """
+        gate = type(self)()
+        self._inner.append(gate)
+        return gate
+
+    async def run(
+        self,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        wire: ClientProtocol,
+        *,
+        on_rejected: Callable[[str, StreamtoolError, Headers], object],
+        bounded: bool = True,
+    ) -> None:
+        """Call the app with a request in the protocol `wire`, and report its StreamtoolErrors to the client.
+
+        If the request is rejected, `on_rejected` is called with the protocol's name, the error and the request's
+        headers. If not `bounded`, the request is admitted regardless of how many are open, because it polls or ends
+        what another request has begun. Raises the app's error if it cannot be reported to the client.
+        """
+        if ENTRY in scope:
+            await app(scope, receive, send)
+            return
+        try:
+            # No await between here and `_open.add`: otherwise two requests could both take the last free place, and
+            # `drain` could miss one that has already been admitted.
+            client = self._admit(scope["headers"], bounded=bounded)
+        except StreamtoolError as error:
+            on_rejected(wire.NAME, error, scope["headers"])
+            await drop_body(scope, receive)
+            await send_error(wire, error, send)
+            return
+        entry = Entry(wire, send, client)
+        self._open.add(entry)
+        self._clients[client] += 1
+        try:
+            with entry.cancelling():
+                # The budget is checked only now because its store may be slow: the request already counts as open
+                # meanwhile, so it is bounded, and draining can end it.
+                if self._budgets is not None and bounded:
+                    await self._admit_to_budget(self._budgets, client, scope, receive, wire, refused=on_rejected)
+                await app({**scope, ENTRY: entry}, receive, entry.send)
+        except StreamtoolError as error:
+            # `report` returns False if the body has begun and cannot carry an event. The gate's own error is not raised
+            # even then: returning with an unfinished body aborts the connection too, but without a traceback.
+            if not await entry.report(error) and error is not entry.error:
+                raise  # the server then aborts the connection, so that a truncated body does not look complete
+        finally:
+            self._leave(entry, client)
+
+    def _admit(self, headers: Headers, *, bounded: bool) -> str:
+        """Return the identity of the client that sent these headers.
+
+        Raises UnavailableError or TooManyError if its request may not begin.
+        """
+        if self.draining:
+            raise UnavailableError("the server is shutting down; send the request again", code="shutting_down")
+        client, limits = client_of(headers), self._limits
+        most = 0 if limits is None else limits.exchanges_per_client
+        if self._budgets is not None:
+            most = self._budgets.limits_for(headers).exchanges or 0
+        if limits is None or not bounded:
+            return client
+        if limits.exchanges and len(self._open) >= limits.exchanges:
+            raise UnavailableError(
+                f"the server has {limits.exchanges} requests open (limits.exchanges); send the request again later",
+                code="overloaded",
+            )
+        if most and self._clients[client] >= most:
+            raise TooManyError(
+                f"you have {most} requests open (limits.exchanges_per_client); "
+                "send the request again when one of them has ended",
+                code="rate_limit_exceeded",
+            )
+        return client
+
+    async def _admit_to_budget(
+        self,
+        budgets: Budgets,
+        client: str,
+        scope: Scope,
+        receive: Receive,
+        wire: ClientProtocol,
+        *,
+        refused: Callable[[str, StreamtoolError, Headers], object],
+    ) -> None:
+        try:
+            await budgets.admit(scope["headers"], client)
+        except StreamtoolError as error:
+            refused(wire.NAME, error, scope["headers"])
+            await drop_body(scope, receive)
+            raise
+
+    def _leave(self, entry: Entry, client: str) -> None:
+        self._open.discard(entry)
+        # Remove entries at zero, since clients come and go and the counter would grow without bound.
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+        if self._open:
+            return
+        if self._empty is not None:
+            self._empty.set()
+        self.on_idle()
+
+    async def drain(self, seconds: float) -> None:
+        """Reject new requests, let the open ones continue for `seconds`, and then end them.
+
+        Returns when all requests have ended.
+        """
+        # Before the callbacks and the first await, so that a request that arrives meanwhile is rejected and the set of
+        # open ones only shrinks.
+        self.draining = True
+        for call in list(self.on_drain):
+            call()
+        with anyio.move_on_after(seconds):
+            await self._wait()
+        if self._open:
+            if self.end_error is None:
+                _log.warning("shutting down: ending %d open requests", len(self._open))
+            self.end(UnavailableError("the server shut down before the reply was complete", code="shutting_down"))
+            # Without a limit: ended requests still send their error and release their connections, and the caller
+            # enforces the grace time.
+            await self._wait()
+
+    def end(self, error: StreamtoolError) -> None:
+        """End all open requests early."""
+        self.end_error = error
+        for gate in self._inner:
+            gate.end(error)
+        for entry in list(self._open):
+            entry.end(error)
+
+    async def _wait(self) -> None:
+        while self._open:
+            self._empty = self._empty or anyio.Event()
+            await self._empty.wait()
+            self._empty = None
+
+
+def _do_nothing() -> None:
+    """Do nothing: the request cannot be ended yet, or has already ended."""

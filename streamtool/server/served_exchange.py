@@ -1,0 +1,209 @@
+"""A running exchange, between the app and the client.
+
+Each message from the app passes through the exchange to the client in the same step. Each attempt is a separate call to
+the app, which is cancelled as soon as it is no longer needed.
+"""
+
+import logging
+from functools import partial
+from math import inf
+from typing import Final, Protocol
+
+import anyio
+
+from streamtool.asgi.off_loop import LARGE, slices
+from streamtool.asgi.types import ATTENDED, ASGIApp, ASGIMessage, Receive, Scope, Send
+from streamtool.core.errors import StreamtoolError, UpstreamError
+from streamtool.exchange import MOMENT, Exchange, UpstreamRequest
+from streamtool.server.client_connection import ClientConnection
+from streamtool.server.gate import ENTRY, Entry
+from streamtool.settings import Settings
+from streamtool.upstream.chat_templates import ChatTemplates
+
+PREPARES: Final = "streamtool.prepares"
+"""Key in the scope of a request that only prepares for a later one. The app is not called."""
+GRACE: Final = 5.0
+"""Seconds for the app to finish its own work after the reply has ended normally."""
+_SHORTCUTS: Final = ("http.response.pathsend", "http.response.zerocopysend")
+"""ASGI extensions that an app could use to bypass its `send`."""
+
+_log = logging.getLogger("streamtool")
+
+
+class Driver(Protocol):
+    """The part of the middleware that a running exchange needs."""
+
+    @property
+    def app(self) -> ASGIApp: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def templates(self) -> ChatTemplates: ...
+    def inner_scope(self, scope: Scope, request: UpstreamRequest) -> Scope: ...
+
+
+class ServedExchange:
+    """A running exchange. If `large`, its upstream request is written off the event loop."""
+
+    __slots__ = (
+        "_app",
+        "_bytes_left",
+        "_client",
+        "_driver",
+        "_end_error",
+        "_entry",
+        "_exchange",
+        "_large",
+        "_lingers",
+        "_scope",
+    )
+
+    def __init__(
+        self, driver: Driver, exchange: Exchange, scope: Scope, receive: Receive, send: Send, *, large: bool
+    ) -> None:
+        self._driver = driver
+        self._exchange = exchange
+        self._scope = scope
+        self._entry: Entry = scope[ENTRY]
+        self._end_error: StreamtoolError | None = None
+        """The error that `end` was called with; it takes precedence over the entry's error."""
+        self._large = large
+        """Whether the upstream request is written off the event loop."""
+        self._client = ClientConnection(exchange, receive, send)
+        self._bytes_left = driver.settings.limits.reply
+        """Number of bytes that the app may still send."""
+        self._app: anyio.CancelScope | None = None
+        """The scope of the call to the app, while it runs."""
+        self._lingers = False
+        """Whether the app has been given a moment to send its usage."""
+
+    def end(self, error: StreamtoolError | None = None) -> None:
+        """End the exchange early with this error, or by default with the entry's error."""
+        self._end_error = self._end_error or error
+        self._stop(0)
+
+    @property
+    def _early(self) -> StreamtoolError | None:
+        """The error to end the exchange with, if it has to end early."""
+        return self._end_error or self._entry.error
+
+    async def run(self) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                silent = self._exchange.conversation.background
+                self._client.attend(tasks, inf if silent else self._driver.settings.keepalive)
+                templates, model = self._driver.templates, self._exchange.plan.model
+                client = self._exchange.received.client
+                if templates.wants(model, client):
+                    tasks.start_soon(templates.learn, model, self._scope["headers"], client)
+                await self._attempts()
+                tasks.cancel_scope.cancel()
+        except Exception:  # an app may fail while it is being cancelled
+            if not self._client.disconnected:
+                raise
+            _log.exception("the application failed after its client had disconnected")
+
+    async def _attempts(self) -> None:
+        exchange = self._exchange
+        if PREPARES in self._scope:
+            await self._client.write(exchange.prepare())
+        while not (exchange.done or self._client.disconnected):
+            try:
+                aside = self._large and exchange.ready is None
+                request = await self._client.run_off_loop(exchange.request) if aside else exchange.request()
+            except StreamtoolError as error:
+                await self._client.write(exchange.fail(error))
+                return
+            scope = self._driver.inner_scope(self._scope, request)
+            scope[ATTENDED] = True
+            if "extensions" in scope:
+                scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k not in _SHORTCUTS}
+            bodies = [request.body]
+            del request  # a stream may stay open for long, and the body is not needed once it has been sent
+            await self._attempt(scope, bodies)
+
+    async def _attempt(self, scope: Scope, bodies: list[bytes]) -> None:
+        """Call the app once. Returns when the call ends or is no longer needed."""
+        exchange = self._exchange
+
+        async def receive() -> ASGIMessage:
+            if bodies:
+                return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+            await self._client.wait_disconnected()
+            return {"type": "http.disconnect"}
+
+        error: StreamtoolError
+        try:
+            with anyio.CancelScope() as self._app:
+                if self._early is None:
+                    await self._driver.app(scope, receive, self._handle)
+            error = UpstreamError("the application ended without a complete response")
+        except StreamtoolError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001  the client gets a response whatever the app does
+            _log.exception("the application failed")
+            error = StreamtoolError("the application failed")
+            error.__cause__ = raised
+        self._app = None
+        if not (exchange.done or exchange.retry or self._client.disconnected):
+            await self._client.write(exchange.fail(self._early or error))
+
+    async def _handle(self, message: ASGIMessage) -> None:
+        """Handle a message from the app."""
+        exchange = self._exchange
+        if self._client.complete or self._client.disconnected:
+            return
+        match message["type"]:
+            case "http.response.body":
+                body, last = message.get("body", b""), not message.get("more_body", False)
+                self._bytes_left -= len(body)
+                if self._bytes_left < 0:
+                    await self._client.write(exchange.fail(self._too_large()))
+                elif exchange.unread + len(body) > LARGE:
+                    await self._handle_large(body, last=last)
+                else:
+                    out = exchange.feed(body)
+                    if last:
+                        out += exchange.close()
+                    if out or exchange.done:
+                        await self._client.write(out)
+                if exchange.lingers and not self._lingers:
+                    self._lingers = True
+                    self._stop(MOMENT)
+                elif exchange.done or exchange.retry:
+                    self._stop(0 if exchange.cut or exchange.retry else GRACE)
+            case "http.response.start":
+                out = exchange.respond(message["status"], [(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
+                if exchange.done:
+                    await self._client.write(out)
+                    self._stop(0)
+            case _:
+                pass  # trailers, early hints, debug messages: meaningless in the rewritten reply
+
+    async def _handle_large(self, body: bytes, *, last: bool) -> None:
+        """Process a body in pieces, so that other tasks can run in between."""
+        exchange, client = self._exchange, self._client
+        for piece in slices(body):
+            await anyio.lowlevel.checkpoint()
+            if exchange.done or exchange.retry:
+                return
+            feed = partial(exchange.feed, piece, long=True)
+            out = await client.run_off_loop(feed) if exchange.unread + len(piece) > LARGE else feed()
+            if out or exchange.done:
+                await client.write(out)
+        if last:
+            out = await client.run_off_loop(exchange.close) if exchange.unread > LARGE else exchange.close()
+            if out or exchange.done:
+                await client.write(out)
+
+    def _too_large(self) -> UpstreamError:
+        most = self._driver.settings.limits.reply
+        return UpstreamError(f"the upstream's reply is larger than {most} bytes (limits.reply)", code="reply_too_large")
+
+    def _stop(self, seconds: float) -> None:
+        """Stop the app, or let it run for this many more seconds."""
+        if self._app is not None:
+            if seconds:
+                self._app.deadline = anyio.current_time() + seconds
+            else:
+                self._app.cancel()

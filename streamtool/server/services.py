@@ -1,0 +1,72 @@
+"""Services that exchanges need in addition to their settings, opened once per middleware or transport."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from statemachine import precompile
+from streamtool.asgi.off_loop import off_loop
+from streamtool.core.errors import SettingsError
+from streamtool.exchange import Services
+from streamtool.refusals import Phrases, PhrasesError, default_phrases, extended_phrases
+from streamtool.settings import Settings
+from streamtool.store.capabilities import CapabilityCache
+from streamtool.store.replies import Store
+from streamtool.upstream.chat_templates import ChatTemplates
+from streamtool.upstream.tokenizers import TokenizerFiles
+
+
+def open_services(settings: Settings, templates: ChatTemplates, store: Store) -> Services:
+    """Return all services except the store, which is specific to each client. Raises SettingsError for an unusable
+    file.
+    """
+    shared = frozenset(name for name, upstream in settings.upstreams.items() if not settings.shows_clients(upstream))
+    return Services(
+        capabilities=CapabilityCache(shared=shared, store=store if store.blocks else None),
+        templates=templates,
+        tokenizers=TokenizerFiles(settings),
+        phrases=open_phrases(settings),
+    )
+
+
+def open_phrases(settings: Settings) -> Phrases | None:
+    """Return the built-in phrases that identify refusals together with those in the file, or None if no file is set.
+
+    The file is read once and compiled, along with the built-in phrases, into separate automata. Its format is described
+    in docs/when-the-model-does-not-call.md. Raises SettingsError for an unusable file.
+    """
+    if settings.refusals != "retry" or settings.phrases is None:
+        return None
+    place = f'phrases: "{settings.phrases}"'
+    try:
+        return extended_phrases(Path(settings.phrases).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{place} cannot be read: {error.strerror}", param="phrases") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{place} is not UTF-8", param="phrases") from None
+    except PhrasesError as error:
+        raise PhrasesError(f"{place}: {error.message}", param="phrases", code=error.code) from None
+
+
+@asynccontextmanager
+async def warm_up(settings: Settings) -> AsyncIterator[None]:
+    """Prepare, concurrently with the block, whatever the first replies would otherwise have to wait for."""
+
+    async def warm() -> None:
+        await off_loop(partial(precompile, settings.formats))
+        if settings.refusals == "retry" and settings.phrases is None:
+            await off_loop(default_phrases)
+
+    failed: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(warm)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  the task group would wrap it in an exception group
+            failed = error
+        tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed

@@ -1,0 +1,122 @@
+"""Counts the tokens of a request as it will be sent, including the tool prompt (`POST /v1/messages/count_tokens`,
+`/v1/responses/input_tokens`, Gemini's `countTokens`).
+
+If the upstream uses the client's protocol, it is asked for the count, with the tools and results as the text that it
+would receive. Otherwise, `prompting.window` estimates the count.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from attrs import frozen
+
+from streamtool import prompting
+from streamtool.asgi.off_loop import off_loop, sized
+from streamtool.asgi.types import ASGIApp, Receive, Scope, ask
+from streamtool.core.clients import client_of
+from streamtool.core.conversation import Conversation
+from streamtool.core.errors import StreamtoolError
+from streamtool.exchange import Services, decode_body
+from streamtool.prompting.window import CountTokens, prompt_tokens
+from streamtool.protocols.interfaces import CountingProtocol
+from streamtool.protocols.shared import wire
+from streamtool.protocols.table import upstream_name
+from streamtool.settings import ModelSettings, Settings
+
+_FORWARDED: Final = (b"anthropic-", *wire.KEY_HEADERS, b"traceparent", b"user-agent")
+
+
+@frozen
+class TokenCount:
+    """A count request, and the upstream request for it."""
+
+    protocol: CountingProtocol
+    """The client's protocol."""
+    projected: Conversation
+    """The conversation to count, with its tools and results as text."""
+    model: ModelSettings
+    tokenizer: CountTokens | None
+    request: bytes | None
+    """The request body for the upstream; None if the upstream cannot be asked."""
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    @classmethod
+    def read(
+        cls,
+        settings: Settings,
+        protocol: CountingProtocol,
+        body: bytes,
+        headers: Iterable[tuple[bytes, bytes]],
+        services: Services,
+    ) -> "TokenCount":
+        """Read a client's request. Raises RequestError if it cannot be read or projected."""
+        given = tuple((name.lower(), value) for name, value in headers)
+        recall = () if services.store is None or protocol.store_entries is None else (services.store.demand,)
+        conversation = protocol.read_count(decode_body(body, given, settings.limits.body), settings.limits, *recall)
+        model = settings.for_model(conversation.model)
+        if services.templates is not None:
+            model = model.with_template(services.templates.of(model, client_of(given)))
+        tokenizer = None if services.tokenizers is None else services.tokenizers.of(model)
+        projected = prompting.project(conversation, model, model.format, open_end=True)
+        if upstream_name(protocol.NAME, model.protocol) != protocol.NAME:
+            return cls(protocol, projected, model, tokenizer, None, ())
+        written = protocol.write_count_request(projected, model)
+        kept = [pair for pair in given if pair[0].startswith(_FORWARDED)]
+        length = str(len(written)).encode()
+        return cls(
+            protocol,
+            projected,
+            model,
+            tokenizer,
+            written,
+            (*kept, (b"content-type", b"application/json"), (b"content-length", length)),
+        )
+
+    def answer(self, upstream_body: bytes | None) -> bytes:
+        """Return the response body: the upstream's count if `upstream_body` contains one, otherwise an estimate."""
+        count = None if upstream_body is None else self.protocol.read_count_reply(upstream_body)
+        return self.protocol.write_count(prompt_tokens(self.projected, self.tokenizer) if count is None else count)
+
+    @property
+    def path(self) -> str:
+        """The path to request from the upstream."""
+        return self.protocol.count_path(self.model)
+
+
+async def count_tokens(
+    settings: Settings,
+    protocol: CountingProtocol,
+    app: ASGIApp,
+    scope: Scope,
+    body: bytes,
+    *,
+    receive: Receive,
+    upstream_key: str,
+    services: Services,
+    blocks: bool,
+) -> bytes:
+    """Return the response body, as JSON. `blocks` means that reading the store may take long.
+
+    Raises RequestError if the request cannot be read or projected.
+    """
+    read = partial(TokenCount.read, settings, protocol, body, scope["headers"], services)
+    counting = await (off_loop(read) if blocks else sized(read, len(body)))
+    told = None
+    if counting.request is not None:
+        inner = dict(scope)
+        if counting.model.upstream is not None:
+            inner[upstream_key] = counting.model.upstream.name
+        with suppress(StreamtoolError):  # it cannot count or is down; a request for a reply would report that
+            answer = await ask(
+                app,
+                inner,
+                "POST",
+                counting.path,
+                body=counting.request,
+                headers=counting.headers,
+                receive=receive,
+            )
+            told = answer.body if answer.status == 200 else None
+    return await sized(partial(counting.answer, told), len(body))

@@ -1,0 +1,62 @@
+"""Outages of a shared store, for one kind of operation: after a failure, the store is left alone for a while.
+
+So in a series of lookups, only one has to wait. The log reports once that the store has begun to fail, and once that it
+works again. Thread-safe.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Literal
+
+from streamtool.core.errors import StoreError
+
+TIMEOUT: Final = 1.0
+"""Time limit for an operation, and pause after a failure, in seconds."""
+_WORDS: Final = {
+    "read": ("read", "earlier replies are not found"),
+    "write": ("written", "new entries wait in memory"),
+}
+"""Failing operation and its consequence, as worded in the log."""
+_log = logging.getLogger("streamtool")
+
+Operation = Literal["read", "write"]
+
+
+class Outage:
+    """Outages of one kind of operation. `place` names the store in the log; `failed` is called for each failure."""
+
+    def __init__(self, place: str, operation: Operation, failed: Callable[[Operation], object]) -> None:
+        self.place = place
+        self._operation: Operation = operation
+        self._on_failure = failed
+        self._failing = False
+        self._rests_until = 0.0
+
+    def check(self) -> None:
+        """Raise StoreError while the store is left alone."""
+        if time.monotonic() < self._rests_until:
+            raise self._error()
+
+    def record_failure(self, why: str) -> StoreError:
+        """Note that the store has just failed, and return the error to raise."""
+        self._rests_until = time.monotonic() + TIMEOUT
+        if not self._failing:
+            self._failing = True
+            done, cost = _WORDS[self._operation]
+            _log.warning("%s cannot be %s: %s; meanwhile %s", self.place, done, why, cost)
+        return self._error()
+
+    def record_success(self) -> None:
+        """Note that the operation has succeeded."""
+        if self._failing:
+            self._failing = False
+            _log.warning("%s can be %s again", self.place, _WORDS[self._operation][0])
+
+    def resume(self) -> None:
+        """Let the next operation try, even if the last failure was only a moment ago."""
+        self._rests_until = 0.0
+
+    def _error(self) -> StoreError:
+        self._on_failure(self._operation)
+        return StoreError("earlier replies cannot be read at the moment: try again", code="store_unavailable")

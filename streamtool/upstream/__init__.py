@@ -1,0 +1,1 @@
+"""HTTP upstreams: connections, failover, health checks, and what they report about their models."""

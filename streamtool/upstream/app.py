@@ -1,0 +1,393 @@
+"""An HTTP upstream as an ASGI app: it sends each request to the upstream and passes the response on as it arrives.
+
+Nothing is decoded, joined or buffered. Requests go through httpx transports rather than the httpx client, which would
+share cookies between callers, follow redirects and wrap each piece three times. Allow-lists restrict the headers in
+both directions. The client's authorization is passed on unless the settings contain a key for the upstream; if the
+upstream rejects that key, the fault is ours (502), not the caller's. Failures are raised as `UpstreamError`, which the
+exchange or the proxy formats in the client's protocol.
+
+If the upstream echoes our key, for example in an error message, the key is masked before it reaches the client
+(`_Mask`).
+
+Time limits: httpx enforces `connect`. A small task per request enforces `first_byte` (until the first piece of the
+body) and `idle` (between two pieces), because a timer for each piece would cost more than the piece itself.
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote, urlsplit
+
+import anyio
+import httpx
+from attrs import define, field
+
+from streamtool.asgi.request_body import ClientLeft, read_body
+from streamtool.asgi.types import ATTENDED, ASGIApp, Receive, Scope, Send, cancel_on_disconnect, route_path
+from streamtool.core.errors import UpstreamError, UpstreamTimeout
+from streamtool.protocols.registry import UPSTREAMS
+from streamtool.protocols.shared import wire
+from streamtool.protocols.table import protocol_of_host
+from streamtool.settings import LimitSettings, UpstreamSettings
+from streamtool.upstream.network import failure_of, open_network, proxy_of
+from streamtool.upstream.resending import send_async
+
+REQUEST_HEADERS = frozenset(
+    (
+        b"accept",
+        b"accept-encoding",
+        b"content-type",
+        b"content-encoding",
+        b"authorization",
+        b"x-api-key",
+        b"x-goog-api-key",
+        b"openai-organization",
+        b"openai-project",
+        b"openai-beta",
+        b"anthropic-version",
+        b"anthropic-beta",
+        b"idempotency-key",
+        b"x-request-id",
+        b"traceparent",
+        b"tracestate",
+    )
+)
+"""Request headers that are passed to the upstream."""
+RESPONSE_HEADERS = frozenset(
+    (
+        b"content-type",
+        b"content-encoding",
+        b"content-length",
+        b"cache-control",
+        b"vary",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-should-retry",
+        b"x-request-id",
+        b"request-id",
+        b"openai-processing-ms",
+        b"openai-version",
+        b"openai-organization",
+        b"anthropic-organization-id",
+    )
+)
+"""Response headers that are passed to the client, in addition to rate limits."""
+UNVERSIONED_PATHS = frozenset(("/props", "/api/show"))
+"""Paths outside `/v1` where servers (llama.cpp, Ollama) describe a model."""
+_RATE_LIMITS = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_IN_PATHS = "/:@!$&'()*+,;=~"
+"""Characters that are not escaped in a path, in addition to letters, digits and `_.-`."""
+_MIN_SECRET = 16
+"""Minimum length of a key to mask. A shorter key (`ollama`) is not a secret, and the reply may contain it as a word."""
+_ENDING_SECONDS = 0.1
+"""Maximum seconds to wait for the body of an abandoned response to end."""
+_URLS = 64
+"""Maximum number of cached parsed URLs."""
+_TICKS = 8
+"""Number of silence checks per time limit; before the first byte, per the shorter of the two limits."""
+
+
+class HttpUpstream:
+    """The upstream described by `settings`. Close it with `aclose`, or use it as an async context manager.
+
+    If `pass_authorization` is False, the client's authorization is not sent to the upstream, because it is one of our
+    client keys. `limits` bound the request body. `transport` replaces the network, for tests and embedding.
+    """
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        *,
+        pass_authorization: bool = True,
+        limits: LimitSettings = LimitSettings(),  # noqa: B008  it is frozen
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.settings = settings
+        self._pass_authorization = pass_authorization
+        self._limits = limits
+        self._network = transport or open_network(settings.url)
+        proxy = None if transport else proxy_of(settings.url)
+        self.proxy_note = f" (through the proxy {proxy.url.netloc.decode('ascii', 'replace')})" if proxy else ""
+        """Part of error messages that names the proxy; empty without one."""
+        self._urls: dict[str, httpx.URL] = {}
+        self._base = settings.url.rstrip("/")
+        self._base_path = urlsplit(self._base).path
+        self._wire = UPSTREAMS[settings.wire_protocol]
+        key = (settings.key or "").encode()
+        self.secret = key if len(key) >= _MIN_SECRET else b""
+        """The key that must not reach the client; empty if there is nothing to mask."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. The next request opens new ones."""
+        await self._network.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on one HTTP request. Raises UpstreamError or TooLargeError."""
+        try:
+            body = await read_body(scope, receive, self._limits)
+        except ClientLeft:
+            return
+        timeout = self.settings.timeout
+        url = self._parsed(self.url(route_path(scope), scope.get("query_string", b"")))
+        headers = [(b"host", url.netloc), *self._headers(scope["headers"])]
+        if body or scope["method"] not in ("GET", "HEAD"):
+            headers.append((b"content-length", str(len(body)).encode()))
+        request = httpx.Request(
+            scope["method"],
+            url,
+            stream=_AppBody(body),
+            headers=headers,
+            extensions={"timeout": {"connect": timeout.connect, "write": timeout.idle, "read": None, "pool": None}},
+        )
+        del body  # the request owns the body for as long as it may have to be resent
+        await _Forwarding(self, request, None if ATTENDED in scope else receive, send).run()
+
+    def _parsed(self, url: str) -> httpx.URL:
+        """Return the parsed URL. Cached, because the same few URLs are requested repeatedly."""
+        known = self._urls.get(url)
+        if known is None:
+            if len(self._urls) >= _URLS:
+                self._urls.clear()
+            known = self._urls[url] = httpx.URL(url)
+        return known
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request and return its response, with the body unread."""
+        return cast(httpx.Response, await send_async(self._network, request, httpx))
+
+    def url(self, path: str, query: bytes = b"") -> str:
+        """Return the URL of `path` at the upstream.
+
+        A version that occurs in both the base URL and the path is used only once. Paths that describe a model are
+        siblings of the version, not below it.
+        """
+        base = self._base
+        for version in ("/v1", "/v1beta"):
+            if self._base_path.endswith(version):
+                if path in UNVERSIONED_PATHS:
+                    base = base.removesuffix(version)
+                elif path.startswith(version + "/"):
+                    path = path.removeprefix(version)
+                break
+        return base + quote(path, safe=_IN_PATHS) + ("?" + query.decode("latin-1") if query else "")
+
+    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        found: dict[bytes, bytes] = {}
+        for name, value in headers:
+            if name.lower() in REQUEST_HEADERS:
+                found.setdefault(name.lower(), value)
+        header = self._wire.KEY_HEADER
+        if self.settings.key is not None or not self._pass_authorization:
+            found = {name: value for name, value in found.items() if name not in wire.KEY_HEADERS}
+        if self.settings.key is not None:
+            found[header] = (b"Bearer " if header == b"authorization" else b"") + self.settings.key.encode()
+        elif not (self._wire.NAME == "messages" and b"authorization" in found):  # the Messages API takes either header
+            found = dict(wire.with_key(list(found.items()), header))
+        for name, value in self._wire.HEADERS:
+            found.setdefault(name, value)
+        if self.secret:
+            found[b"accept-encoding"] = b"identity"  # a compressed body would hide the key from the mask
+        found.setdefault(b"accept-encoding", b"identity")
+        return list(found.items())
+
+
+def model_servers(apps: Mapping[str, ASGIApp]) -> dict[str, ASGIApp]:
+    """Return the upstreams that may describe their models, by name: HTTP upstreams other than vendor APIs."""
+    return {
+        name: app
+        for name, app in apps.items()
+        if isinstance(app, HttpUpstream) and protocol_of_host(urlsplit(app.settings.url).hostname) == "chat"
+    }
+
+
+class _AppBody(httpx.AsyncByteStream):
+    """The body of a request, which can be iterated more than once.
+
+    httpx's own stream is a generator, which a cancelled request would leave unfinished.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._left = b""
+
+    def release(self) -> None:
+        """Release the body: it will not be sent again, and the response may stream for long."""
+        self._body = b""
+
+    def __aiter__(self) -> Self:
+        self._left = self._body
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        left, self._left = self._left, b""
+        return left
+
+
+class _Mask:
+    """Replaces our key in the upstream's output with text of the same length."""
+
+    __slots__ = ("_held", "_instead", "_key")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._instead = b"[key]".ljust(len(key), b"*")
+        self._held = b""
+
+    def whole(self, data: bytes) -> bytes:
+        """Return `data` with the key replaced."""
+        return data.replace(self._key, self._instead)
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the next piece without the key. If it ends with a possible beginning of the key, that part is
+        buffered.
+        """
+        if self._held:
+            data, self._held = self._held + data, b""
+        if self._key in data:
+            data = self.whole(data)
+        if data[-1:] == b"\n":  # usual in a stream: the key has no newline
+            return data
+        at = data.find(self._key[:1], max(0, len(data) - len(self._key) + 1))
+        while at >= 0:
+            if self._key.startswith(data[at:]):
+                self._held = data[at:]
+                return data[:at]
+            at = data.find(self._key[:1], at + 1)
+        return data
+
+    def close(self) -> bytes:
+        """Return the buffered text, which turned out not to be the key."""
+        held, self._held = self._held, b""
+        return held
+
+
+async def close_response(response: Any, pieces: Any) -> None:
+    """Close a response whose body may not have been read to its end. Shielded from cancellation.
+
+    The body of an httpx response consists of nested generators. They are finalized properly only from inside, by the
+    error that reading from the closed connection raises.
+    """
+    with anyio.CancelScope(shield=True):
+        # In this order: reading first would wait for an upstream that may send nothing more.
+        await response.aclose()
+        with anyio.move_on_after(_ENDING_SECONDS):
+            try:
+                async for _ in pieces:
+                    pass
+            except Exception:  # noqa: BLE001, S110  any error will do
+                pass
+
+
+@define(eq=False)
+class _Forwarding:
+    """One request in progress."""
+
+    _upstream: HttpUpstream
+    _request: httpx.Request
+    _receive: Receive | None
+    """Receives the client's disconnect; None if the caller already watches for it."""
+    _send: Send
+    _begun: bool = field(default=False, init=False)
+    _heard: bool = field(default=False, init=False)
+    _waiting: bool = field(default=True, init=False)
+    """Whether the request is waiting for the upstream rather than for the client."""
+    _late: UpstreamTimeout | None = field(default=None, init=False)
+
+    async def run(self) -> None:
+        """Pass the response on, and return when the client has received all of it.
+
+        The response is passed on in a separate task: the caller's task is suspended inside some twenty coroutines, and
+        each piece would have to resume all of them. The caller's task enforces the time limits instead.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._pass, tasks.cancel_scope)
+                if self._receive is not None:
+                    tasks.start_soon(cancel_on_disconnect, self._receive, tasks.cancel_scope)
+                await self._watch_time()
+                # Reached only if a limit was exceeded; otherwise `_pass` has cancelled the scope, and with it the wait.
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:  # the watchers raise nothing, so this is a single error
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            _, cancelled = group.split(Exception)
+            if cancelled is not None:  # the caller was cancelled and does not expect an error
+                raise cancelled from None
+            raise
+        if self._late is not None:
+            raise self._late
+
+    async def _pass(self, scope: anyio.CancelScope) -> None:
+        """Pass the response on, then cancel `scope`."""
+        try:
+            response = await self._open()
+            if isinstance(self._request.stream, _AppBody):  # a transport may have replaced the stream
+                self._request.stream.release()
+            pieces = aiter(cast(httpx.AsyncByteStream, response.stream))
+            try:
+                # Before the status is sent: the client must not see a 401 for a key that it does not know.
+                self._raise_if_our_key(response)
+                mask = _Mask(self._upstream.secret) if self._upstream.secret else None
+                headers = [
+                    (name, value if mask is None else mask.whole(value))
+                    for name, value in ((name.lower(), value) for name, value in response.headers.raw)
+                    if name in RESPONSE_HEADERS or name.startswith(_RATE_LIMITS)
+                ]
+                await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+                send = self._send
+                async for piece in pieces:
+                    self._begun = True
+                    self._waiting = False
+                    if mask is not None:
+                        piece = mask.feed(piece)  # noqa: PLW2901  the same piece, masked
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    # While `send` blocks, the client is slow, not the upstream; that time must not count as the
+                    # upstream's silence.
+                    self._waiting = self._heard = True
+                self._waiting = False
+            finally:
+                await close_response(response, pieces)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise failure_of(error, self._where) from error
+        last = b"" if mask is None else mask.close()
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        scope.cancel()
+
+    async def _open(self) -> httpx.Response:
+        try:
+            return await self._upstream.send(self._request)
+        except (OSError, ImportError) as error:  # not wrapped by httpx
+            raise failure_of(error, self._where) from error
+
+    def _raise_if_our_key(self, response: httpx.Response) -> None:
+        if response.status_code in (401, 403) and self._upstream.settings.key is not None:
+            raise UpstreamError("the upstream rejects the configured key", code="upstream_authentication")
+
+    @property
+    def _where(self) -> str:
+        return f"the upstream at {self._request.url.netloc.decode('ascii', 'replace')}{self._upstream.proxy_note}"
+
+    async def _watch_time(self) -> None:
+        """Return once the upstream has been silent for too long."""
+        # Polls flags that `_pass` sets for each piece, which costs it nothing; a limit is noticed up to one tick late.
+        timeout = self._upstream.settings.timeout
+        silent = tick = 0.0
+        while silent < (timeout.idle if self._begun else timeout.first_byte) - tick / 2:  # rounding error of the sum
+            tick = (timeout.idle if self._begun else min(timeout.first_byte, timeout.idle)) / _TICKS
+            self._heard = False
+            await anyio.sleep(tick)
+            silent = silent + tick if self._waiting and not self._heard else 0.0
+        if self._begun:
+            self._late = UpstreamTimeout(f"the upstream was silent for {timeout.idle:g} seconds")
+        else:
+            self._late = UpstreamTimeout(f"the upstream did not begin its reply within {timeout.first_byte:g} seconds")

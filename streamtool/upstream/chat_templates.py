@@ -1,0 +1,255 @@
+"""Chat templates of models, read from files or requested from upstreams that expose them.
+
+Files are read once, when a middleware or transport is created. An upstream is asked concurrently with the first
+request, which does not wait for the template: that request relies on the model's name, later ones on the template.
+`Proxy` asks on startup where possible. Failures are not reported as errors: no client asked for the template, and the
+name serves as a fallback.
+
+llama.cpp exposes the template at `GET /props` (`chat_template`, `chat_template_tool_use`; tools/server/README.md),
+Ollama at `POST /api/show` (`template`; docs/api.md). Other servers do not expose it.
+"""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import anyio
+from attrs import frozen
+
+from streamtool.asgi.types import SCOPE, ASGIApp, ask, never_disconnects
+from streamtool.core.clients import ANONYMOUS, HeaderPairs, client_of, entry_to_evict
+from streamtool.core.errors import SettingsError, StreamtoolError
+from streamtool.core.json_value import Json
+from streamtool.models.chat_templates import Recognised, recognise
+from streamtool.protocols.shared import wire
+from streamtool.settings import ModelSettings, Settings, UpstreamSettings
+
+_log = logging.getLogger("streamtool")
+
+TIMEOUT: Final = 5.0
+"""Maximum seconds for an upstream to return a template."""
+_NAMES: Final = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+"""Files in a Hugging Face folder that may contain the template, in order of precedence."""
+_MAX_MODELS: Final = 1000
+"""Maximum number of cached models."""
+_MAX_FILE: Final = 64 * 1024 * 1024
+"""Maximum size of a file, in bytes."""
+
+
+@frozen
+class FoundTemplate:
+    """A template, and where it was found."""
+
+    where: str
+    """The file, or the path at the upstream."""
+    recognised: Recognised
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def read_template(path: str, place: str = "chat_template") -> FoundTemplate:
+    """Analyze the template in this file or folder. Raises SettingsError, naming the setting (`place`)."""
+    found = Path(path)
+    if found.is_dir():
+        files = [found / name for name in _NAMES if (found / name).is_file()]
+        if not files:
+            raise SettingsError(f'{place}: none of {", ".join(_NAMES)} is in "{path}"', param=place)
+    else:
+        files = [found]
+    for file in files:
+        told = template_in(read_file(file, place), file.suffix == ".json")
+        if told is not None:
+            return FoundTemplate(str(file), told)
+    raise SettingsError(f'{place}: "{files[-1]}" contains no chat template', param=place)
+
+
+def read_file(file: Path, place: str) -> str:
+    """Return the text of a file. Raises SettingsError if it is too large or cannot be read."""
+    try:
+        if file.stat().st_size > _MAX_FILE:
+            raise SettingsError(f'{place}: "{file}" is too large for a chat template', param=place)
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f'{place}: "{file}" cannot be read: {error.strerror}', param=place) from None
+    except UnicodeDecodeError:
+        raise SettingsError(f'{place}: "{file}" is not UTF-8', param=place) from None
+
+
+def template_in(text: str, is_json: bool) -> Recognised | None:
+    """Analyze the template in the text of a file. Return None if it contains no template.
+
+    In JSON, the template is the value of `chat_template`: a string, or a list of named templates.
+    """
+    if not is_json:
+        return recognise(text) if text.strip() else None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    match fields.get("chat_template") if isinstance(fields, dict) else None:
+        case str(template):
+            return recognise(template)
+        case [*named]:
+            templates = dict(names_and_templates(named))
+            if templates:
+                default = templates.get("default", next(iter(templates.values())))
+                return recognise(default, templates.get("tool_use", ""))
+    return None
+
+
+def names_and_templates(named: Iterable[Json]) -> Iterable[tuple[str, str]]:
+    """Yield the name and template of each entry that contains both."""
+    for entry in named:
+        match entry:
+            case {"name": str(name), "template": str(template)}:
+                yield name, template
+
+
+# --- upstreams -------------------------------------------------------------------------------------------------------
+
+
+class ChatTemplates:
+    """The templates of the models in the settings, and of models that clients have requested.
+
+    `upstreams` maps names to the upstreams that may be asked. Raises SettingsError for a file that contains no
+    template.
+    """
+
+    def __init__(self, settings: Settings, upstreams: Mapping[str, ASGIApp] | None = None) -> None:
+        self._settings = settings
+        self._upstreams = upstreams or {}
+        self._files: dict[str, FoundTemplate] = {}
+        places = [(settings.chat_template, "chat_template")]
+        places += [
+            (rule.chat_template or "auto", f"model[{i}].chat_template") for i, rule in enumerate(settings.models)
+        ]
+        for path, place in places:
+            if path not in ("auto", "none"):
+                self._files[path] = read_template(path, place)
+        self._shown_templates: dict[tuple[str, str, str], FoundTemplate | None] = {}
+        """(Upstream, model, client) → the template that the upstream exposes, or None. The model "" is the loaded one,
+        whatever its name. The client `ANONYMOUS` stands for all clients: the upstream exposes the same template to all
+        of them, or requires no key.
+        """
+
+    def of(self, model: ModelSettings, client: str = ANONYMOUS) -> Recognised | None:
+        """Return the analysis of the model's template, if it is known for this client."""
+        shown = self.found(model, client)
+        return None if shown is None else shown.recognised
+
+    def found(self, model: ModelSettings, client: str = ANONYMOUS) -> FoundTemplate | None:
+        """Return the same analysis together with the place where the template was found."""
+        if model.training.chat_template != "auto":
+            return self._files.get(model.training.chat_template)
+        if model.upstream is None:
+            return None
+        name = model.upstream.name
+        shown = self._shown_templates.get
+        return shown((name, model.name, client)) or shown((name, model.name, ANONYMOUS)) or shown((name, "", ANONYMOUS))
+
+    def wants(self, model: ModelSettings, client: str = ANONYMOUS) -> bool:
+        """Return whether the model's template is not known for this client, would be useful, and can be requested."""
+        if model.upstream is None or not model.looks_for_template or model.upstream.name not in self._upstreams:
+            return False
+        client = self._client(model.upstream, client)
+        return (
+            self.found(model, client) is None and (model.upstream.name, model.name, client) not in self._shown_templates
+        )
+
+    def _client(self, upstream: UpstreamSettings, client: str) -> str:
+        return client if self._settings.shows_clients(upstream) else ANONYMOUS
+
+    async def learn(self, model: ModelSettings, headers: HeaderPairs = (), client: str | None = None) -> None:
+        """Ask the upstream for the model's template if `wants` is true. Waits for the result and never raises.
+
+        `headers` are the headers of the client's request, because the upstream may require its authorization. `client`
+        is the client's identity; if None, it is derived from the headers.
+        """
+        headers = tuple(headers)
+        client = client_of(headers) if client is None else client
+        if model.upstream is None or not self.wants(model, client):
+            return
+        key = (model.upstream.name, model.name, self._client(model.upstream, client))
+        app = self._upstreams[key[0]]
+        if len(self._shown_templates) >= _MAX_MODELS:
+            del self._shown_templates[entry_to_evict({known: known[2] for known in self._shown_templates})]
+        self._shown_templates[key] = None  # so that it is requested only once
+        try:
+            with anyio.move_on_after(TIMEOUT):
+                self._shown_templates[key] = await ask_for_template(app, model.protocol or "chat", model.name, headers)
+        except anyio.get_cancelled_exc_class():  # the request that needed the template has ended
+            self._shown_templates.pop(key, None)
+            raise
+        except Exception:  # noqa: BLE001  a failure must not affect the request
+            _log.debug("the chat template of %s could not be requested", model.name, exc_info=True)
+
+    @asynccontextmanager
+    async def learning(self) -> AsyncIterator[None]:
+        """Request, while the block runs, the templates that can be requested without a client's headers."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.learn_all)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def learn_all(self) -> None:
+        """Ask for the templates of the models named in the settings, and of the loaded models. Never raises."""
+        async with anyio.create_task_group() as tasks:
+            for name, app in self._upstreams.items():
+                if self._settings.for_model("").looks_for_template:
+                    tasks.start_soon(self._learn_loaded, name, app)
+            for rule in self._settings.models:
+                if not any(wild in (rule.use or rule.match) for wild in "*?["):
+                    tasks.start_soon(self._learn_named, self._settings.for_model(rule.match))
+
+    async def _learn_named(self, model: ModelSettings) -> None:
+        """Ask for this model's template. If the upstream does not expose it, allow another attempt with a client's
+        key.
+        """
+        await self.learn(model)
+        upstream = model.upstream
+        if upstream is not None and upstream.key is None and self.found(model) is None:
+            self._shown_templates.pop((upstream.name, model.name, ANONYMOUS), None)
+
+    async def _learn_loaded(self, name: str, app: ASGIApp) -> None:
+        """Ask an upstream for the template of its loaded model, whatever its name."""
+        with anyio.move_on_after(TIMEOUT):
+            shown = await ask_for_template(app, "chat", "", ())
+            if shown is not None:
+                self._shown_templates[name, "", ANONYMOUS] = shown
+
+
+async def ask_for_template(app: ASGIApp, protocol: str, model: str, headers: HeaderPairs) -> FoundTemplate | None:
+    """Return the template that the upstream exposes for the model, or None. If `model` is "", the loaded model is
+    meant.
+    """
+    kept = [(name.lower(), value) for name, value in headers if name.lower() in wire.KEY_HEADERS]
+    asked = f"/props?model={quote(model, safe='')}&autoload=false" if model else "/props"
+    if protocol != "ollama":
+        shown = await _fetch_json(app, "GET", asked, kept)
+        match shown:
+            case {"chat_template": str(template), **rest} if template.strip() and rest.get("role") != "router":
+                with_tools = rest.get("chat_template_tool_use")
+                return FoundTemplate("/props", recognise(template, with_tools if isinstance(with_tools, str) else ""))
+    if model:
+        shown = await _fetch_json(app, "POST", "/api/show", kept, wire.encode({"model": model}))
+        match shown:
+            case {"template": str(template)} if template.strip():
+                return FoundTemplate("/api/show", recognise(template))
+    return None
+
+
+async def _fetch_json(
+    app: ASGIApp, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
+) -> Json:
+    """Return the upstream's response if it is JSON, otherwise None."""
+    typed = [*headers, *([(b"content-type", b"application/json")] if body else [])]
+    try:
+        answer = await ask(app, SCOPE, method, path, body=body, headers=typed, receive=never_disconnects)
+        return wire.decode_tolerant(answer.body) if answer.status == 200 else None
+    except (StreamtoolError, ValueError):
+        return None

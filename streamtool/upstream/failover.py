@@ -1,0 +1,148 @@
+"""Upstreams with fallbacks: the order in which they are tried, and the failures that lead to the next one.
+
+A failure is a problem that another upstream might not have: no connection, silence, a response that breaks off before
+its first byte, or a status that means that the server cannot respond now. The same request is then sent to the next
+upstream. Once a byte of a response has arrived this is no longer possible, because the client may already have received
+it.
+"""
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from attrs import define, field, frozen
+
+from streamtool.asgi.request_body import ClientLeft, read_body
+from streamtool.asgi.types import ASGIApp, ASGIMessage, Receive, Scope, Send
+from streamtool.core.errors import UpstreamError
+from streamtool.settings import LimitSettings, UpstreamSettings
+from streamtool.upstream.circuit import Circuit, CircuitListener
+
+_FAILURES: Final = frozenset((429, 500, 502, 503, 504, 529))
+"""Statuses that cause the next upstream to be tried."""
+
+_log = logging.getLogger("streamtool")
+
+
+@frozen(eq=False)
+class Alternative:
+    """One of the upstreams to try."""
+
+    settings: UpstreamSettings
+    app: ASGIApp
+    circuit: Circuit
+
+
+class Failover:
+    """An upstream and its fallbacks, as one ASGI app."""
+
+    def __init__(self, alternatives: Sequence[Alternative], limits: LimitSettings) -> None:
+        self._alternatives = alternatives
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request to each upstream in turn, until one does not fail.
+
+        Raises TooLargeError, or the UpstreamError of the last upstream.
+        """
+        try:
+            body = await read_body(scope, receive, self._limits)
+        except ClientLeft:
+            return
+        order = self._order()
+        for place, one in enumerate(order):
+            pieces = [body]
+
+            async def replay(pieces: list[bytes] = pieces) -> ASGIMessage:
+                return {"type": "http.request", "body": pieces.pop()} if pieces else await receive()
+
+            attempt = _Attempt(send, last=place == len(order) - 1)
+            one.circuit.record_attempt()
+            try:
+                await one.app(scope, replay, attempt.send)
+            except UpstreamError as error:
+                self._failed(one, error)
+                if attempt.begun or attempt.last:
+                    raise
+            else:
+                if attempt.status in _FAILURES:
+                    self._failed(one, attempt.status_error())
+                elif attempt.status and one.circuit.record_success():
+                    _log.info("upstream %s: responding again", one.settings.name)
+                return
+
+    def _order(self) -> list[Alternative]:
+        """Return the upstreams in the order in which to try them. Failing ones are omitted unless all are failing."""
+        alternatives = list(self._alternatives)
+        first = alternatives[0].settings
+        if first.balance:
+            weights = [one.settings.weight for one in alternatives]
+            chosen = random.choices(alternatives, weights)[0]
+            alternatives.sort(key=lambda one: one is not chosen)
+        return [one for one in alternatives if one.circuit.admits] or alternatives
+
+    def _failed(self, one: Alternative, error: UpstreamError) -> None:
+        _log.warning("upstream %s: %s", one.settings.name, error.message)
+        if one.circuit.record_failure():
+            seconds = one.settings.circuit.seconds
+            _log.warning("upstream %s: skipped for %g seconds after repeated failures", one.settings.name, seconds)
+
+
+def circuits_of(upstreams: Mapping[str, UpstreamSettings], listener: CircuitListener | None) -> dict[str, Circuit]:
+    """Return the circuits of the upstreams, by name. Only circuits with a health check or a role in failover report to
+    the listener.
+    """
+    after = {name for upstream in upstreams.values() for name in upstream.fallbacks}
+    after |= {name for name, upstream in upstreams.items() if upstream.fallbacks or upstream.health is not None}
+    return {
+        name: Circuit(upstream.circuit, name=name, listener=listener if name in after else None)
+        for name, upstream in upstreams.items()
+    }
+
+
+def with_fallbacks(
+    upstreams: Mapping[str, UpstreamSettings],
+    apps: Mapping[str, ASGIApp],
+    circuits: Mapping[str, Circuit],
+    limits: LimitSettings,
+) -> dict[str, ASGIApp]:
+    """Return the upstreams' apps by name, combined with their fallbacks if they have any."""
+    found = dict(apps)
+    for name, upstream in upstreams.items():
+        if upstream.fallbacks:
+            names = (name, *upstream.fallbacks)
+            found[name] = Failover([Alternative(upstreams[one], apps[one], circuits[one]) for one in names], limits)
+    return found
+
+
+@define(eq=False)
+class _Attempt:
+    """One upstream's response on its way to the client. The head is buffered until the first byte of the body."""
+
+    _send: Send
+    last: bool = field(kw_only=True)
+    """Whether this is the last upstream."""
+    _head: ASGIMessage | None = field(default=None, init=False)
+    status: int = field(default=0, init=False)
+    begun: bool = field(default=False, init=False)
+    """Whether the client has received any of the response."""
+
+    def status_error(self) -> UpstreamError:
+        """Return the error for the response status."""
+        return UpstreamError(f"it responded with status {self.status}")
+
+    async def send(self, message: ASGIMessage) -> None:
+        """Pass a message on. Raises UpstreamError if the status is a failure, unless this is the last upstream."""
+        if self.begun:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self.status in _FAILURES and not self.last:
+                raise self.status_error()
+            self._head = message
+        elif message.get("body") or not message.get("more_body"):
+            self.begun = True
+            if self._head is not None:
+                await self._send(self._head)
+            await self._send(message)

@@ -1,0 +1,452 @@
+"""HTTP/1.1 client connections on asyncio, as an httpx transport: `AsyncioNetwork`.
+
+A model emits about fifty events a second, and each arrives in a separate read. For each read, httpcore wakes a task,
+starts a timer and detects the running async library. This transport instead takes what the C parser (`httptools`) finds
+and sets it directly as the result of the future that the reader awaits. It implements only what an upstream needs: no
+redirects, no HTTP/2, no proxies, no read timeouts.
+
+Idle connections are reused. If a reused connection breaks before any byte of the response has arrived, the server had
+already closed it, and the request is sent again on a new connection (RFC 9112, section 9.3.1).
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from time import monotonic
+from typing import Any, Final, Self
+
+import httptools
+import httpx
+from aiohappyeyeballs import start_connection
+
+_MAX_IDLE: Final = 100
+"""Maximum number of idle connections per origin."""
+_MAX_IDLE_SECONDS: Final = 5.0
+"""Maximum idle time of a connection; many servers close an idle connection after this time."""
+_HAPPY_EYEBALLS_DELAY: Final = 0.25
+"""Seconds before the next address of a host is tried in parallel (RFC 8305, section 8)."""
+_MAX_HEADER: Final = 100 * 1024
+"""Maximum size of a response header, in bytes."""
+_MAX_UNREAD: Final = 256 * 1024
+"""Maximum number of unread body bytes; above this, reading from the socket is paused."""
+_PORTS: Final = {"http": 80, "https": 443}
+# RFC 9110, sections 5.1 and 5.6.2:
+#
+#     field-name = token
+#     token      = 1*tchar
+#     tchar      = "!" / "#" / "$" / "%" / "&" / "'" / "*" / "+" / "-" / "." / "^" / "_" / "`" / "|" / "~"
+#                / DIGIT / ALPHA
+#
+# A method is a token as well (RFC 9110, section 9.1). The pattern is exactly this grammar.
+_TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+# RFC 9110, section 5.5:
+#
+#     field-value   = *field-content
+#     field-content = field-vchar [ 1*( SP / HTAB / field-vchar ) field-vchar ]
+#     field-vchar   = VCHAR / obs-text
+#
+# Laxer than the grammar: only the characters that could end the line are rejected. No other control character can turn
+# a client's header into a second header, so the upstream decides whether to accept it.
+_ENDS_LINE: Final = re.compile(rb"[\0\r\n]")
+
+_Origin = tuple[str, str, int]
+"""Scheme, host and port."""
+
+
+class AsyncioNetwork(httpx.AsyncBaseTransport):
+    """Connections to any origin. `certificates` contains the trusted certificates."""
+
+    def __init__(self, certificates: ssl.SSLContext) -> None:
+        self._certificates = certificates
+        self._idle: dict[_Origin, list[_Connection]] = {}
+        self._open: set[_Connection] = set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send the request and return its response, with the body unread. Raises httpx.TransportError."""
+        url = request.url
+        origin = (url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+        # The body is read once, up front, so that the request can be sent twice. It is in memory in any case.
+        written = _serialise(request, b"".join([piece async for piece in request.stream]))  # type: ignore[union-attr]
+        connection = self._reuse(origin)
+        if connection is not None:
+            try:
+                # RFC 9110, section 9.2.2, allows a client to repeat a POST only if it knows that doing so is harmless.
+                # Here it is: at worst, the upstream generates one reply that is never read. Once any byte of a response
+                # has arrived, the server is known to have handled the request, so the error is raised.
+                return await connection.send(request, written)
+            except httpx.TransportError:
+                if connection.received:
+                    raise
+        connection = await self._connect(origin, request.extensions.get("timeout", {}).get("connect"))
+        return await connection.send(request, written)
+
+    async def aclose(self) -> None:
+        """Close all connections. Returns once they are closed, except those that belong to other event loops."""
+        for connection in list(self._open):
+            connection.close()
+        loop = asyncio.get_running_loop()
+        while any(connection.loop is loop for connection in self._open):  # noqa: ASYNC110  takes a few iterations
+            await asyncio.sleep(0)
+
+    def _reuse(self, origin: _Origin) -> "_Connection | None":
+        """Return a usable idle connection, or None."""
+        loop, now = asyncio.get_running_loop(), monotonic()
+        kept = self._idle.get(origin, [])
+        # Reuse the newest: the server is least likely to have closed it, and the others can expire.
+        while kept:
+            connection = kept.pop()
+            if connection.loop is loop and now - connection.idle_since < _MAX_IDLE_SECONDS:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, origin: _Origin, seconds: float | None) -> "_Connection":
+        """Open a connection. Raises httpx.ConnectTimeout or httpx.ConnectError."""
+        scheme, host, port = origin
+        loop = asyncio.get_running_loop()
+        connection = _Connection(self, origin, loop)
+        tls: dict[str, Any] = {"ssl": self._certificates, "server_hostname": host} if scheme == "https" else {}
+        sock: socket.socket | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                sock = await start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY)
+                await loop.create_connection(lambda: connection, sock=sock, **tls)
+        except BaseException as error:
+            if sock is not None:
+                sock.close()
+            connection.close()
+            if isinstance(error, TimeoutError):
+                raise httpx.ConnectTimeout("the connection timed out") from error
+            if isinstance(error, OSError | RuntimeError):  # uvloop raises either
+                raise httpx.ConnectError(str(error)) from error
+            raise
+        # The server may have closed the connection before this point. `send` then raises the reason. A closed
+        # connection would stay in the set of open ones forever, because `drop` has already run.
+        if connection.open:
+            self._open.add(connection)
+        return connection
+
+    def release(self, connection: "_Connection") -> None:
+        """Keep a connection, whose response is complete, for the next request."""
+        kept = self._idle.setdefault(connection.origin, [])
+        if len(kept) < _MAX_IDLE:
+            connection.idle_since = monotonic()
+            kept.append(connection)
+        else:
+            connection.close()
+
+    def drop(self, connection: "_Connection", *, closed: bool = False) -> None:
+        """Stop reusing a connection. `closed` means that it has been closed."""
+        if closed:
+            self._open.discard(connection)
+        kept = self._idle.get(connection.origin, [])
+        if connection in kept:
+            kept.remove(connection)
+
+
+class _Connection(asyncio.Protocol):
+    """An HTTP/1.1 connection that handles requests one after another."""
+
+    __slots__ = (
+        "_bodiless",
+        "_ends_at_close",
+        "_head",
+        "_header_complete",
+        "_headers",
+        "_network",
+        "_parser",
+        "_paused",
+        "_reusable",
+        "_size",
+        "_status",
+        "_transport",
+        "complete",
+        "error",
+        "idle_since",
+        "loop",
+        "on_body",
+        "origin",
+        "pieces",
+        "reader",
+        "received",
+    )
+
+    def __init__(self, network: AsyncioNetwork, origin: _Origin, loop: asyncio.AbstractEventLoop) -> None:
+        self._network = network
+        self.origin = origin
+        self.loop = loop
+        self.idle_since = 0.0
+        """Time when the connection became idle."""
+        self.pieces: list[bytes] = []
+        """Body pieces that have arrived and are unread. Never rebound, because the parser appends to this very list."""
+        # The parser looks up `on_body` when it is created. Giving it `list.append` saves a Python frame for each piece.
+        self.on_body = self.pieces.append
+        # llhttp's default strictness applies to all that is received (RFC 9112, sections 4, 5 and 7.1):
+        #
+        #     status-line  = HTTP-version SP status-code SP [ reason-phrase ]
+        #     field-line   = field-name ":" OWS field-value OWS
+        #     chunked-body = *chunk last-chunk trailer-section CRLF
+        #     chunk        = chunk-size [ chunk-ext ] CRLF chunk-data CRLF
+        #     chunk-size   = 1*HEXDIG
+        #     last-chunk   = 1*("0") [ chunk-ext ] CRLF
+        #     chunk-ext    = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )
+        #
+        # Stricter than the RFC: a bare LF, obs-fold, whitespace around a chunk size, a repeated Content-Length, and
+        # Content-Length together with Transfer-Encoding are errors. A recipient may (for BWS and obs-fold even must)
+        # accept them, but they make it ambiguous where a message ends, which is how response smuggling works, and no
+        # model server sends them. Laxer: empty lines before the status line are skipped, and the SP after the status
+        # code may be missing, as it is from servers that send no reason phrase. Chunk extensions are ignored, and a
+        # chunk size has at most 64 bits.
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._transport: Any = None  # uvloop's transports do not derive from asyncio's
+        self.error: httpx.TransportError | None = None
+        """The error that closed the connection."""
+        self._begin(bodiless=False)
+        # No request is pending yet, so anything that arrives now is unsolicited (see `data_received`).
+        self.complete = True
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None
+
+    def _begin(self, *, bodiless: bool) -> None:
+        """Reset the state for the next response."""
+        self._bodiless = bodiless
+        self.received = False
+        """Whether a byte of the response has arrived."""
+        self._header_complete = False
+        """Whether the header is complete."""
+        self._status = 0
+        self.complete = False
+        """Whether the body is complete."""
+        self._ends_at_close = False
+        """Whether the body ends when the connection closes."""
+        self._reusable = False
+        """Whether the connection can handle another request."""
+        self._head: asyncio.Future[None] | None = None
+        """Resolved when the header is complete."""
+        self.reader: asyncio.Future[bytes] | None = None
+        """The pending read of the next body piece."""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.pieces.clear()
+        self._size = 0
+        """Number of header bytes so far, then of unread body bytes."""
+        self._paused = False
+
+    async def send(self, request: httpx.Request, written: bytes) -> httpx.Response:
+        """Send a request and return its response once the header has arrived. Raises httpx.TransportError."""
+        if self.error is not None:
+            raise self.error
+        self._begin(bodiless=request.method == "HEAD")
+        self._head = self.loop.create_future()
+        self._transport.write(written)
+        del written  # a stream may stay open for long, and the body is not needed any more
+        try:
+            await self._head
+        # Even on cancellation: the response may still arrive, and would be taken for the next request's response.
+        except BaseException:
+            self.close()
+            raise
+        return httpx.Response(self._status, headers=self._headers, stream=_ResponseBody(self))
+
+    def release(self) -> None:
+        """Return the connection to the pool, or close it. Its response will not be read any further."""
+        if self._reusable and self.error is None:
+            self.pieces.clear()
+            self._network.release(self)
+        else:
+            self.close()
+
+    def close(self, error: httpx.TransportError | None = None) -> None:
+        """Close the connection, even in the middle of a response."""
+        if self.error is None:
+            self.error = error or httpx.ReadError("the connection was closed")
+        self._network.drop(self)
+        if self._transport is None or self.loop.is_closed():
+            return
+        # Transports are not thread-safe, and `aclose` may run in an event loop other than the connection's.
+        if self.loop is asyncio.get_running_loop():
+            self._transport.abort()
+        else:
+            self.loop.call_soon_threadsafe(self._transport.abort)
+
+    def deliver(self) -> None:
+        """Give the pending reader the pieces that have arrived; without any, the end of the body or the error."""
+        head, reader = self._head, self.reader
+        if head is not None and not head.done():
+            if self._header_complete:
+                head.set_result(None)
+            elif self.error is not None:
+                head.set_exception(self.error)
+        if reader is None or reader.done():
+            return
+        # Body pieces first, then the end, then the error: a connection that breaks after a complete body has not
+        # failed, and if it breaks within the body, the pieces before that are still delivered.
+        if self.pieces:
+            reader.set_result(self._take_pieces())
+            if self._paused:
+                self._paused = False
+                self._transport.resume_reading()
+        elif self.complete:
+            reader.set_exception(StopAsyncIteration())
+        elif self.error is not None:
+            reader.set_exception(self.error)
+
+    def _take_pieces(self) -> bytes:
+        """Remove and return the unread part of the body."""
+        pieces = self.pieces
+        taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._size = 0
+        return taken
+
+    def _fail(self, error: Exception) -> None:
+        """Handle input that is not valid HTTP, or that follows the response."""
+        # The server has answered, even if not in HTTP: sending the request again would not help.
+        self.received = True
+        self._reusable = False
+        # Bytes after a complete response do not invalidate it (`on_message_begin` raises for them), but where the next
+        # response would begin is unknown, so the connection is not reused.
+        if self.complete:
+            self.deliver()
+        else:
+            where = "body" if self._header_complete else "header" if self._headers else "status line"
+            self.close(httpx.RemoteProtocolError(f"illegal {where}: {error}"))
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        # RFC 9112, section 9.2: unsolicited data must not be taken for the response to a later request.
+        if self.complete:  # and no request is pending
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(error)
+            return
+        reader = self.reader
+        # This fast path may skip `deliver` and the accounting below: the reader takes everything there is, so nothing
+        # is left unread. The next call to `__anext__` detects the state after the last piece.
+        if reader is not None and len(self.pieces) == 1 and not reader.done():  # usual in a stream
+            reader.set_result(self.pieces.pop())
+            return
+        self._size += len(data)
+        if self._header_complete:
+            self.deliver()
+            if self._size > _MAX_UNREAD and not self._paused and not self.complete:
+                self._paused = True
+                self._transport.pause_reading()
+        elif self._size > _MAX_HEADER:
+            self.close(httpx.RemoteProtocolError("the response header is too large"))
+
+    def eof_received(self) -> None:
+        """Let the transport close the connection, because the server will send nothing more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        # RFC 9112, section 8: a body without a declared length is complete when the connection closes, unless the
+        # connection reports an error, such as a TLS session cut short.
+        if self._header_complete and self._ends_at_close and exc is None:
+            self.complete = True
+        if self.error is None:
+            self.error = _loss_error(exc, begun=self._header_complete)
+        self._network.drop(self, closed=True)
+        self.deliver()
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ValueError("unsolicited response")
+        self.received = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser strips only the leading OWS of a field value. Trailers are dropped: according to RFC
+        # 9112, section 7.1.2, they must not be merged into the header unless the field allows it.
+        if not self._header_complete:  # anything later is a trailer
+            self._headers.append((name, value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+        # Interim responses (1xx) precede the final one. A 101 also returns here, and the parser then raises
+        # HttpParserUpgrade, because we never request an upgrade.
+        if self._status < 200:
+            return
+        self._header_complete = True
+        self._size = 0
+        # RFC 9112, section 6.3. Stricter than its rule 4: a body with any Transfer-Encoding is complete only after its
+        # last chunk. In the RFC, closing the connection completes the body if chunked is not the final coding. But we
+        # send no TE field, so no other coding may be used, and a truncated stream would pass for a complete one.
+        self._ends_at_close = {b"content-length", b"transfer-encoding"}.isdisjoint(
+            name.lower() for name, _ in self._headers
+        )
+        # The parser does not know that a HEAD request was sent, and would wait for the declared body. As `_reusable`
+        # stays False, the connection is closed and not reused.
+        self.complete = self._bodiless
+
+    def on_message_complete(self) -> None:
+        if not self._header_complete:  # an interim response; the final one follows
+            self._headers = []
+        elif not self.complete:
+            self.complete = True
+            self._reusable = self._parser.should_keep_alive()
+
+
+class _ResponseBody(httpx.AsyncByteStream):
+    """The body of a response."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection: _Connection | None = connection
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> asyncio.Future[bytes]:
+        """Return a future for the next body piece, which is never empty. At the end, it raises StopAsyncIteration."""
+        connection = self._connection
+        if connection is None:
+            raise StopAsyncIteration
+        # A plain future instead of a coroutine: `async for` can await either, and this runs once for each piece. A
+        # future accepts StopAsyncIteration as its exception (only StopIteration is forbidden).
+        reader = connection.reader = connection.loop.create_future()
+        if connection.pieces or connection.complete or connection.error is not None:
+            connection.deliver()
+        return reader
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            self._connection.release()
+            self._connection = None
+
+
+def _loss_error(cause: Exception | None, *, begun: bool) -> httpx.TransportError:
+    """Return the error for a reader whose connection closed before the response was complete. `begun` means that the
+    response header has arrived.
+    """
+    if cause is not None:
+        error: httpx.TransportError = httpx.ReadError(str(cause))
+        error.__cause__ = cause
+        return error
+    what = "complete message body" if begun else "any response"
+    return httpx.RemoteProtocolError(f"the server closed the connection without {what}")
+
+
+def _serialise(request: httpx.Request, body: bytes) -> bytes:
+    """Return the request as bytes. Raises httpx.LocalProtocolError."""
+    # RFC 9112, section 3: `request-line = method SP request-target SP HTTP-version`. A non-ASCII character becomes `?`,
+    # which is not a tchar, so such a method is rejected below. httpx has already percent-encoded the target.
+    method = request.method.encode("ascii", "replace")
+    lines = [b"%b %b HTTP/1.1" % (method, request.url.raw_path)]
+    fine = _TOKEN.fullmatch(method) is not None
+    for name, value in request.headers.raw:
+        fine = fine and _TOKEN.fullmatch(name) is not None and _ENDS_LINE.search(value) is None
+        lines.append(b"%b: %b" % (name, value))
+    if not fine:
+        raise httpx.LocalProtocolError("the method or a header of the request contains an illegal character")
+    return b"\r\n".join((*lines, b"", body))

@@ -1,1 +1,0 @@
-"""Checking a call's arguments against their schema, and mending what can only mean one thing."""

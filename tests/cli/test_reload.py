@@ -1,0 +1,173 @@
+"""SIGHUP and `streamtool reload`: new requests use the new settings, open ones end with the old ones.
+
+Real processes and signals, under both servers, with one worker and with two; the official SDKs are the clients.
+"""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import anyio
+import httpx
+import httpx2
+import openai
+import pytest
+from support.dialects import chat
+from support.servers import ROOT, Process, Served, uvicorn_server, wait_for
+
+TOOL: Any = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}
+CALL = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+READ = "the settings were reloaded"
+
+
+class Upstream:
+    """An upstream that answers with its name, and a call once it is released."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked = 0
+        self.released = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        first, *rest = chat([self.name, CALL], "stop")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": first + rest[0], "more_body": True})
+        self.asked += 1
+        while b"waits" in body and not self.released.is_set():  # noqa: ASYNC110  another thread sets it
+            await anyio.sleep(0.005)
+        await send({"type": "http.response.body", "body": b"".join(rest[1:])})
+
+
+@pytest.fixture
+def upstreams() -> Iterator[tuple[Upstream, Upstream, Served, Served]]:
+    first, second = Upstream("first"), Upstream("second")
+    with uvicorn_server(first) as one, uvicorn_server(second) as two:
+        try:
+            yield first, second, one, two
+        finally:
+            first.released.set()
+
+
+def settings(url: str, more: str = "") -> str:
+    return f'chat_template = "none"\n{more}\n[upstream.u]\nurl = "{url}"\n'
+
+
+def said(url: str, model: str) -> tuple[str, int]:
+    """Return the text and the number of calls of a stream that the openai client reads."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, http_client=httpx.Client(trust_env=False))
+    with client:
+        stream = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "Hi"}], tools=[TOOL], stream=True
+        )
+        text, calls = "", 0
+        for chunk in stream:
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                calls += sum(bool(call.function and call.function.name) for call in choice.delta.tool_calls or ())
+    return text, calls
+
+
+def said_to_anthropic(url: str, model: str) -> tuple[str, int]:
+    client = anthropic.Anthropic(base_url=url, api_key="x", max_retries=0, http_client=httpx2.Client(trust_env=False))
+    tool: Any = {"name": "ping", "input_schema": {"type": "object", "properties": {}}}
+    with (
+        client,
+        client.messages.stream(
+            model=model, max_tokens=99, messages=[{"role": "user", "content": "Hi"}], tools=[tool]
+        ) as stream,
+    ):
+        message = stream.get_final_message()
+    text = "".join(block.text for block in message.content if block.type == "text")
+    return text, sum(block.type == "tool_use" for block in message.content)
+
+
+def changed(folder: Path, text: str, process: Process, workers: int) -> None:
+    """Write the settings, and wait until all workers have read them."""
+    (folder / "settings.toml").write_text(text)
+    before = process.log.count(READ)
+    process.stop(signal.SIGHUP)
+    wait_for(lambda: process.log.count(READ) == before + workers, "the settings are read", 20)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+def test_open_requests_keep_the_old_settings(
+    tmp_path: Path, upstreams: tuple[Upstream, Upstream, Served, Served], server: str, workers: int
+):
+    first, _, one, two = upstreams
+    with ThreadPoolExecutor(12) as pool, Process(tmp_path, server, settings(one.url), workers=workers) as process:
+        open_ = [pool.submit(say, process.url, "waits") for say in (said, said_to_anthropic) for _ in range(6)]
+        wait_for(lambda: first.asked == len(open_), "the streams are open", 20)
+        changed(tmp_path, settings(two.url), process, workers)
+        assert [said(process.url, "new") for _ in range(6)] == [("second", 1)] * 6
+        changed(tmp_path, settings(one.url), process, workers)
+        assert [said(process.url, "newer") for _ in range(6)] == [("first", 1)] * 6
+        assert not any(one.done() for one in open_)
+        first.released.set()
+        assert [one.result(20) for one in open_] == [("first", 1)] * len(open_)
+        process.stop()
+        assert process.code() == 0
+
+
+def test_invalid_settings_change_nothing(tmp_path: Path, upstreams: tuple[Upstream, Upstream, Served, Served]):
+    _, _, one, two = upstreams
+    for workers in (1, 2):
+        with Process(tmp_path, "uvicorn", settings(one.url), workers=workers) as process:
+            (tmp_path / "settings.toml").write_text(settings(two.url, "nonsense = 1"))
+            process.stop(signal.SIGHUP)
+            wait_for(lambda process=process: "the settings were not reloaded" in process.log, "the log reports it", 20)
+            assert "nonsense" in process.log
+            assert said(process.url, "any") == ("first", 1)
+            (tmp_path / "settings.toml").write_text(settings(one.url))
+
+
+def test_settings_that_need_a_restart_are_named(tmp_path: Path, upstreams: tuple[Upstream, Upstream, Served, Served]):
+    url = upstreams[2].url
+    with Process(tmp_path, "uvicorn", settings(url)) as process:
+        changed(tmp_path, settings(url, "limits.connections = 7"), process, 1)
+        assert "changes take effect only after a restart: limits.connections" in process.log
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stored_responses_are_kept(tmp_path: Path, upstreams: tuple[Upstream, Upstream, Served, Served], workers: int):
+    _, second, one, two = upstreams
+    with Process(tmp_path, "uvicorn", settings(one.url), workers=workers) as process:
+        with openai.OpenAI(
+            base_url=f"{process.url}/v1", api_key="x", http_client=httpx.Client(trust_env=False)
+        ) as client:
+            begun = client.responses.create(model="m", input="Remember this")
+            changed(tmp_path, settings(two.url), process, workers)
+            for _ in range(4):  # on any worker
+                more = client.responses.create(model="m", input="And?", previous_response_id=begun.id)
+                assert more.output_text == "second" + CALL
+        assert second.asked == 4
+
+
+def test_the_reload_command(tmp_path: Path, upstreams: tuple[Upstream, Upstream, Served, Served]):
+    _, _, one, two = upstreams
+
+    def reload(port: int) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "streamtool", "reload", "--port", str(port)]
+        return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+
+    with Process(tmp_path, "uvicorn", settings(one.url)) as process:
+        (tmp_path / "settings.toml").write_text(settings(two.url))
+        told = reload(process.port)
+        assert (told.returncode, told.stdout.split()[:3]) == (0, ["asked", "process", str(process.pid)])
+        wait_for(lambda: READ in process.log, "the settings are read", 20)
+        assert said(process.url, "any") == ("second", 1)
+    told = reload(process.port)
+    assert told.returncode == 1
+    assert f"on 127.0.0.1:{process.port}; use --port for another port" in told.stderr

@@ -1,0 +1,117 @@
+"""Cost of a request, in calls: from the client's body to the upstream's first byte.
+
+Calls are counted by the interpreter's own events, so a busy machine makes no difference (`benchmarks/request.py`).
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from streamtool.asgi.off_loop import LARGE
+from streamtool.proxy import Proxy
+from streamtool.settings import Settings
+from streamtool.testing import stream_asgi
+
+sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
+import request
+
+CALLS = 200
+"""Calls that a request with one tool and one message may take."""
+CALLS_OF_AGENT = 350
+"""Calls that a request with 20 tools and 13 messages may take. A message takes about ten."""
+KEY = (b"authorization", b"Bearer sk-of-the-client")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the benchmark runs on Linux")
+@pytest.mark.parametrize(
+    ("body", "most"), [(request.asked(tools=1, turns=0), CALLS), (request.asked(), CALLS_OF_AGENT)]
+)
+def test_a_request_takes_few_calls_before_the_upstreams_first_byte(body: bytes, most: int):
+    ours = request.counted(body).ours()
+    assert 0 < sum(ours.values()) < most
+
+
+class Answers(httpx.AsyncBaseTransport):
+    """An upstream that answers each request with one word."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/chat/completions":
+            return httpx.Response(404)
+        choice = {"index": 0, "delta": {"content": "Hello."}, "finish_reason": "stop"}
+        event = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=event.encode())
+
+
+@contextmanager
+def calls_of(*names: str) -> Iterator[list[str]]:
+    """Collect the calls of these functions, by qualified name, in this thread and in those that start inside the block."""
+    found: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_qualname in names and request.begins(frame):
+            found.append(frame.f_code.co_qualname)
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def ask(app: Any, body: bytes, calls: list[str]) -> list[str]:
+    """Return the calls that were collected while the app answered one request."""
+
+    async def main() -> list[str]:
+        found: list[str] = []
+        for _ in range(2):  # the first one learns, compiles and imports
+            calls.clear()
+            async with stream_asgi(app, body=body, headers=[KEY, (b"content-type", b"application/json")]) as reply:
+                assert b"Hello." in await reply.body()
+            found = list(calls)
+        return found
+
+    return anyio.run(main)
+
+
+BODIES = {"small": request.asked("m", tools=1, turns=0), "large": request.asked("m")}
+
+
+@pytest.mark.parametrize("size", BODIES)
+@pytest.mark.parametrize("limits", [{}, {"limits": {"tokens_per_minute": 10**9, "requests_per_minute": 10**6}}])
+def test_the_clients_key_is_hashed_once(size: str, limits: dict[str, Any]):
+    assert (len(BODIES[size]) > LARGE) is (size == "large")
+    with calls_of("client_of") as calls:
+        app = Proxy(Settings(upstreams={"u": {"url": "http://u.test"}}, **limits), transport=Answers())  # type: ignore[dict-item]
+        assert ask(app, BODIES[size], calls) == ["client_of"]
+
+
+@pytest.mark.parametrize("size", BODIES)
+def test_no_settings_are_made_for_a_request(size: str):
+    names = (
+        "Settings.__init__",
+        "ModelRule.__init__",
+        "ModelSettings.__init__",
+        "Settings._resolve",
+        "setting.<locals>.<lambda>",
+    )
+    with calls_of(*names, "Settings.for_model") as calls:
+        app = Proxy(Settings(upstreams={"u": {"url": "http://u.test"}}), transport=Answers())  # type: ignore[dict-item]
+        assert set(ask(app, BODIES[size], calls)) == {"Settings.for_model"}
+
+
+def test_a_large_request_takes_one_step_off_the_event_loop():
+    with calls_of("off_loop", "Exchange.request") as calls:
+        app = Proxy(Settings(upstreams={"u": {"url": "http://u.test"}}), transport=Answers())  # type: ignore[dict-item]
+        found = ask(app, BODIES["large"], calls)
+    assert found[: found.index("Exchange.request") + 1] == ["off_loop", "Exchange.request"]

@@ -1,0 +1,133 @@
+"""The conformance cases: each has the same outcome whole, in pieces and split in two.
+
+`format_cases.py` describes how to write a case.
+"""
+
+import random
+import re
+
+import pytest
+from support.common_cases import COMMON
+from support.format_cases import FOLDER, Case, all_cases
+from support.json_oracle import is_object, is_prefix
+from support.statemachine_fold import calls_of, cuts, events_of, fold, outcome, pieces
+from support.sweeps import each
+
+from statemachine import FORMATS, Parser
+from statemachine.formats.markers import spell
+from statemachine.machine.states import violations
+
+CASES = all_cases()
+SIZES = (0, 2, 7)
+"""Piece sizes (0: whole); `check_events` and `check_ledger` use pieces of one and of three characters."""
+SPLITS = 8
+"""Maximum number of splits per case."""
+NEAR = 12
+
+MARKERS = sorted(
+    {
+        spell(marker).strip()
+        for form in FORMATS.values()
+        for marker in (*form.openers, form.close, *(side for pair in form.wrappers for side in pair))
+        if marker
+    }
+    | {"<parameter", "</parameter>", "```", "<think>", "</think>"},
+    key=len,
+    reverse=True,
+)
+any_marker = re.compile("|".join(map(re.escape, MARKERS)))
+
+every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+every_file = pytest.mark.parametrize("file", sorted({case.format for case in CASES}))
+
+
+def near_markers(text: str) -> set[int]:
+    """Return the positions within `NEAR` characters of a marker.
+
+    Of a marker repeated in a long value, only the first two and the last two occurrences count.
+    """
+    found: dict[str, list[re.Match[str]]] = {}
+    for one in any_marker.finditer(text):
+        found.setdefault(one[0], []).append(one)
+    return {
+        place
+        for every in found.values()
+        for one in (*every[:2], *every[-2:])
+        for place in range(max(1, one.start() - NEAR), min(len(text), one.end() + NEAR))
+    }
+
+
+def test_every_format_has_a_file_with_cases() -> None:
+    assert {path.stem for path in FOLDER.glob("*.md")} >= set(FORMATS)
+    assert {case.format for case in CASES} >= set(FORMATS)
+
+
+@each("form", FORMATS)
+def test_every_format_has_the_common_cases(form: str) -> None:
+    assert {case.title for case in CASES if case.format == form} >= COMMON
+
+
+def test_titles_are_unique_in_a_file() -> None:
+    titles = [(case.format, case.title) for case in CASES]
+    assert len(titles) == len(set(titles))
+
+
+@every_file
+def test_case(file: str) -> None:
+    """Check each case of a file in one test: separate tests would take longer than the checks themselves."""
+    each("case", [case for case in CASES if case.format == file], lambda case: case.id)(check)()
+
+
+def check(case: Case) -> None:
+    check_pieces(case)
+    check_splits(case)
+    check_events(case)
+    check_ledger(case)
+
+
+def check_pieces(case: Case) -> None:
+    for size in SIZES:
+        found = outcome(pieces(case.text, size), case.tools, case.reason, **case.options)
+        assert found == case.expected, f"in pieces of {size}"
+
+
+def check_splits(case: Case) -> None:
+    """Split at some places near its markers; with `-m long`, at every place."""
+    places = sorted(near_markers(case.text)) or range(1, len(case.text))
+    for place in random.Random(case.id).sample(places, min(SPLITS, len(places))):
+        found = outcome(cuts(case.text, [place]), case.tools, case.reason, **case.options)
+        assert found == case.expected, (
+            f"cut at {place}: …{case.text[max(0, place - 20) : place]!r} | {case.text[place : place + 20]!r}…"
+        )
+
+
+def check_events(case: Case) -> None:
+    """Check that the events are legal character by character, and that arguments are always a prefix of JSON."""
+    events = events_of(case.text, case.tools, case.reason, **case.options)
+    assert violations(events) == []
+    found = fold(events)
+    assert found == case.expected, "character by character"
+    for call in calls_of(found):
+        assert is_object(call.arguments) if call.complete else is_prefix(call.arguments), call
+
+
+def check_ledger(case: Case) -> None:
+    """Check that the ledger tiles the text and does not change the events."""
+    parser = Parser(case.tools, ledger=True, **case.options)
+    events = [event for piece in pieces(case.text, 3) for event in parser.feed(piece)] + parser.close(case.reason)
+    assert fold(events) == case.expected
+    end = 0
+    for span in parser.ledger:
+        assert span.start == end
+        assert span.end > span.start
+        end = span.end
+    assert end == len(case.text)
+
+
+@pytest.mark.long
+@every_case
+def test_every_split(case: Case) -> None:
+    for size in range(1, 8):
+        assert outcome(pieces(case.text, size), case.tools, case.reason, **case.options) == case.expected, size
+    for place in range(1, len(case.text)):
+        assert outcome(cuts(case.text, [place]), case.tools, case.reason, **case.options) == case.expected, place

@@ -1,0 +1,155 @@
+"""`python -m streamtool` in a process that is forked from one that has imported it: most tests take less than the import.
+
+    test ── argv, environment, descriptors ──▶ this module as a program ── fork ── fork ──▶ the process, a child of the test
+
+The test process adopts the orphan of the second fork, so it can wait for it like for any child. Linux only.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from streamtool.cli import main
+
+IMPORTED = (
+    "anyio._backends._asyncio",
+    "anyio._backends._trio",
+    "streamtool.cli.serve",
+    "streamtool.cli.servers.hypercorn",
+    "streamtool.cli.servers.uvicorn",
+    "streamtool.protocols.gemini",
+    "streamtool.protocols.messages",
+    "streamtool.protocols.ollama",
+    "streamtool.protocols.responses",
+    "streamtool.sample.server",
+    "uvloop",
+)
+ROOT = Path(__file__).resolve().parent.parent.parent
+ADOPT = 36  # PR_SET_CHILD_SUBREAPER
+FORKERS: list[int] = []
+"""The pid of the program, once it has been started."""
+
+
+class Forked:
+    """A command line in its own process, with the methods of `subprocess.Popen` that the tests need."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], stderr: IO[str]) -> None:
+        self.returncode: int | None = None
+        read, write = os.pipe()
+        given = {"argv": argv, "env": env, "cwd": os.getcwd()}  # noqa: PTH109  a string is sent
+        prctl = ctypes.CDLL(None).prctl
+        prctl(ADOPT, 1, 0, 0, 0)
+        with open(os.devnull) as stdin:  # noqa: PTH123  a descriptor is sent
+            socket.send_fds(forker(), [json.dumps(given).encode()], [stdin.fileno(), write, stderr.fileno()])
+        self.pid = int(forker().recv(64))
+        assert forker().recv(64) == b"adopted"
+        prctl(ADOPT, 0, 0, 0, 0)
+        os.close(write)
+        self.stdout = open(read, encoding="utf-8")  # noqa: PTH123, SIM115  closed by `communicate`
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code of the process once it has ended."""
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("streamtool", timeout)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self) -> tuple[str, None]:
+        """Read to the end of standard output, then wait for the process."""
+        with self.stdout:
+            out = "" if self.stdout.closed else self.stdout.read()
+        self.wait(60)
+        return out, None
+
+
+@cache
+def forker() -> socket.socket:
+    """Start the program once for each test process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], env=env, pass_fds=[theirs.fileno()])
+    FORKERS.append(program.pid)
+    theirs.close()
+
+    def stop() -> None:
+        ours.close()
+        program.wait()
+
+    atexit.register(stop)
+    return ours
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork a process for each request until the test process has ended."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["--version"])  # typer imports more when it runs
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(channel, 1 << 20, 3)
+        if not data:
+            return
+        if (parent := os.fork()) == 0:
+            if pid := os.fork():
+                channel.send(str(pid).encode())
+                os._exit(0)
+            channel.close()
+            become(descriptors, **json.loads(data))
+            return
+        os.waitpid(parent, 0)
+        channel.send(b"adopted")
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def become(descriptors: list[int], argv: list[str], env: dict[str, str], cwd: str) -> None:
+    """Go on as `python -m streamtool` with these arguments."""
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in enumerate(("r", "w", "w")))  # noqa: PTH123, SIM115
+    sys.stderr.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv, sys.path[0] = ["streamtool", *argv], cwd
+    runpy.run_module("streamtool", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

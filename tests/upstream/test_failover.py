@@ -1,0 +1,198 @@
+"""Fallback upstreams: another one is asked before the first byte, never after it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import anthropic
+import anyio
+import httpx
+import httpx2
+import openai
+import pytest
+import trio
+from support.dialects import chat
+from support.failing_upstreams import failing, good, settings, to_openai
+from support.servers import RawUpstream, Served, http_stream, hypercorn_server, uvicorn_server
+
+from streamtool.core.errors import SettingsError
+from streamtool.proxy import Proxy
+from streamtool.settings import CircuitSettings, load
+from streamtool.upstream.circuit import Circuit
+
+SERVERS = {"uvicorn": uvicorn_server, "hypercorn": hypercorn_server}
+
+
+def to_anthropic(url: str, *, stream: bool) -> tuple[str, int]:
+    tool: Any = {"name": "ping", "input_schema": {"type": "object", "properties": {}}}
+    ask: Any = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
+    with anthropic.Anthropic(
+        base_url=url, api_key="x", max_retries=0, http_client=httpx2.Client(trust_env=False)
+    ) as client:
+        if stream:
+            with client.messages.stream(**ask) as events:
+                message = events.get_final_message()
+        else:
+            message = client.messages.create(**ask)
+    text = "".join(block.text for block in message.content if block.type == "text")
+    return text, sum(block.type == "tool_use" for block in message.content)
+
+
+@pytest.fixture
+def raw() -> Iterator[RawUpstream]:
+    upstream = RawUpstream()
+    yield upstream
+    upstream.close()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("ask", [to_openai, to_anthropic])
+@pytest.mark.parametrize("fault", ["refuses", "429", "503", "500", "hangs", "half a header", "no first byte"])
+def test_a_fallback_is_asked_if_the_first_upstream_fails(
+    server: str, ask: Callable[..., tuple[str, int]], fault: str, raw: RawUpstream
+):
+    with ExitStack() as stack:
+        second = good()
+        other = stack.enter_context(uvicorn_server(second)).url
+        match fault:
+            case "refuses":
+                first = "http://127.0.0.1:9"
+            case "hangs" | "half a header" | "no first byte":
+                first = raw.url
+                scripts = {"half a header": b"HTTP/1.1 200 OK\r\n", "no first byte": http_stream(b"")}
+                raw.reset(scripts.get(fault, b""), dies=fault != "hangs")
+            case status:
+                first = stack.enter_context(uvicorn_server(failing(int(status)))).url
+        proxy: Served = stack.enter_context(SERVERS[server](Proxy(settings(first, other))))
+        assert ask(proxy.url, stream=True) == ("good", 1)
+        assert ask(proxy.url, stream=False) == ("good", 1)
+        assert second.asked == 2
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_no_fallback_is_asked_after_the_first_byte(server: str, raw: RawUpstream):
+    second = good()
+    raw.reset(http_stream(chat(["Half"], "stop")[0] + chat(["Half"], "stop")[1]), dies=True)
+    with (
+        uvicorn_server(second) as other,
+        SERVERS[server](Proxy(settings(raw.url, other.url))) as proxy,
+        pytest.raises((openai.APIError, httpx.TransportError)),
+    ):
+        to_openai(proxy.url, stream=True)
+    assert second.asked == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+def test_client_errors_are_returned_without_a_fallback(status: int):
+    first, second = failing(status), good()
+    with (
+        uvicorn_server(first) as one,
+        uvicorn_server(second) as other,
+        uvicorn_server(Proxy(settings(one.url, other.url))) as proxy,
+    ):
+        with pytest.raises(openai.APIStatusError) as refused:
+            to_openai(proxy.url, stream=True)
+        assert refused.value.status_code == status
+    assert second.asked == 0
+
+
+def test_the_last_error_reaches_the_client():
+    with (
+        uvicorn_server(failing(503)) as one,
+        uvicorn_server(failing(429)) as other,
+        uvicorn_server(Proxy(settings(one.url, other.url))) as proxy,
+    ):
+        with pytest.raises(openai.RateLimitError) as refused:
+            to_openai(proxy.url, stream=True)
+        assert refused.value.response.headers["retry-after"] == "7"
+
+
+def test_an_upstream_that_fails_repeatedly_is_skipped():
+    first, second = failing(503), good()
+    with (
+        uvicorn_server(first) as one,
+        uvicorn_server(second) as other,
+        uvicorn_server(Proxy(settings(one.url, other.url, more="circuit.failures = 2"))) as proxy,
+    ):
+        for _ in range(6):
+            assert to_openai(proxy.url, stream=True) == ("good", 1)
+        ready = httpx.get(f"{proxy.url}/readyz", trust_env=False)
+        assert (ready.status_code, ready.json()["upstreams"]) == (200, {"u0": "failing", "u1": "ok"})
+    assert (first.asked, second.asked) == (2, 6)
+
+
+def test_requests_are_spread_by_weight():
+    first, second = good("one"), good("two")
+    with (
+        uvicorn_server(first) as one,
+        uvicorn_server(second) as other,
+        uvicorn_server(Proxy(settings(one.url, other.url, more="balance = true\nweight = 3"))) as proxy,
+    ):
+        for _ in range(60):
+            to_openai(proxy.url, stream=True)
+    assert first.asked > second.asked > 0
+
+
+def test_the_states_of_a_circuit():
+    now = 0.0
+    circuit = Circuit(CircuitSettings(failures=2, seconds=10.0), lambda: now)
+    assert not circuit.record_failure()
+    assert circuit.admits
+    assert circuit.record_failure()
+    assert (circuit.state, circuit.admits) == ("failing", False)
+    now = 10.0
+    assert circuit.admits
+    circuit.record_attempt()
+    assert not circuit.admits  # a single trial request
+    assert not circuit.record_failure()
+    now = 20.0
+    assert circuit.admits
+    assert circuit.record_success()
+    assert (circuit.state, circuit.admits, circuit.record_success()) == ("ok", True, False)
+
+
+@pytest.mark.trio
+async def test_health_checks(autojump_clock: trio.testing.MockClock):
+    first, second = failing(503), good()
+    text = """chat_template = "none"
+[upstream.a]
+url = "http://a"
+fallbacks = ["b"]
+health = "/health"
+[upstream.b]
+url = "http://b"
+health = "/health"
+health_seconds = 5
+"""
+    proxy = Proxy(load(text, {}, {}), apps={"a": first, "b": second})
+
+    async def ready() -> tuple[int, Any]:
+        return proxy._readiness()
+
+    async with proxy.running():
+        await trio.sleep(1)
+        assert await ready() == (200, {"status": "ready", "upstreams": {"a": "unhealthy", "b": "ok"}})
+        first.status = 200
+        await trio.sleep(10)
+        assert await ready() == (200, {"status": "ready", "upstreams": {"a": "ok", "b": "ok"}})
+
+
+@pytest.mark.trio
+async def test_readiness_fails_without_a_healthy_upstream(autojump_clock: trio.testing.MockClock):
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        await anyio.sleep_forever()
+
+    proxy = Proxy(load('[upstream.a]\nurl = "http://a"\nhealth = "/health"', {}, {}), apps={"a": silent})
+    async with proxy.running():
+        await trio.sleep(11)
+        assert proxy._readiness()[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [('["c"]', '"c" is not another upstream'), ('["a"]', "is not another upstream"), ('["b"]', "speaks messages")],
+)
+def test_invalid_fallbacks_are_rejected(more: str, told: str):
+    text = f'[upstream.a]\nurl = "http://a"\nfallbacks = {more}\n[upstream.b]\nurl = "http://b"\nprotocol = "messages"'
+    with pytest.raises(SettingsError, match=told):
+        load(text, {}, {})
