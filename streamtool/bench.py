@@ -207,7 +207,7 @@ def string_bound(deltas: list[str]) -> None:
 
 
 def quote_bound(deltas: list[str]) -> None:
-    """Run the minimum for a raw value: per delta, one scan and one event, plus escaping where necessary."""
+    """Do the minimum work for a raw value: one scan and one event per delta, plus escaping where necessary."""
     scan = re.compile(r"[<\"\\\x00-\x1f]").search
     for delta in deltas:
         text = delta if scan(delta) is None else encode_basestring(delta)[1:-1]

@@ -237,7 +237,7 @@ def test_every_setting_is_documented_with_its_default(heading):
     for name, shown in documented.items():
         default = known[name].default
         match shown:
-            case "needed":
+            case "required":
                 assert repr(default) == "NOTHING"
             case "none":
                 assert default is None

@@ -215,7 +215,7 @@ class Markers(Generic[T]):
                         raise ValueError(f"the marker {marker!r} begins with another marker in its set")
                     node = node.next.setdefault(atom, MarkerNode())
                 if node.group or node.next:
-                    raise ValueError(f"the marker {marker!r} is already in its set, or another marker begins with it")
+                    raise ValueError(f"the marker {marker!r} is already in the set, or is a prefix of another marker")
                 node.group = 1
                 order.append(node)
                 self.values.append(value)

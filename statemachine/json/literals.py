@@ -122,7 +122,7 @@ def python_run(closer: str, *, raw: bool, lines: bool) -> Run:
 
 @lru_cache(maxsize=32)
 def python_opening(length: int, closer: str, *, raw: bool, repair: str = "") -> LiteralOpening:
-    """Return how to read a Python string."""
+    """Return the rules for reading a Python string."""
     whole = python_run(closer, raw=raw, lines=True)
     if len(closer) == 3:
         return LiteralOpening(length, closer, whole, raw=raw, repair=repair)

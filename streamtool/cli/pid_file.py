@@ -1,4 +1,4 @@
-"""PID file that leads `streamtool reload` to the process serving an address.
+"""PID file, from which `streamtool reload` learns the process that serves an address.
 
 The file is in the user's runtime folder (`XDG_RUNTIME_DIR`, or a folder inside the system's folder for temporary files)
 and contains the process id. The process keeps the file locked: an unlocked file is stale.

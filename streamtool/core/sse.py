@@ -34,7 +34,7 @@ class ServerSentEvent:
     """
 
     name: str | None
-    """The value of the last `event:` line; None without such a line."""
+    """The value of the last `event:` line; None without an `event:` line."""
     data: bytes
     raw: bytes | None = None
     """The bytes to forward if the event was exactly `data: …LF LF`, optionally after `event: …LF`; otherwise None."""

@@ -42,7 +42,7 @@ class RecordBuilder:
         self.error: StreamtoolError | None = None
 
     def reject(self, finding: Finding) -> None:
-        """Record a rejected attempt, which another one follows."""
+        """Record a rejected attempt that is followed by another."""
         self._rejected.append((finding, self._clock() - self._began))
 
     def count(self, so_far: Usage | None, *, sent: int, written: int) -> None:

@@ -125,4 +125,4 @@ class WholeReply(Evidence):
 
     MOMENT = "reply"
     violation: str | None
-    """The fault in its form and how to fix it; None: the form is right."""
+    """Fault in the form of the answer, and how to fix it; None if the answer has the requested form."""

@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 
 import xllamacpp
-from gguf_model import CONTEXT, write_model
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from support.gguf_model import CONTEXT, write_model
 
 SLOTS = 2
 

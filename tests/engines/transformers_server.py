@@ -13,7 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from gguf_model import write_model
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from support.gguf_model import write_model
 
 NAME = "noise"
 
