@@ -1,4 +1,4 @@
-"""Calls without a marker, recognized by their keys, by being a list of expressions, or by coming first in a code fence."""
+"""Calls without a marker, recognized by their keys, by being a list of expressions, or by opening a code fence."""
 
 import re
 from collections.abc import Iterable, Mapping
